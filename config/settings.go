@@ -63,7 +63,7 @@ type Serve struct {
 	Device
 
 	Model           string // directory; "": the demo model
-	ServedModelName string // "": the name of the model's directory
+	ServedModelName string // "": the name of the model's directory or file
 	ToolParser      string // "auto" or the name of a format, see package api/tools
 
 	Listen        string        // HTTP
@@ -111,7 +111,7 @@ type Serve struct {
 func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Device.Register(f)
 	RegisterModel(f, &s.Model)
-	f.StringVar(&s.ServedModelName, "served-model-name", "", "name of the model in the API (default: the name of its directory)")
+	f.StringVar(&s.ServedModelName, "served-model-name", "", "name of the model in the API (default: OWNER/NAME as it was pulled, or the name of its directory or file)")
 	f.StringVar(&s.ToolParser, "tool-parser", "auto", "how the model writes tool calls: auto (its chat template shows it), or a format of docs/api.md such as hermes; +think after it: the model reasons")
 
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")

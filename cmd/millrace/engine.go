@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,7 +21,6 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/kvmgr/plan"
 	"github.com/millrace/millrace/metrics"
-	"github.com/millrace/millrace/models"
 )
 
 // engine is a model with the pipeline that serves it.
@@ -33,14 +31,6 @@ type engine struct {
 	metrics *metrics.Metrics
 	// vllmNames gives metrics vLLM's names, too.
 	vllmNames bool
-}
-
-// modelDir is the directory or file that --model names, or the demo model's directory.
-func modelDir(flag string) (string, error) {
-	if flag == "" {
-		return models.Demo()
-	}
-	return pulledModel(flag)
 }
 
 func deviceOptions(d config.Device) device.Options {
@@ -87,7 +77,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 	begin := time.Now()
 	e := &engine{modelID: s.ServedModelName, vllmNames: s.MetricsNames == "vllm"}
 	if e.modelID == "" && s.Model != "" {
-		e.modelID = filepath.Base(filepath.Clean(s.Model))
+		e.modelID = fileName(s.Model)
 	}
 	if err := e.open(s, conn, tracer, log); err != nil {
 		e.close()

@@ -137,9 +137,6 @@ func (o *planFlags) readModel() (plan.Model, error) {
 	if err != nil {
 		return plan.Model{}, err
 	}
-	if filepath.Base(dir) == "config.json" {
-		dir = filepath.Dir(dir)
-	}
 	program, err := compute.ReadProgram(dir)
 	if err != nil {
 		return plan.Model{}, err

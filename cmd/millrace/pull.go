@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -54,14 +55,38 @@ func pull(ctx context.Context, a *app, out, progress io.Writer, n hub.Name, revi
 	if err != nil {
 		return err
 	}
-	report, end := progressTo(a, progress)
-	m, err := store.Pull(ctx, &hub.Hub{Endpoint: os.Getenv("HF_ENDPOINT"), Token: hubToken()}, n, revision, report)
-	end()
+	m, err := download(ctx, a, progress, store, n, revision)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "%s (%s) is at %s\nmillrace serve %s serves it.\n", m.Name, byteCount(m.Size()), m.Path(), m.Name)
 	return err
+}
+
+// download puts a model into the store, unless it is there. Before its weights it prints what it is and what it needs.
+func download(ctx context.Context, a *app, progress io.Writer, store hub.Store, n hub.Name, revision string) (*hub.Model, error) {
+	if offline(os.Getenv("HF_HUB_OFFLINE")) {
+		m, err := store.Find(n)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s: found no downloaded model of that name, expected one, since HF_HUB_OFFLINE is set", n)
+		}
+		return m, err
+	}
+	report, end := progressTo(a, progress)
+	defer end()
+	check := func(path string) error {
+		about, err := admit(n, path)
+		if err == nil {
+			_, err = fmt.Fprintln(progress, about)
+		}
+		return err
+	}
+	return store.Pull(ctx, &hub.Hub{Endpoint: os.Getenv("HF_ENDPOINT"), Token: hubToken()}, n, revision, check, report)
+}
+
+// offline reads a flag of the environment as Hugging Face's tools do.
+func offline(value string) bool {
+	return slices.Contains([]string{"1", "ON", "YES", "TRUE"}, strings.ToUpper(value))
 }
 
 // hubToken returns the token of the user's account: HF_TOKEN, or what Hugging Face's login has written. "" is no account.
@@ -190,27 +215,4 @@ func listModels(out io.Writer, asJSON bool) error {
 		fmt.Fprintf(w, "%s\t%s\t%.10s\t%s\n", m.Name, byteCount(m.Size()), m.Commit, m.Pulled.Local().Format(time.DateTime))
 	}
 	return w.Flush()
-}
-
-// pulledModel returns the path of a model that pull has downloaded, if text is the name of one. A name that is also a path is the path.
-func pulledModel(text string) (string, error) {
-	if _, err := os.Stat(text); err == nil {
-		return text, nil
-	}
-	n, err := hub.ParseName(text)
-	if err != nil {
-		return text, nil //nolint:nilerr // it is a path, and its error comes where it is opened
-	}
-	store, err := hub.DefaultStore()
-	if err != nil {
-		return "", err
-	}
-	m, err := store.Find(n)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("--model: found no folder %q and no downloaded model of that name, expected one of them: \"millrace pull %s\" downloads it", text, n)
-	}
-	if err != nil {
-		return "", err
-	}
-	return m.Path(), nil
 }

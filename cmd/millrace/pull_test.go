@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,12 +12,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/models/hub"
 )
 
 // servesDemo is a hub whose model o/tiny is the demo model.
-func servesDemo(t *testing.T) {
-	demo := absolute(t, "../../models/tiny-chat")
+func servesDemo(t *testing.T) { servesModel(t, absolute(t, "../../models/tiny-chat")) }
+
+// servesModel is a hub whose model o/tiny is a folder.
+func servesModel(t *testing.T, demo string) {
 	entries, err := os.ReadDir(demo)
 	require.NoError(t, err)
 	files := http.StripPrefix("/o/tiny/resolve/c0/", http.FileServer(http.Dir(demo)))
@@ -51,6 +58,7 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 	code, stdout, stderr := millrace(t, nil, "pull", "o/tiny")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "millrace serve o/tiny serves it.")
+	require.Regexp(t, `o/tiny: LlamaForCausalLM, 8 layers, up to 2048 tokens. It needs 16.0 MiB of memory \(9.1 MiB with --weights int8\), and 3.9 MiB for the KV cache of 1000 tokens. .* available.`, stderr)
 
 	code, stdout, stderr = millrace(t, nil, "models")
 	require.Equal(t, 0, code, stderr)
@@ -75,6 +83,105 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 	code, _, stderr = millrace(t, nil, "models", "remove", "o/tiny")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "o/tiny: file does not exist")
+}
+
+func TestAModelThatIsNotServedIsNamedBeforeItsDownload(t *testing.T) {
+	demo := os.DirFS(absolute(t, "../../models/tiny-chat"))
+	for architecture, want := range map[string]string{
+		"Gemma3ForCausalLM":   "o/tiny is not served, and is not downloaded: architectures: found Gemma3ForCausalLM, expected one of BloomForCausalLM, ",
+		"Qwen3MoeForCausalLM": "Qwen3ForCausalLM (the nearest is Qwen3ForCausalLM)",
+	} {
+		dir := t.TempDir()
+		require.NoError(t, os.CopyFS(dir, demo))
+		config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+		require.NoError(t, err)
+		config = bytes.Replace(config, []byte("LlamaForCausalLM"), []byte(architecture), 1)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
+		servesModel(t, dir)
+		code, stdout, stderr := millrace(t, nil, "pull", "o/tiny")
+		require.Equal(t, 1, code)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, want)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		require.NoDirExists(t, filepath.Join(os.Getenv("XDG_DATA_HOME"), "millrace", "models", "o", "tiny.partial"))
+	}
+}
+
+// TestAGGUFFileIsReadFromItsBegin as far as it is there.
+func TestAGGUFFileIsReadFromItsBegin(t *testing.T) {
+	n := hub.Name{Owner: "o", Repo: "m", Variant: "Q8_0"}
+	whole, err := os.ReadFile("../../testdata/quantized/gguf/qwen2.gguf")
+	require.NoError(t, err)
+	for size, want := range map[int]string{len(whole): "o/m:Q8_0: Qwen2ForCausalLM, ", len(whole) / 2: "o/m:Q8_0: Qwen2ForCausalLM, ", 800: "the begin of the file does not show"} {
+		path := filepath.Join(t.TempDir(), "m.gguf.partial")
+		require.NoError(t, os.WriteFile(path, whole[:size], 0o600))
+		about, err := admit(n, path)
+		require.NoError(t, err)
+		require.Contains(t, about, want)
+	}
+	path := filepath.Join(t.TempDir(), "m.gguf.partial")
+	require.NoError(t, os.WriteFile(path, bytes.Replace(whole, []byte("qwen2"), []byte("gemma"), 1), 0o600))
+	_, err = admit(n, path)
+	require.ErrorContains(t, err, `o/m:Q8_0 is not served, and is not downloaded: general.architecture: found "gemma", expected llama, qwen2 or qwen3`)
+}
+
+func TestWithoutANetworkDownloadedModelsAreUsed(t *testing.T) {
+	servesDemo(t)
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	code, _, stderr := millrace(t, nil, "pull", "o/tiny")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "o/tiny: found no downloaded model of that name, expected one, since HF_HUB_OFFLINE is set")
+	t.Setenv("HF_HUB_OFFLINE", "no")
+	code, _, stderr = millrace(t, nil, "pull", "o/tiny")
+	require.Equal(t, 0, code, stderr)
+	t.Setenv("HF_HUB_OFFLINE", "true")
+	t.Setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+	code, stdout, stderr := millrace(t, nil, "pull", "o/tiny")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "millrace serve o/tiny serves it.")
+}
+
+// TestAModelIsNamedAsItWasPulled in the API, and a file by its name.
+func TestAModelIsNamedAsItWasPulled(t *testing.T) {
+	here := absolute(t, ".")
+	servesDemo(t)
+	code, _, stderr := millrace(t, nil, "pull", "o/tiny")
+	require.Equal(t, 0, code, stderr)
+	t.Chdir(here)
+	for text, want := range map[string]string{
+		"": "tiny-chat", "o/tiny": "o/tiny", "../../models/tiny-chat": "tiny-chat", ".": "millrace",
+		"../../testdata/quantized/gguf/qwen2.gguf": "qwen2",
+	} {
+		var s config.Serve
+		s.Register(pflag.NewFlagSet("", pflag.ContinueOnError))
+		s.Model = text
+		require.NoError(t, nameModel(&s))
+		require.Equal(t, want, s.ServedModelName)
+		s.Model, s.ServedModelName = text, "mine"
+		require.NoError(t, nameModel(&s))
+		require.Equal(t, "mine", s.ServedModelName)
+	}
+}
+
+func TestAPathThatIsNoModelIsNamed(t *testing.T) {
+	servesDemo(t)
+	for text, want := range map[string]string{
+		"/nonexistent":  `found no folder or file "/nonexistent", expected one, or OWNER/NAME of a downloaded model: "millrace pull OWNER/NAME" downloads one`,
+		"qwen":          `found no folder or file "qwen", expected one, or OWNER/NAME`,
+		"./x.gguf":      `found no folder or file "./x.gguf"`,
+		"/etc/passwd":   `found "/etc/passwd", which is no folder and whose name does not end in .gguf, expected a model's folder or a GGUF file`,
+		"/etc/passwd/x": `--model: stat /etc/passwd/x: not a directory`,
+		"models/tiny":   `found no folder "models/tiny" and no downloaded model of that name, expected one of them: "millrace pull models/tiny" downloads it`,
+		absolute(t, "../../models/tiny-chat/model.safetensors"): `a file of weights, expected its folder, with config.json: "` + absolute(t, "../../models/tiny-chat") + `"`,
+	} {
+		code, _, stderr := millrace(t, nil, "generate", "--chat", "Hi", "--model", text)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, want)
+	}
+	code, _, stderr := millrace(t, nil, "pull", "o/tiny")
+	require.Equal(t, 0, code, stderr)
+	_, _, stderr = millrace(t, nil, "generate", "--chat", "Hi", "--model", "tiny")
+	require.Contains(t, stderr, "OWNER/NAME of a downloaded model: downloaded are o/tiny")
 }
 
 func TestTheNameOfAModelIsChecked(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
   millrace serve --roles gateway --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8080
   millrace serve --roles compute --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8081 --model DIR`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if s.Model != "" && s.Model != args[0] {
 					return config.Usagef("found MODEL %q and --model %q, expected one of them", args[0], s.Model)
@@ -64,9 +65,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 				return err
 			}
 			s.DataDirNamed = cmd.Flags().Changed("data-dir")
-			if !s.Roles.NeedsModel() { // a gateway learns the models from workers
-				s.Model = ""
-			} else if s.Model, err = modelDir(s.Model); err != nil {
+			if err := nameModel(&s); err != nil {
 				return err
 			}
 			return serve(cmd.Context(), &s, a.log)
@@ -74,6 +73,17 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 	}
 	s.Register(cmd.Flags())
 	return cmd
+}
+
+// nameModel finds the model that the roles need, and names it in the API as it was named by the user.
+func nameModel(s *config.Serve) error {
+	if !s.Roles.NeedsModel() { // a gateway learns the models from workers
+		s.Model = ""
+		return nil
+	}
+	path, id, err := findModel(s.Model)
+	s.Model, s.ServedModelName = path, cmp.Or(s.ServedModelName, id)
+	return err
 }
 
 // serve runs until ctx ends or a part fails, such as the device. The interfaces answer with 503 while

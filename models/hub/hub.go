@@ -123,8 +123,30 @@ func (h *Hub) get(ctx context.Context, at string, from int64) (*http.Response, e
 	if from > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
 	}
-	return cmp.Or(h.Client, http.DefaultClient).Do(req)
+	resp, err := cmp.Or(h.Client, http.DefaultClient).Do(req)
+	if err != nil && ctx.Err() == nil {
+		return nil, &unreachable{h.endpoint(), err}
+	}
+	return resp, err
 }
+
+// unreachable is the error of a request without an answer.
+type unreachable struct {
+	endpoint string
+	err      error
+}
+
+// Error implements error.
+func (u *unreachable) Error() string {
+	cause := u.err
+	if wrapped, ok := errors.AsType[*url.Error](cause); ok {
+		cause = wrapped.Err // without the whole address
+	}
+	return fmt.Sprintf("found no answer of %s (%v), expected the hub or a mirror: HF_ENDPOINT names another one, HF_HUB_OFFLINE=1 uses downloaded models only", u.endpoint, cause)
+}
+
+// Unwrap returns the cause.
+func (u *unreachable) Unwrap() error { return u.err }
 
 // open requests the content of a file from a byte on.
 func (h *Hub) open(ctx context.Context, n Name, commit, file string, from int64) (*http.Response, error) {
@@ -152,13 +174,19 @@ func statusError(resp *http.Response, n Name) error {
 	return fmt.Errorf("%s: %s", n, resp.Status)
 }
 
-// Wanted returns the files that a model needs. With a variant it is the GGUF files whose names contain it. Without one it is the
-// configuration, the tokenizer and the weights as safetensors.
+// inFolders are the names of files in folders that a model needs: the configurations of sentence-transformers' modules, and named
+// chat templates.
+var inFolders = regexp.MustCompile(`^(?:\d+_[A-Za-z]+/config\.json|additional_chat_templates/[\w-]+\.jinja)$`)
+
+// Wanted returns the files that a model needs, with config.json first. With a variant it is the GGUF files whose names contain it.
+// Without one it is the configuration, the tokenizer and the weights as safetensors.
 func Wanted(files []File, variant string) ([]File, error) {
 	var weights, others, ggufs []File
 	for _, f := range files {
 		name := strings.ToLower(f.Name)
 		switch {
+		case inFolders.MatchString(f.Name):
+			others = append(others, f)
 		case strings.Contains(f.Name, "/"), f.Name == "" || strings.HasPrefix(f.Name, "."): // of other programs
 		case strings.HasSuffix(name, ".gguf"):
 			ggufs = append(ggufs, f)
@@ -176,14 +204,23 @@ func Wanted(files []File, variant string) ([]File, error) {
 		return chooseGGUF(ggufs, variant)
 	case len(weights) == 0 && len(ggufs) > 0:
 		return nil, fmt.Errorf("found GGUF files only, expected a variant after the name, such as :%s (%s)", quantization(ggufs[0].Name), names(ggufs))
-	case len(weights) == 0 || !has(others, "config.json"):
+	case len(weights) == 0 || !has(others, configFile):
 		return nil, errors.New("found no config.json with weights as .safetensors, expected both, or GGUF files")
 	}
 	// Checkpoints that have a second, consolidated copy of their weights.
 	if has(others, "model.safetensors.index.json") || has(weights, "model.safetensors") {
 		weights = slices.DeleteFunc(weights, func(f File) bool { return !strings.HasPrefix(f.Name, "model") })
 	}
+	slices.SortStableFunc(others, func(a, b File) int { return cmp.Compare(rank(a), rank(b)) })
 	return append(others, weights...), nil
+}
+
+// rank puts config.json before the other files.
+func rank(f File) int {
+	if f.Name == configFile {
+		return 0
+	}
+	return 1
 }
 
 func chooseGGUF(ggufs []File, variant string) ([]File, error) {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -124,12 +125,15 @@ func (h *fakeHub) content(w http.ResponseWriter, r *http.Request, name string) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
+// takes is the check of a program that serves everything.
+func takes(string) error { return nil }
+
 func pull(t *testing.T, h *fakeHub, s hub.Store, name string) (*hub.Model, error) {
 	t.Helper()
 	n, err := hub.ParseName(name)
 	require.NoError(t, err)
 	last := hub.Progress{}
-	m, err := s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL + "/", Token: h.token}, n, "", func(p hub.Progress) {
+	m, err := s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL + "/", Token: h.token}, n, "", takes, func(p hub.Progress) {
 		require.LessOrEqual(t, p.Done, p.Total)
 		last = p
 	})
@@ -169,7 +173,7 @@ func TestAModelComesWithWhatItNeedsAndNothingElse(t *testing.T) {
 	require.Equal(t, "o/m", list[0].Name)
 	require.Equal(t, h.commit, list[0].Commit)
 	requests := len(h.ranges)
-	_, err = s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL, Token: h.token}, hub.Name{Owner: "o", Repo: "m"}, "", func(hub.Progress) {})
+	_, err = s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL, Token: h.token}, hub.Name{Owner: "o", Repo: "m"}, "", takes, func(hub.Progress) {})
 	require.NoError(t, err)
 	require.Len(t, h.ranges, requests, "it is here")
 
@@ -202,7 +206,7 @@ func TestADownloadContinuesWhereItBroke(t *testing.T) {
 func TestALaterCommandContinuesADownload(t *testing.T) {
 	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := s.Pull(ctx, &hub.Hub{Endpoint: h.URL}, hub.Name{Owner: "o", Repo: "m"}, "", func(p hub.Progress) {
+	_, err := s.Pull(ctx, &hub.Hub{Endpoint: h.URL}, hub.Name{Owner: "o", Repo: "m"}, "", takes, func(p hub.Progress) {
 		if p.File == "model.safetensors" && p.Done > 60_000 {
 			cancel()
 		}
@@ -240,7 +244,7 @@ func TestAChangedByteIsNoticed(t *testing.T) {
 func TestAHubThatIsBusyIsTriedAgain(t *testing.T) {
 	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
 	n := hub.Name{Owner: "o", Repo: "m"}
-	_, err := s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL}, n, "", func(p hub.Progress) {
+	_, err := s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL}, n, "", takes, func(p hub.Progress) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if p.File != "model.safetensors" && h.fail == 0 && len(h.ranges) == 1 {
@@ -255,7 +259,7 @@ func TestARefusalSaysWhatToDo(t *testing.T) {
 	h.mu.Lock()
 	h.token = "hf_secret"
 	h.mu.Unlock()
-	_, err := s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL}, hub.Name{Owner: "o", Repo: "m"}, "", func(hub.Progress) {})
+	_, err := s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL}, hub.Name{Owner: "o", Repo: "m"}, "", takes, func(hub.Progress) {})
 	require.ErrorContains(t, err, "HF_TOKEN")
 	require.NotContains(t, err.Error(), "hf_secret")
 	h.token = ""
@@ -269,11 +273,67 @@ func TestFilesOutsideTheFolderAreRefused(t *testing.T) {
 	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
 	h.files[`x\evil.json`] = []byte("{}")
 	_, err := pull(t, h, s, "o/m")
-	require.ErrorContains(t, err, "expected one without folders")
+	require.ErrorContains(t, err, "expected one in the model's folder")
 	for _, name := range []string{"m", "../m", "o/../m", "o/m/x", "o/.m", "/m", "o/", "o/m:", "o/m:../x", "https://x/o/m", ""} {
 		_, err := hub.ParseName(name)
 		require.Error(t, err, name)
 	}
+}
+
+// TestAModelThatIsNotServedIsNotDownloaded: its configuration decides, or the begin of its GGUF file.
+func TestAModelThatIsNotServedIsNotDownloaded(t *testing.T) {
+	refusal := errors.New("not served")
+	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
+	h.files["m-F16.gguf"] = append([]byte("begin"), make([]byte, 40<<20)...)
+	for name, first := range map[string]string{"o/m": "config.json ", "o/m:F16": "m-F16.gguf ", "o/m:Q8_0": "m-Q8_0.gguf "} {
+		n, err := hub.ParseName(name)
+		require.NoError(t, err)
+		h.ranges = nil
+		done := int64(0)
+		_, err = s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL}, n, "", func(path string) error {
+			if n.Variant == "" {
+				path = filepath.Join(path, "config.json")
+			}
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.True(t, bytes.HasPrefix(h.files[strings.TrimSpace(first)], text))
+			require.NotEmpty(t, text)
+			return refusal
+		}, func(p hub.Progress) { done = p.Done })
+		require.ErrorIs(t, err, refusal)
+		require.Equal(t, []string{first}, h.ranges)
+		require.LessOrEqual(t, done, int64(32<<20))
+		require.NoDirExists(t, filepath.Join(s.Dir, "o", "m.partial"))
+	}
+	m, err := pull(t, h, s, "o/m:F16")
+	require.NoError(t, err)
+	got, err := os.ReadFile(m.Path())
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(h.files["m-F16.gguf"], got), "the rest follows the begin")
+	require.Contains(t, h.ranges, "m-F16.gguf bytes=33554432-")
+}
+
+func TestFilesInFoldersThatAModelNeedsAreDownloaded(t *testing.T) {
+	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
+	for _, name := range []string{"modules.json", "1_Pooling/config.json", "2_Dense/config.json", "additional_chat_templates/tool_use.jinja"} {
+		h.files[name] = []byte(`{"in": "` + name + `"}`)
+	}
+	h.files["1_Pooling/notes.json"], h.files["original/config.json"] = []byte("{}"), []byte("{}")
+	m, err := pull(t, h, s, "o/m")
+	require.NoError(t, err)
+	requireWhole(t, h, m)
+	require.FileExists(t, filepath.Join(m.Path(), "1_Pooling", "config.json"))
+	require.NoFileExists(t, filepath.Join(m.Path(), "1_Pooling", "notes.json"))
+	require.NoDirExists(t, filepath.Join(m.Path(), "original"))
+}
+
+func TestAHubThatCannotBeReachedIsNamedWithTheWaysOut(t *testing.T) {
+	h := newHub(t)
+	h.Close()
+	_, err := pull(t, h, hub.Store{Dir: t.TempDir()}, "o/m")
+	require.ErrorContains(t, err, "found no answer of "+h.URL+" (dial tcp")
+	require.ErrorContains(t, err, "HF_ENDPOINT names another one, HF_HUB_OFFLINE=1 uses downloaded models only")
+	require.NotContains(t, err.Error(), "/api/models")
 }
 
 func TestFilesOfAModelAreChosen(t *testing.T) {

@@ -27,6 +27,7 @@ type Store struct{ Dir string }
 
 const (
 	recordFile = ".millrace.json"
+	configFile = "config.json"
 	partial    = ".partial" // after the name of the folder of a model that is not whole
 )
 
@@ -139,9 +140,13 @@ type Progress struct {
 	Done, Total int64 // bytes of all files
 }
 
+// Check decides on a model before its weights are downloaded: by the folder with its config.json, or by a file that has the begin of a
+// GGUF file.
+type Check func(path string) error
+
 // Pull downloads a model, unless the store has that commit. It continues a download that was interrupted, and repeats failed
-// requests for some time. report is called often.
-func (s Store) Pull(ctx context.Context, h *Hub, n Name, revision string, report func(Progress)) (*Model, error) {
+// requests for some time. An error of check ends it, and nothing is left of the model. report is called often.
+func (s Store) Pull(ctx context.Context, h *Hub, n Name, revision string, check Check, report func(Progress)) (*Model, error) {
 	snapshot, err := h.Snapshot(ctx, n, revision)
 	if err != nil {
 		return nil, err
@@ -157,6 +162,9 @@ func (s Store) Pull(ctx context.Context, h *Hub, n Name, revision string, report
 	}
 	d := &download{hub: h, name: n, commit: m.Commit, dir: dir + partial, report: report}
 	if err := d.prepare(m); err != nil {
+		return nil, err
+	}
+	if err := d.check(ctx, files[0], check); err != nil {
 		return nil, err
 	}
 	for _, f := range files {
@@ -230,17 +238,46 @@ func (d *download) finish(m *Model) error {
 	return os.Rename(d.dir, m.path)
 }
 
+// ggufBegin is more than what a GGUF file has before its data: a large vocabulary with its merges has some 20 MB.
+const ggufBegin = 32 << 20
+
+// check downloads what decides on a model, and asks whether it is served.
+func (d *download) check(ctx context.Context, f File, check Check) error {
+	at, most := d.dir, f.Size
+	if f.Name != configFile {
+		at, most = filepath.Join(d.dir, f.Name)+partial, min(f.Size, ggufBegin)
+		if most == f.Size { // it gets its name
+			at = filepath.Join(d.dir, f.Name)
+		}
+	}
+	if err := d.upTo(ctx, f, most); err != nil {
+		return err
+	}
+	d.done = 0 // the file is counted later
+	if err := check(at); err != nil {
+		return errors.Join(err, os.RemoveAll(d.dir))
+	}
+	return nil
+}
+
 const (
 	tries     = 6
 	firstWait = 500 * time.Millisecond // after a failed try; it doubles
 )
 
-// file downloads one file. A try that brought bytes does not count.
-func (d *download) file(ctx context.Context, f File) error {
-	if !filepath.IsLocal(f.Name) || strings.ContainsAny(f.Name, `/\`) {
-		return fmt.Errorf("%s: found a file of name %q, expected one without folders", d.name, f.Name)
+// file downloads one file.
+func (d *download) file(ctx context.Context, f File) error { return d.upTo(ctx, f, f.Size) }
+
+// upTo downloads the first bytes of a file, of which the next call downloads more. A file that is whole gets its name. A try that
+// brought bytes does not count.
+func (d *download) upTo(ctx context.Context, f File, most int64) error {
+	if !filepath.IsLocal(f.Name) || strings.Contains(f.Name, `\`) {
+		return fmt.Errorf("%s: found a file of name %q, expected one in the model's folder", d.name, f.Name)
 	}
 	path := filepath.Join(d.dir, f.Name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
 	if size(path) == f.Size && f.Size > 0 { // it was checked when it got its name
 		d.progress(f, f.Size)
 		d.done += f.Size
@@ -249,7 +286,10 @@ func (d *download) file(ctx context.Context, f File) error {
 	wait := firstWait
 	for try := 1; ; try++ {
 		before := size(path + partial)
-		err := d.fetch(ctx, f, path+partial)
+		err := d.fetch(ctx, f, path+partial, most)
+		if err == nil && most < f.Size {
+			return nil
+		}
 		if err == nil {
 			d.done += f.Size
 			return os.Rename(path+partial, path)
@@ -271,8 +311,8 @@ func (d *download) file(ctx context.Context, f File) error {
 // errChecksum says that a file differs from the hub's.
 var errChecksum = errors.New("the content does not have the hub's checksum")
 
-// fetch downloads what a file lacks, and checks the whole.
-func (d *download) fetch(ctx context.Context, f File, path string) error {
+// fetch downloads what a file lacks of its first bytes, and checks the whole.
+func (d *download) fetch(ctx context.Context, f File, path string, most int64) error {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
@@ -286,10 +326,13 @@ func (d *download) fetch(ctx context.Context, f File, path string) error {
 	if have > f.Size {
 		have = 0
 	}
-	if have < f.Size || f.Size == 0 {
-		if have, err = d.append(ctx, f, file, sum, have); err != nil {
+	if have < most || f.Size == 0 {
+		if have, err = d.append(ctx, f, file, sum, have, most); err != nil {
 			return err
 		}
+	}
+	if most < f.Size && have >= most {
+		return file.Sync()
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); have != f.Size || want != "" && got != want {
 		if err := file.Truncate(0); err != nil {
@@ -300,8 +343,8 @@ func (d *download) fetch(ctx context.Context, f File, path string) error {
 	return file.Sync()
 }
 
-// append adds the rest of a file after its first bytes, of which sum is the hash.
-func (d *download) append(ctx context.Context, f File, file *os.File, sum hash.Hash, from int64) (int64, error) {
+// append adds the rest of a file's first bytes after those that it has, of which sum is the hash.
+func (d *download) append(ctx context.Context, f File, file *os.File, sum hash.Hash, from, most int64) (int64, error) {
 	resp, err := d.hub.open(ctx, d.name, d.commit, f.Name, from)
 	if err != nil {
 		return from, err
@@ -321,9 +364,13 @@ func (d *download) append(ctx context.Context, f File, file *os.File, sum hash.H
 	if err := file.Truncate(from); err != nil {
 		return from, err
 	}
-	body := &counted{Reader: io.LimitReader(resp.Body, f.Size-from+1), ctx: ctx, add: func(n int64) { d.progress(f, n) }, n: from}
+	limit := most
+	if most == f.Size {
+		limit++ // a file that is too long has another checksum
+	}
+	body := &counted{Reader: io.LimitReader(resp.Body, limit-from), ctx: ctx, add: func(n int64) { d.progress(f, n) }, n: from}
 	added, err := io.Copy(io.MultiWriter(file, sum), body)
-	if err == nil && from+added < f.Size {
+	if err == nil && from+added < most {
 		err = io.ErrUnexpectedEOF
 	}
 	return from + added, err

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/models/hub"
+)
+
+// admit says what a model is and needs, by the folder of its config.json or a file with the begin of its GGUF file. The error of one
+// that is not served says what is.
+func admit(n hub.Name, path string) (about string, err error) {
+	load := model.LoadGGUFBegin
+	if n.Variant == "" {
+		load = model.LoadConfig
+	}
+	var program *model.Program
+	c, err := load(path)
+	if err == nil {
+		program, err = model.Build(c, nil)
+	}
+	if wrong, ok := errors.AsType[*weights.FormatError](err); ok {
+		if wrong.Cut() { // of a GGUF file that has more before its data: serve decides
+			return fmt.Sprintf("%s: the begin of the file does not show what it needs", n), nil
+		}
+		expected := wrong.Expected
+		if near := model.Nearest(wrong.Found); wrong.Name == "architectures" && near != "" {
+			expected += " (the nearest is " + near + ")"
+		}
+		return "", fmt.Errorf("%s is not served, and is not downloaded: %s: found %s, expected %s", n, cmp.Or(wrong.Name, "config.json"), wrong.Found, expected)
+	}
+	if err != nil {
+		return "", err
+	}
+	whole, kv := sim.WeightBytes(program), 1000*program.KVBytesPerToken(model.BF16Sizes())
+	less, err := model.ParseWeights("int8")
+	if err == nil {
+		err = program.SetWeights(less)
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s: %s, %d layers, up to %d tokens. It needs %s of memory (%s with --weights int8), and %s for the KV cache of 1000 tokens. %s are available.",
+		n, c.Architecture, c.Layers, c.MaxPositions, amount(whole), amount(sim.WeightBytes(program)), amount(int64(kv)),
+		amount(probe(os.DirFS("/")).AvailableBytes)), nil
+}
