@@ -1,19 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
-	"strconv"
+	"os/signal"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/config"
@@ -30,7 +31,11 @@ func newChat() *cobra.Command {
 		Use:   "chat",
 		Short: "Talk to a served model",
 		Long: `Talk to the model of a server, which keeps nothing: the conversation is in this process. Answers are printed as they
-are made. Where standard input is no terminal, each of its lines is a message.
+are made, on a terminal with their Markdown shown. A server that is starting is waited for. Where standard input is no
+terminal, each of its lines is a message.
+
+Ctrl-C stops an answer. At the prompt, a second Ctrl-C ends the program. A message of several lines is pasted, or each
+line but the last ends in \, or it begins and ends with """.
 
 ` + chatHelp,
 		Example: `  millrace chat
@@ -38,13 +43,12 @@ are made. Where standard input is no terminal, each of its lines is a message.
   echo "What is the capital of France?" | millrace chat --url nats://127.0.0.1:4222`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.dial()
+			c, err := o.await(cmd.Context(), cmd.ErrOrStderr(), patience)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			read := lineReader(cmd.InOrStdin(), cmd.OutOrStdout())
-			return newConversation(c, &o, cmd.OutOrStdout()).run(cmd.Context(), read)
+			return converse(cmd, c, o.model, o.system)
 		},
 	}
 	f := cmd.Flags()
@@ -56,11 +60,21 @@ are made. Where standard input is no terminal, each of its lines is a message.
 
 const chatHelp = `A line that begins with / is a command. These are:
   /system TEXT     set the system message, and begin a new conversation; without TEXT, remove it
-  /set NAME VALUE  set temperature, top_p, top_k, min_p, max_tokens or seed; /set shows what is set
+  /set NAME VALUE  set temperature, top_p, top_k, min_p, max_tokens or seed; without VALUE, use the server's; /set shows all
+  /save FILE       write the conversation and its settings to a file
+  /load FILE       continue the conversation of a file
   /clear           begin a new conversation
   /retry           answer the last message again
   /help            show this
   /bye             end, as Ctrl-D does`
+
+// converse serves the lines of standard input. From here on, Ctrl-C stops an answer and not the program.
+func converse(cmd *cobra.Command, c client.Client, model, system string) error {
+	signal.Reset(os.Interrupt)
+	v := newConversation(c, model, system, cmd.OutOrStdout())
+	v.styled = isTerminal(cmd.OutOrStdout()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return v.run(cmd.Context(), newReader(cmd.InOrStdin(), cmd.OutOrStdout()))
+}
 
 // defaultURL is the address of a server with the default settings.
 const defaultURL = "http://127.0.0.1:8080"
@@ -103,203 +117,65 @@ func (o *serverOptions) dialNATS() (client.Client, error) {
 	return client.DialNATS(o.url, options...)
 }
 
-// lineReader reads lines: with editing and history on a terminal. The error at the end is io.EOF.
-func lineReader(in io.Reader, out io.Writer) (read func() (string, error)) {
-	f, ok := in.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		lines := bufio.NewScanner(in)
-		const longest = 4 << 20
-		lines.Buffer(nil, longest)
-		return func() (string, error) {
-			if lines.Scan() {
-				return lines.Text(), nil
-			}
-			if err := lines.Err(); err != nil {
-				return "", fmt.Errorf("standard input: %w", err)
-			}
-			return "", io.EOF
-		}
-	}
-	terminal := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{f, out}, "> ")
-	return func() (string, error) {
-		before, err := term.MakeRaw(int(f.Fd())) // not while an answer is printed, so that Ctrl-C is a signal
-		if err != nil {
-			return "", err
-		}
-		defer term.Restore(int(f.Fd()), before) //nolint:errcheck // the terminal is gone
-		return terminal.ReadLine()
-	}
-}
+const (
+	// patience is the longest wait for a server that does not answer: one that was started at the same moment answers sooner.
+	patience = 15 * time.Second
+	// loadPatience is the longest wait for the model of a server that answers.
+	loadPatience = 10 * time.Minute
+	// awaitPoll is the interval of the requests to a server that is starting.
+	awaitPoll = 200 * time.Millisecond
+)
 
-// conversation is a conversation with a model, and its settings.
-type conversation struct {
-	client client.Client
-	out    io.Writer
-	system string
-	r      client.ChatRequest // with all messages
-}
-
-func newConversation(c client.Client, o *chatOptions, out io.Writer) *conversation {
-	v := &conversation{client: c, out: out, system: o.system, r: client.ChatRequest{Model: o.model}}
-	v.clear()
-	return v
-}
-
-// clear begins a new conversation.
-func (v *conversation) clear() {
-	v.r.Messages = nil
-	if v.system != "" {
-		v.r.Messages = []client.Message{{Role: "system", Content: v.system}}
-	}
-}
-
-// run serves the lines of the user. An error of the server does not end the conversation, unless nothing was answered yet.
-func (v *conversation) run(ctx context.Context, read func() (string, error)) error {
-	answered := false
+// await returns a client of the server once it serves a model. It waits for a server that does not listen yet, at most for the patience,
+// and for one that loads its model.
+func (o *serverOptions) await(ctx context.Context, out io.Writer, patience time.Duration) (client.Client, error) {
+	begin, said := time.Now(), ""
 	for {
-		line, err := read()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		case strings.TrimSpace(line) == "":
-			continue
-		}
-		if strings.HasPrefix(line, "/") {
-			again, end := v.command(line)
-			if end {
-				return nil
+		c, err := o.dial()
+		var list []client.Model
+		if err == nil {
+			if list, err = c.Models(ctx); err == nil && len(list) > 0 {
+				return c, nil
 			}
-			if !again {
-				continue
+			c.Close()
+		}
+		what := "waiting for the server"
+		switch waited := time.Since(begin); {
+		case err == nil || loading(err):
+			what = "waiting for the server's model"
+			if waited > loadPatience {
+				return nil, fmt.Errorf("found no model at %s after %s: %w", redacted(o.url), waited.Round(time.Second), err)
 			}
-		} else {
-			v.r.Messages = append(v.r.Messages, client.Message{Role: "user", Content: line})
+		case !absent(err):
+			return nil, err
+		case waited > patience:
+			return nil, fmt.Errorf("found no server at %s (%w), expected one: \"millrace serve\" starts it, and --url names another", redacted(o.url), err)
 		}
-		if err := v.answer(ctx); err != nil {
-			if ctx.Err() != nil || !answered {
-				return err
-			}
-			v.say("error: %v", err)
-			continue
+		if said != what {
+			said = what
+			fmt.Fprintf(out, "%s at %s\n", what, redacted(o.url))
 		}
-		answered = true
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(awaitPoll):
+		}
 	}
 }
 
-func (v *conversation) say(format string, args ...any) {
-	fmt.Fprintf(v.out, format+"\n", args...)
+// noResponders is the code of a NATS server to which no gateway is connected.
+const noResponders = "no_responders"
+
+// loading says whether a server answered that does not serve yet.
+func loading(err error) bool {
+	refusal, ok := errors.AsType[*client.Error](err)
+	return ok && refusal.Status == http.StatusServiceUnavailable && refusal.Code != noResponders
 }
 
-// answer prints the answer to the messages, and adds it to them. Without one, the user's last message is taken back.
-func (v *conversation) answer(ctx context.Context) error {
-	begin := time.Now()
-	var first time.Duration
-	var text strings.Builder
-	tokens := 0
-	for chunk, err := range v.client.ChatStream(ctx, v.r) {
-		if err != nil {
-			v.r.Messages = v.r.Messages[:len(v.r.Messages)-1]
-			return err
-		}
-		if chunk.Usage != nil {
-			tokens = chunk.Usage.CompletionTokens
-		}
-		for _, c := range chunk.Choices {
-			if piece := c.Content(); piece != "" {
-				if first == 0 {
-					first = time.Since(begin)
-				}
-				text.WriteString(piece)
-				fmt.Fprint(v.out, piece)
-			}
-		}
+// absent says whether nobody listens yet.
+func absent(err error) bool {
+	if refusal, ok := errors.AsType[*client.Error](err); ok {
+		return refusal.Code == noResponders
 	}
-	rate := float64(tokens) / max(time.Since(begin)-first, time.Microsecond).Seconds()
-	v.say("\n(%d tokens, the first after %.2f s, then %.1f per second)", tokens, first.Seconds(), rate)
-	v.r.Messages = append(v.r.Messages, client.Message{Role: "assistant", Content: text.String()})
-	return nil
-}
-
-// command runs a line that begins with /. again says that the last message needs a new answer.
-func (v *conversation) command(line string) (again, end bool) {
-	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-	rest = strings.TrimSpace(rest)
-	switch name {
-	case "/bye", "/exit", "/quit":
-		return false, true
-	case "/help", "/?":
-		v.say("%s", chatHelp)
-	case "/clear":
-		v.clear()
-		v.say("a new conversation")
-	case "/system":
-		v.system = rest
-		v.clear()
-		v.say("a new conversation, with the system message %q", rest)
-	case "/set":
-		if err := v.set(rest); err != nil {
-			v.say("error: %v", err)
-		}
-	case "/retry":
-		n := len(v.r.Messages)
-		if n < 2 || v.r.Messages[n-1].Role != "assistant" {
-			v.say("error: found no answer, expected one to replace")
-			return false, false
-		}
-		v.r.Messages = v.r.Messages[:n-1]
-		return true, false
-	default:
-		v.say("error: found command %s, expected one of /system, /set, /clear, /retry, /help, /bye", name)
-	}
-	return false, false
-}
-
-// set sets a parameter of sampling, or shows all.
-func (v *conversation) set(text string) error {
-	if text == "" {
-		for _, line := range []string{
-			"temperature " + shown(v.r.Temperature), "top_p " + shown(v.r.TopP), fmt.Sprint("top_k ", v.r.TopK), fmt.Sprint("min_p ", v.r.MinP),
-			fmt.Sprint("max_tokens ", v.r.MaxCompletionTokens), "seed " + shown(v.r.Seed),
-		} {
-			v.say("%s", line)
-		}
-		return nil
-	}
-	name, value, _ := strings.Cut(text, " ")
-	number, err := strconv.ParseFloat(value, 64)
-	if err != nil {
-		return fmt.Errorf("found %s %q, expected a number", name, value)
-	}
-	whole := int64(number)
-	switch name {
-	case "temperature":
-		v.r.Temperature = &number
-	case "top_p":
-		v.r.TopP = &number
-	case "top_k":
-		v.r.TopK = int(whole)
-	case "min_p":
-		v.r.MinP = number
-	case "max_tokens":
-		v.r.MaxCompletionTokens = int(whole)
-	case "seed":
-		v.r.Seed = &whole
-	default:
-		return fmt.Errorf("found %q, expected temperature, top_p, top_k, min_p, max_tokens or seed", name)
-	}
-	v.say("%s is %v", name, number)
-	return nil
-}
-
-// shown is a setting, or that the server's default applies.
-func shown[T any](v *T) string {
-	if v == nil {
-		return "(the server's)"
-	}
-	return fmt.Sprint(*v)
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, nats.ErrNoServers)
 }

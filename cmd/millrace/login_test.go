@@ -132,7 +132,7 @@ func TestNKeysAndCredentialsOpenNATSForTheServerTheCommandAndTheClient(t *testin
 			code, stdout, stderr = millrace(t, nil, append(flags, login...)...)
 			require.Equal(t, 0, code, stderr)
 			require.Contains(t, stdout, "verified: 1 tokens")
-			code, _, stderr = millrace(t, nil, append([]string{"chat", "--url", url}, login...)...)
+			code, _, stderr = millrace(t, nil, append([]string{"chat", "--url", url, "--api-key", key}, login...)...)
 			require.Equal(t, 0, code, stderr)
 			code, _, stderr = millrace(t, nil, append([]string{"chat", "--url", "http://x:y@127.0.0.1:1"}, login...)...)
 			require.Equal(t, 2, code)
