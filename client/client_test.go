@@ -108,7 +108,7 @@ func TestBothTransportsGiveTheSameAnswers(t *testing.T) {
 
 		models, err := c.Models(ctx)
 		require.NoError(t, err)
-		require.Equal(t, []client.Model{{ID: "tiny-chat", Created: 1700000000, ContextLength: 512}}, models)
+		require.Equal(t, []client.Model{{ID: "tiny-chat", Created: 1700000000, ContextLength: 512, Sampling: client.ModelSampling{RepetitionPenalty: 1}}}, models)
 		ids, err := c.Tokenize(ctx, client.TokenizeRequest{Prompt: "é"})
 		require.NoError(t, err)
 		require.Equal(t, []int32{1, 195, 169}, ids)

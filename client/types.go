@@ -173,6 +173,17 @@ type Model struct {
 	ID            string `json:"id"`
 	Created       int64  `json:"created"` // Unix seconds
 	ContextLength int    `json:"max_model_len"`
+
+	Sampling ModelSampling `json:"default_sampling"` // of a request without parameters
+}
+
+// ModelSampling is the parameters of sampling that a model recommends.
+type ModelSampling struct {
+	Temperature       float64 `json:"temperature"`
+	TopP              float64 `json:"top_p"`
+	TopK              int     `json:"top_k"` // 0: off
+	MinP              float64 `json:"min_p"`
+	RepetitionPenalty float64 `json:"repetition_penalty"` // 1: off; 0: the server does not say
 }
 
 // EmbeddingRequest is texts whose vectors are requested.

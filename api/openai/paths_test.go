@@ -33,7 +33,8 @@ func get(t *testing.T, url string) (int, http.Header, string) {
 
 func TestModelsAreListedAndFoundByName(t *testing.T) {
 	srv := serve(t, apitest.New(nil), openai.Options{})
-	card := `{"id":"tiny-chat","object":"model","created":1700000000,"owned_by":"millrace","max_model_len":512}`
+	card := `{"id":"tiny-chat","object":"model","created":1700000000,"owned_by":"millrace","max_model_len":512,
+		"default_sampling":{"temperature":0,"top_p":0,"top_k":0,"min_p":0,"repetition_penalty":1}}`
 	_, _, body := get(t, srv.URL+"/v1/models")
 	require.JSONEq(t, `{"object":"list","data":[`+card+`]}`, body)
 	_, _, body = get(t, srv.URL+"/v1/models/tiny-chat")

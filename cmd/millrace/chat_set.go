@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -143,28 +143,15 @@ func (v *conversation) showSettings(ctx context.Context) {
 	}
 }
 
-// serverSettings returns the parameters that the server uses for its model, by the lines of Ollama's /api/show. Without them it is empty.
+// serverSettings returns the parameters that the server uses for the model; none of a server that does not say.
 func (v *conversation) serverSettings(ctx context.Context) map[string]string {
-	name := v.r.Model
-	if list, err := v.client.Models(ctx); name == "" && err == nil && len(list) > 0 {
-		name = list[0].ID
-	}
-	body, err := json.Marshal(map[string]string{"model": name})
-	if err != nil {
+	list, err := v.client.Models(ctx)
+	i := slices.IndexFunc(list, func(m client.Model) bool { return v.r.Model == "" || m.ID == v.r.Model })
+	if err != nil || i < 0 || list[i].Sampling.RepetitionPenalty == 0 {
 		return nil
 	}
-	text, err := v.client.Post(ctx, "/api/show", body)
-	var card struct {
-		Parameters string `json:"parameters"`
+	s := list[i].Sampling
+	return map[string]string{
+		"temperature": fmt.Sprint(s.Temperature), "top_p": fmt.Sprint(s.TopP), "top_k": fmt.Sprint(s.TopK), "min_p": fmt.Sprint(s.MinP),
 	}
-	if err != nil || json.Unmarshal(text, &card) != nil {
-		return nil
-	}
-	values := map[string]string{}
-	for line := range strings.Lines(card.Parameters) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			values[name] = strings.TrimSpace(value)
-		}
-	}
-	return values
 }

@@ -57,15 +57,7 @@ func (s *echoServer) ChatStream(ctx context.Context, r client.ChatRequest) iter.
 }
 
 func (s *echoServer) Models(context.Context) ([]client.Model, error) {
-	return []client.Model{{ID: "echo"}}, nil
-}
-
-// Post answers /api/show.
-func (s *echoServer) Post(_ context.Context, path string, body []byte) ([]byte, error) {
-	if path != "/api/show" || string(body) != `{"model":"echo"}` {
-		return nil, errors.New("another request")
-	}
-	return []byte(`{"parameters": "top_p 0.9\nrepeat_penalty 1.1"}`), nil
+	return []client.Model{{ID: "echo", Sampling: client.ModelSampling{TopP: 0.9, TopK: 40, RepetitionPenalty: 1}}}, nil
 }
 
 // talk runs a conversation of some lines.
@@ -103,8 +95,7 @@ func TestCommandsChangeTheConversation(t *testing.T) {
 	require.Equal(t, s.requests[0], s.requests[1], "an answer to the same messages")
 	require.Equal(t, []string{"system be kind", "user two"}, roles(s.requests[2]))
 	require.Equal(t, []string{"user three"}, roles(s.requests[3]))
-	require.Contains(t, out, "temperature 0.5\ntop_p 0.9 (the server's)\ntop_k (the server's)")
-	require.Contains(t, out, "max_tokens 9\n")
+	require.Contains(t, out, "temperature 0.5\ntop_p 0.9 (the server's)\ntop_k 40 (the server's)\nmin_p 0 (the server's)\nmax_tokens 9\nseed (the server's)\n")
 	require.Contains(t, out, `error: found "depth", expected temperature`)
 	require.Contains(t, out, "error: found command /dance, expected one of /system")
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 
@@ -82,6 +83,17 @@ type ModelCard struct {
 	Created     int64  `json:"created" doc:"Unix seconds"`
 	OwnedBy     string `json:"owned_by"`
 	MaxModelLen int    `json:"max_model_len" doc:"The model's context length, in tokens"`
+
+	Sampling ModelSampling `json:"default_sampling" doc:"The parameters of a request that has none"`
+}
+
+// ModelSampling is the parameters of sampling that a model recommends.
+type ModelSampling struct {
+	Temperature       float32 `json:"temperature"`
+	TopP              float32 `json:"top_p"`
+	TopK              int     `json:"top_k" doc:"0: off"`
+	MinP              float32 `json:"min_p"`
+	RepetitionPenalty float32 `json:"repetition_penalty"`
 }
 
 // ModelList is the answer to a models call.
@@ -108,5 +120,8 @@ func EncodeModel(id string, models []api.Model) ([]byte, error) {
 }
 
 func card(m api.Model) ModelCard {
-	return ModelCard{ID: m.ID, Object: "model", Created: m.Created.Unix(), OwnedBy: "millrace", MaxModelLen: m.ContextLength}
+	return ModelCard{ID: m.ID, Object: "model", Created: m.Created.Unix(), OwnedBy: "millrace", MaxModelLen: m.ContextLength, Sampling: ModelSampling{
+		Temperature: m.Sampling.Temperature, TopP: m.Sampling.TopP, TopK: max(m.Sampling.TopK, 0), MinP: m.Sampling.MinP,
+		RepetitionPenalty: cmp.Or(m.Sampling.RepetitionPenalty, 1),
+	}}
 }
