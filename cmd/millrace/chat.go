@@ -48,7 +48,7 @@ line but the last ends in \, or it begins and ends with """.
 				return err
 			}
 			defer c.Close()
-			return converse(cmd, c, o.model, o.system)
+			return converse(cmd.Context(), cmd, c, o.model, o.system)
 		},
 	}
 	f := cmd.Flags()
@@ -69,11 +69,11 @@ const chatHelp = `A line that begins with / is a command. These are:
   /bye             end, as Ctrl-D does`
 
 // converse serves the lines of standard input. From here on, Ctrl-C stops an answer and not the program.
-func converse(cmd *cobra.Command, c client.Client, model, system string) error {
+func converse(ctx context.Context, cmd *cobra.Command, c client.Client, model, system string) error {
 	signal.Reset(os.Interrupt)
 	v := newConversation(c, model, system, cmd.OutOrStdout())
 	v.styled = isTerminal(cmd.OutOrStdout()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	return v.run(cmd.Context(), newReader(cmd.InOrStdin(), cmd.OutOrStdout()))
+	return v.run(ctx, newReader(cmd.InOrStdin(), cmd.OutOrStdout()))
 }
 
 // defaultURL is the address of a server with the default settings.

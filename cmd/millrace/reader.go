@@ -71,7 +71,7 @@ func readMessage(read readLine) (string, error) {
 	return line, nil
 }
 
-// unfinished returns what was written of a message before the end of the input.
+// unfinished returns the part of a message before the end of the input.
 func unfinished(text string, err error) (string, error) {
 	if errors.Is(err, io.EOF) && strings.TrimSpace(text) != "" {
 		return text, nil

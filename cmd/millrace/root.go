@@ -15,6 +15,9 @@ type app struct {
 	log zerolog.Logger
 }
 
+// quietLogs is the annotation of commands whose terminal is for an answer: only warnings are logged, unless --log-level says otherwise.
+const quietLogs = "quiet"
+
 // failure marks an error that a command returns.
 type failure struct{ err error }
 
@@ -40,6 +43,9 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 			if err := config.Bind(cmd, environ); err != nil {
 				return err
 			}
+			if cmd.Annotations[quietLogs] != "" && !cmd.Flags().Changed("log-level") {
+				logs.Level = "warn"
+			}
 			var err error
 			a.log, err = logging.New(stderr, logs)
 			return err
@@ -51,6 +57,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 	logs.Register(root.PersistentFlags())
 	root.AddCommand(
 		newServe(&a),
+		newRun(&a),
 		newPull(&a),
 		newModels(),
 		newChat(),

@@ -68,7 +68,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 			if err := nameModel(&s); err != nil {
 				return err
 			}
-			return serve(cmd.Context(), &s, a.log)
+			return serve(cmd.Context(), &s, a.log, func(string) {})
 		},
 	}
 	s.Register(cmd.Flags())
@@ -87,8 +87,8 @@ func nameModel(s *config.Serve) error {
 }
 
 // serve runs until ctx ends or a part fails, such as the device. The interfaces answer with 503 while
-// the model loads.
-func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
+// the model loads. ready is called with the address once they serve it.
+func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(url string)) error {
 	begin := time.Now()
 	late := &lateEngine{}
 	secure, err := openSecurity(&s.Security)
@@ -173,6 +173,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger) error {
 		late.loaded.Store(e)
 		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
 			Str("model", e.modelID).Strs("roles", s.Roles.Names).Dur("took", time.Since(begin)).Msg("ready")
+		ready(secure.scheme() + listener.Addr().String())
 		group.Go(func() error { e.storePacked(ctx, log); return nil })
 		return e.Wait(ctx)
 	})
