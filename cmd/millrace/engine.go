@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/kvmgr/plan"
@@ -137,7 +136,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		if m.config.NoHead {
 			log.Warn().Msg("the checkpoint has no output layer: it is for embeddings, and answers have no meaning")
 		}
-		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation)
+		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation, log)
 		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
 		c.Backend, c.Weights, c.Description = m.device.Backend, s.Weights, m.describe(s.Weights)
 		c.Pools = m.pools
@@ -190,29 +189,5 @@ func (e *engine) shutdown(grace time.Duration) error {
 func (e *engine) close() {
 	if e.model != nil {
 		e.model.close()
-	}
-}
-
-// recommended returns the sampling parameters of the generation_config.json of a checkpoint. Those
-// that it leaves out have the defaults of OpenAI.
-func recommended(g model.Generation) sample.Params {
-	p := sample.Default()
-	set(&p.Temperature, g.Temperature)
-	set(&p.TopK, g.TopK)
-	set(&p.TopP, g.TopP)
-	set(&p.MinP, g.MinP)
-	set(&p.RepetitionPenalty, g.RepetitionPenalty)
-	if g.DoSample != nil && !*g.DoSample {
-		p.Temperature = 0
-	}
-	if p.Validate() != nil { // a file of another's making
-		return sample.Default()
-	}
-	return p
-}
-
-func set[T any](to *T, from *T) {
-	if from != nil {
-		*to = *from
 	}
 }
