@@ -43,7 +43,8 @@ func New(w *os.File, o Options) (zerolog.Logger, error) {
 		return zerolog.Nop(), fmt.Errorf("--log-format: found %q, expected auto, console or json", o.Format)
 	}
 	if console {
-		return zerolog.New(zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly}).Level(level).With().Timestamp().Logger(), nil
+		out := zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, FormatPrepare: forPeople, FieldsExclude: digests()}
+		return zerolog.New(out).Level(level).With().Timestamp().Logger(), nil
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger(), nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/logging"
 )
 
 // minMapCount is the default of vm.max_map_count on Linux. Each used slab of the KV cache is a
@@ -247,16 +248,7 @@ func (r *report) checkModel(o *doctorOptions) {
 }
 
 // amount is a number of bytes for people: "1.5 GiB".
-func amount[T int64 | uint64](bytes T) string {
-	v, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	for v >= 1024 && len(units) > 1 {
-		v, units = v/1024, units[1:]
-	}
-	if units[0] == "B" {
-		return fmt.Sprintf("%.0f B", v)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[0])
-}
+func amount[T int64 | uint64](bytes T) string { return logging.Size(bytes) }
 
 func printReport(w io.Writer, r *report, asJSON bool) error {
 	if asJSON {

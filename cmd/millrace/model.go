@@ -52,6 +52,7 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 		options.MaxSequences = s.MaxBatchSize // a simulated pool takes real memory too
 		return m, m.simulate(options, s)
 	}
+	defer watchLoading(&options, log)()
 	return m, m.load(options)
 }
 

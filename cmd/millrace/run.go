@@ -75,7 +75,21 @@ func runModel(cmd *cobra.Command, a *app, s *config.Serve, system string) error 
 		s.Listen = freeAddress(cmd.Context(), s.Listen)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "loading %s\n", s.ServedModelName)
-	return serveAndChat(cmd, s, system, a.log)
+	log := a.log
+	if !cmd.Flags().Changed("log-level") {
+		log = log.Level(zerolog.InfoLevel).Hook(onlyLoading{})
+	}
+	return serveAndChat(cmd, s, system, log)
+}
+
+// onlyLoading leaves the progress of loading and the warnings of a log.
+type onlyLoading struct{}
+
+// Run implements zerolog.Hook.
+func (onlyLoading) Run(e *zerolog.Event, level zerolog.Level, message string) {
+	if level < zerolog.WarnLevel && message != loadingMessage {
+		e.Discard()
+	}
 }
 
 // pullMissing downloads the model that a text names, unless it is a path or is there.
