@@ -186,6 +186,7 @@ func FuzzParser(f *testing.F) {
 		"<parameter=city>\nParis\n</parameter>", "[now()]", "[TOOL_CALLS]", "now[ARGS]{}", "<arg_key>city</arg_key><arg_value>x</arg_value>",
 		"<|channel|>analysis<|message|>hm<|end|>", "<|channel|>commentary to=functions.now<|message|>{}<|call|>", "<|tool_call>call:now{}<tool_call|>",
 		"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+		"<|channel>thought\nhm<channel|>", "<|channel>", "<think>a<tool_call>{\"name\": \"now\"}</tool_call>", "</think>", "<|python_tag|>", "[TOOL_CALLS]now[ARGS]{}",
 		"<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"}
 	names := Names()
 	for i, s := range seeds {

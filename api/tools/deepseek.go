@@ -36,7 +36,7 @@ func deepseek() *dialect {
 //	{"city": "Paris"}
 //	```<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 func deepseekV3() *dialect {
-	d := &dialect{name: "deepseek-v3", think: thinkTags(), special: []string{
+	d := &dialect{name: "deepseek-v3", think: thinkTags(), calls: []string{deepseekBegin, deepseekCallBegin}, special: []string{
 		deepseekBegin, deepseekEnd, deepseekCallBegin, deepseekCallEnd, deepseekSeparator}}
 	d.shows = func(template string) bool {
 		return strings.Contains(template, deepseekCallBegin) && strings.Contains(template, "```json")

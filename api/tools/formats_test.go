@@ -53,6 +53,10 @@ func TestLlamaJSONCases(t *testing.T) {
 		{name: "JSON that is no call", text: `{"name": "Bob", "age": 3}`, want: answer{content: `{"name": "Bob", "age": 3}`}},
 		{name: "a call inside text", text: "Like this: " + call, want: answer{content: "Like this: " + call}},
 		{name: "text after it", text: call + "; so", want: answer{content: "; so", calls: paris}},
+		{name: "text and the tag first", text: "Let me see. <|python_tag|>" + call + "\nDone.", want: answer{content: "Let me see. Done.", calls: paris}},
+		{name: "a list", text: "[" + call + `, {"name": "now", "parameters": {}}]`, want: answer{calls: []made{paris[0], {"now", "{}"}}}},
+		{name: "a list after the tag", text: "So: <|python_tag|>[" + call + "]", want: answer{content: "So:", calls: paris}},
+		{name: "a list that is no call", text: ` [1, {"name": "now"}]`, want: answer{content: ` [1, {"name": "now"}]`}},
 		{name: "a built-in tool", text: `<|python_tag|>brave_search.call(query="x")`, want: answer{content: `<|python_tag|>brave_search.call(query="x")`}},
 		{name: "cut", text: `{"name": "get_weather", "parameters": {"ci`, want: answer{content: `{"name": "get_weather", "parameters": {"ci`}},
 	})
@@ -71,7 +75,14 @@ func TestPythonicCases(t *testing.T) {
 		{name: "positional arguments", text: `[get_weather("Paris")]`, want: answer{content: `[get_weather("Paris")]`}},
 		{name: "an expression", text: `[get_weather(days=1+x)]`, want: answer{content: `[get_weather(days=1+x)]`}},
 		{name: "cut in the second call", text: `[now(), get_weather(city="Pa`, want: answer{calls: []made{{"now", "{}"}}, content: `, get_weather(city="Pa`}},
-		{name: "text first", text: "See [now()]", want: answer{content: "See [now()]"}},
+		{name: "text first", text: "See [now()]", want: answer{content: "See", calls: []made{{"now", "{}"}}}},
+		{name: "text and a marker first", text: "Let me see.\n<|python_start|>[get_weather(city='Paris')]<|python_end|>\nDone.",
+			want: answer{content: "Let me see.\nDone.", calls: paris}},
+		{name: "text in brackets", text: "[1] says [so](http://now) and [now", want: answer{content: "[1] says [so](http://now) and [now"}},
+		{name: "a marker without calls", text: "a <|python_start|>x = 1<|python_end|>", want: answer{content: "a <|python_start|>x = 1<|python_end|>"}},
+		{name: "escapes by number", text: `[get_weather(city='\x41\101\U0001F600\a\ud83d\0')]`,
+			want: answer{calls: []made{{"get_weather", `{"city": "AA😀\u0007\ud83d\u0000"}`}}}},
+		{name: "a short escape", text: `[get_weather(city='\x4')]`, want: answer{content: `[get_weather(city='\x4')]`}},
 	})
 }
 
@@ -161,7 +172,17 @@ func TestHarmonyCases(t *testing.T) {
 		{name: "the recipient in the role", text: "<|start|>assistant to=functions.get_weather<|channel|>commentary<|message|>{\"city\": \"Paris\"}<|call|>", want: answer{calls: paris}},
 		{name: "a preamble", text: "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant" + call, want: answer{content: "I will look.", calls: paris}},
 		{name: "no header", text: "Hello <|world|>", want: answer{content: "Hello <|world|>"}},
-		{name: "an unknown name", text: "<|channel|>commentary to=functions.fly<|message|>{}", want: answer{content: "<|channel|>commentary to=functions.fly<|message|>{}"}},
+		{name: "an unknown name", text: "<|channel|>commentary to=functions.fly<|message|>{}", want: answer{reasoning: "{}"}},
+		{name: "a call to a built-in tool", text: "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis to=python code<|message|>1 + 1<|call|>" +
+			"<|start|>assistant<|channel|>final<|message|>Two.<|return|>", want: answer{reasoning: "Hm.\n1 + 1", content: "Two."}},
+		{name: "a recipient in the role that is no function", text: "<|start|>assistant to=browser.open<|channel|>commentary json<|message|>{\"id\": 1}<|call|>", want: answer{reasoning: `{"id": 1}`}},
+		{name: "reasoning to the assistant", text: "<|channel|>analysis to=assistant<|message|>Hm.<|end|><|start|>assistant to=user<|channel|>final<|message|>Yes.",
+			want: answer{reasoning: "Hm.", content: "Yes."}},
+		{name: "two messages of a kind", text: "<|channel|>analysis<|message|>A.<|end|><|start|>assistant<|channel|>analysis<|message|>B.<|end|>" +
+			"<|start|>assistant<|channel|>commentary<|message|>C.<|end|><|start|>assistant<|channel|>final<|message|>D.", want: answer{reasoning: "A.\nB.", content: "C.\nD."}},
+		{name: "no end and no start", text: "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
+		{name: "stray markers", text: "<|message|>Yes <|constrain|> no.<|end|>", want: answer{content: "Yes no."}},
+		{name: "stray markers in a message", text: "<|channel|>final<|message|>Yes<|message|> no.", want: answer{content: "Yes no."}},
 		{name: "cut in reasoning", text: "<|channel|>analysis<|message|>a b", want: answer{reasoning: "a b"}},
 		{name: "cut in a header", text: "<|channel|>commentary to=func", want: answer{content: "<|channel|>commentary to=func"}},
 		{name: "a missing end", text: "<|channel|>analysis<|message|>a<|start|>assistant<|channel|>final<|message|>b", want: answer{reasoning: "a", content: "b"}},
@@ -170,21 +191,26 @@ func TestHarmonyCases(t *testing.T) {
 
 func TestTemplatesShowTheirFormat(t *testing.T) {
 	for template, want := range map[string]string{
-		"{{ message.content }}":                "",
-		"<tool_call>{{ x }}</tool_call>":       "hermes",
-		"<tool_call></think></tool_call>":      "hermes+think",
-		"<tool_call><function=x><parameter=y>": "qwen3-xml",
-		"<tool_call>{{ name }}<arg_key>":       "glm",
-		"<|python_tag|>":                       "llama3-json",
-		"<|python_start|> <|python_tag|>":      "pythonic",
-		"[TOOL_CALLS] [/THINK]":                "mistral+think",
-		"<|tool_calls_section_begin|>":         "kimi",
-		deepseekCallBegin + "</think>":         "deepseek+think",
-		deepseekCallBegin + "```json":          "deepseek-v3",
-		"<|channel|>analysis<|message|>":       "harmony",
-		"<|tool_call>call: <channel|>":         "gemma+think",
-		"<start_function_call>":                "functiongemma",
-		"{{ '</think>' }}":                     "none+think",
+		"{{ message.content }}":                                       "",
+		"<tool_call>{{ x }}</tool_call>":                              "hermes",
+		`<tool_call>{"name": x}</think>`:                              "hermes+think",
+		"<tool_call>\n{{- '{\"name\": \"' }}":                         "hermes",
+		`"<tool_call>\n{\"arguments\": {}`:                            "hermes",
+		"'<tool_call>' + (call | tojson)":                             "hermes",
+		"<tool_call><function=x><parameter=y>":                        "qwen3-xml",
+		"<tool_call>{{ name }}<arg_key>":                              "glm",
+		`{"name": function name, "parameters": dictionary}`:           "llama3-json",
+		`{\"name\": NAME, \"parameters\": {}} <|python_tag|>`:         "llama3-json",
+		"<|python_start|> <|python_tag|>":                             "pythonic",
+		"'<seed:tool_call>' </seed:think> <function=f> <parameter=a>": "seed-oss+think",
+		"[TOOL_CALLS] [/THINK]":                                       "mistral+think",
+		"<|tool_calls_section_begin|>":                                "kimi",
+		deepseekCallBegin + "</think>":                                "deepseek+think",
+		deepseekCallBegin + "```json":                                 "deepseek-v3",
+		"<|channel|>analysis<|message|>":                              "harmony",
+		"<|tool_call>call: <channel|>":                                "gemma+think",
+		"<start_function_call>":                                       "functiongemma",
+		"{{ '</think>' }}":                                            "none+think",
 	} {
 		f := Detect(template)
 		require.Equal(t, want, f.String(), template)
@@ -204,7 +230,7 @@ func TestTemplatesOfFixturesShowTheirFormat(t *testing.T) {
 }
 
 func TestAnOverrideChoosesTheFormat(t *testing.T) {
-	shown := Detect("<tool_call></think>")
+	shown := Detect("<tool_call>{{ x }}</tool_call></think>")
 	for name, want := range map[string]string{"auto": "hermes+think", "kimi": "kimi+think", "none": "none+think", "hermes+think": "hermes+think"} {
 		f, err := shown.Override(name)
 		require.NoError(t, err)

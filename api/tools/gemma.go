@@ -6,26 +6,74 @@ import "strings"
 //
 //	<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>
 func gemma() *dialect {
-	d := gemmaCalls("gemma", "<|tool_call>", "<tool_call|>", `<|"|>`)
-	d.think = tags{"<|channel>thought\n", "<channel|>", []string{"<|channel>", "<channel|>"}}
+	d, call := gemmaCalls("gemma", "<|tool_call>", "<tool_call|>", `<|"|>`)
+	const open, end = "<|channel>", "<channel|>"
+	d.think = tags{open + "thought\n", end, []string{open, end}, open}
+	d.nested = channelName(insideReasoning, insideReasoning)
+	plain := d.start
+	var channel step
+	channels := contentUntil(func(which int) step {
+		if which == 0 {
+			return call
+		}
+		return func(p *Parser) step {
+			p.dropCall()
+			if which == 1 {
+				return channel
+			}
+			return d.start
+		}
+	}, d.calls[0], open, end)
+	d.start = func(p *Parser) step {
+		if p.o.Format.thinks {
+			return channels
+		}
+		return plain
+	}
+	channel = channelName(insideReasoning, d.start)
 	return d
+}
+
+// channelName returns the step of the name of a channel, which continues with thought after the one of reasoning. Without it the marker
+// before is a stray one, and the step continues with other.
+func channelName(thought, other step) step {
+	const name = "thought"
+	return func(p *Parser) step {
+		m, space := p.afterSpace(name)
+		at := space + len(name)
+		switch {
+		case m == maybe, m == yes && at == len(p.in) && !p.final:
+			return nil
+		case m == yes && (at == len(p.in) || !isLetter(p.in[at])):
+			p.consume(at)
+			return thought
+		}
+		return other
+	}
+}
+
+func isLetter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= 0x80
 }
 
 // functionGemma is the format of FunctionGemma:
 //
 //	<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:3}<end_function_call>
 func functionGemma() *dialect {
-	return gemmaCalls("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+	d, _ := gemmaCalls("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+	return d
 }
 
-func gemmaCalls(name, begin, end, delimiter string) *dialect {
-	d := &dialect{name: name, think: thinkTags(), special: []string{begin, end, delimiter}}
+// gemmaCalls returns a dialect, and the step after the begin marker of a call.
+func gemmaCalls(name, begin, end, delimiter string) (d *dialect, call step) {
+	d = &dialect{name: name, think: thinkTags(), special: []string{begin, end, delimiter}, calls: []string{begin}}
 	d.shows = func(template string) bool { return strings.Contains(template, begin) }
-	var named, call step
+	var named step
+	start := func(*Parser) step { return d.start } // gemma has another one
 	d.start = contentUntil(func(int) step { return call }, begin)
-	call = literal("call:", &named, d.start)
+	call = literal("call:", &named, start)
 	var body step
-	finish := closing(end, d.start, d.start)
+	finish := closing(end, start, start)
 	named = head(func(p *Parser, text string, _ int) step {
 		if !p.named(text) {
 			return nil
@@ -33,7 +81,7 @@ func gemmaCalls(name, begin, end, delimiter string) *dialect {
 		p.call.scan = valueScan{}
 		p.call.value.Reset()
 		return body
-	}, d.start, "{")
+	}, start, "{")
 	body = func(p *Parser) step {
 		s := &p.call.scan
 		for ended := false; !ended; {
@@ -60,7 +108,7 @@ func gemmaCalls(name, begin, end, delimiter string) *dialect {
 		r := &gemmaReader{in: p.call.value.String(), delimiter: delimiter}
 		r.value(0)
 		if r.failed || r.in != "" {
-			return p.fail(d.start)
+			return p.fail(start)
 		}
 		p.argue(r.out.String())
 		return finish
@@ -69,7 +117,7 @@ func gemmaCalls(name, begin, end, delimiter string) *dialect {
 		values := gemmaGrammar{lark: g, delimiter: delimiter, references: make(map[string]string)}
 		return callRule{begin: []string{begin}, trigger: begin, body: g.join(g.text("call:"+t.Name), values.arguments(t), g.mark(end))}
 	}
-	return d
+	return d, call
 }
 
 // gemmaReader turns Gemma's values into JSON.

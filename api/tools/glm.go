@@ -10,7 +10,7 @@ import "strings"
 //	</tool_call>
 func glm() *dialect {
 	const begin, end, key, keyEnd, value, valueEnd = "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
-	d := &dialect{name: "glm", think: thinkTags(), special: []string{begin, end, key, keyEnd, value, valueEnd}}
+	d := &dialect{name: "glm", think: thinkTags(), special: []string{begin, end, key, keyEnd, value, valueEnd}, calls: []string{begin}}
 	d.shows = func(template string) bool { return strings.Contains(template, key) }
 	params := paramSyntax{begin: key, keyEnd: keyEnd, valueBegin: value, valueEnd: valueEnd, callEnd: end}
 	var name step

@@ -1,6 +1,9 @@
 package tools
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // The markers of Harmony.
 const (
@@ -14,7 +17,8 @@ const (
 )
 
 // harmony is the format of GPT-OSS. An answer is a list of messages, each with a channel. Reasoning is in the
-// channel analysis, and a message to a function is a call:
+// channel analysis, and a message to a function is a call. A message to another recipient, such as a built-in tool, is for no user: it is
+// reasoning, too.
 //
 //	<|channel|>analysis<|message|>The user wants the weather.<|end|>
 //	<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>
@@ -44,14 +48,16 @@ func harmony() *dialect {
 			p.dropCall()
 			return between
 		}
-	}, harmonyStart, harmonyChannel, harmonyEnd, harmonyCall, harmonyReturn)
+	}, harmonyStart, harmonyChannel, harmonyEnd, harmonyCall, harmonyReturn, harmonyMessage, harmonyConstrain)
 	header = head(func(p *Parser, _ string, _ int) step {
 		to, channel := harmonyHeader(p.call.raw.String())
 		switch {
 		case to != "" && p.named(strings.TrimPrefix(to, "functions.")):
 			return arguments(closing(harmonyCall, between, between))
-		case to != "":
+		case to != "" && p.o.tool(strings.TrimPrefix(to, "functions.")) != nil: // a further call
 			return nil
+		case to != "" && to != "assistant" && to != "user" && to != "all":
+			channel = "analysis"
 		}
 		p.dropCall()
 		if channel == "analysis" {
@@ -74,10 +80,17 @@ func harmony() *dialect {
 // bodyOf returns the step of a message's text, which is of a kind.
 func bodyOf(kind Kind, between *step) step {
 	return func(p *Parser) step {
-		at, which := p.find(harmonyEnd, harmonyStart, harmonyCall, harmonyReturn)
+		ends := []string{harmonyEnd, harmonyStart, harmonyCall, harmonyReturn, harmonyChannel}
+		strays := []string{harmonyMessage, harmonyConstrain}
+		at, which := p.find(slices.Concat(ends, strays)...)
 		p.spaced(kind, p.consume(at))
-		if which < 0 {
+		switch i := which - len(ends); {
+		case which < 0:
 			return nil
+		case i >= 0:
+			p.consume(len(strays[i]))
+			p.drop()
+			return bodyOf(kind, between)
 		}
 		if p.reasons {
 			p.endReasoning()

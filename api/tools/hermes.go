@@ -1,6 +1,11 @@
 package tools
 
-import "strings"
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
 
 // hermes is the format of Hermes 2 Pro, Qwen2.5 and Qwen3:
 //
@@ -8,8 +13,12 @@ import "strings"
 //	{"name": "get_weather", "arguments": {"city": "Paris"}}
 //	</tool_call>
 func hermes() *dialect {
-	d := &dialect{name: "hermes", think: thinkTags(), special: []string{"<tool_call>", "</tool_call>"}}
-	d.shows = func(template string) bool { return strings.Contains(template, "<tool_call>") }
+	d := &dialect{name: "hermes", think: thinkTags(), special: []string{"<tool_call>", "</tool_call>"}, calls: []string{"<tool_call>"}}
+	d.shows = func(template string) bool {
+		return hermesCall().MatchString(template) && !slices.ContainsFunc(otherCalls(), func(marker string) bool {
+			return strings.Contains(template, marker)
+		})
+	}
 	var begin step
 	d.start = contentUntil(func(int) step { return begin }, "<tool_call>")
 	begin = jsonCall(closing("</tool_call>", d.start, d.start), d.start)
@@ -21,4 +30,14 @@ func hermes() *dialect {
 		}
 	}
 	return d
+}
+
+// hermesCall matches the text by which a template writes or explains a call: the marker, and a JSON object before any other tag.
+var hermesCall = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`<tool_call>[^<]{0,800}?(\{\s*\\?["'](name|arguments|id|type|function)\b|tojson|\{\{[^<]*</tool_call>)`)
+})
+
+// otherCalls returns what templates of formats that are not known have around such a marker.
+func otherCalls() []string {
+	return []string{"<tool_calls>", ":tool_call>", "<invoke", "<function=", "<arg_key>", "<tool_sep>"}
 }

@@ -156,6 +156,34 @@ func jsonCall(then, back step) step {
 	return literal("{", &key, back)
 }
 
+// jsonList returns the step of a list of calls in the form of jsonCall, after the bracket that begins it. It continues with back after the
+// list, and where the text is none.
+func jsonList(back step) step {
+	var between step
+	object := jsonCall(func(p *Parser) step {
+		if !p.endCall() {
+			return back
+		}
+		p.openCall()
+		return between
+	}, back)
+	between = func(p *Parser) step {
+		switch {
+		case !p.skipSpace():
+			return nil
+		case strings.HasPrefix(p.in, ","):
+			p.consume(1)
+			return object
+		case strings.HasPrefix(p.in, "]"):
+			p.consume(1)
+			p.dropCall()
+			return back
+		}
+		return p.fail(back)
+	}
+	return object
+}
+
 // literal returns the step of white space and a text.
 func literal(text string, then *step, back step) step {
 	return func(p *Parser) step {

@@ -11,7 +11,8 @@ import (
 func kimi() *dialect {
 	const begin, end = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 	const callBegin, argumentBegin, callEnd = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-	d := &dialect{name: "kimi", think: thinkTags(), special: []string{begin, end, callBegin, argumentBegin, callEnd}}
+	d := &dialect{name: "kimi", think: thinkTags(), special: []string{begin, end, callBegin, argumentBegin, callEnd},
+		calls: []string{begin, callBegin}, interrupts: true}
 	d.shows = func(template string) bool { return strings.Contains(template, begin) }
 	d.start = section{begin, callBegin, callEnd, end, func(then, back step) step {
 		return head(func(p *Parser, id string, _ int) step {

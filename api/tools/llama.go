@@ -1,51 +1,63 @@
 package tools
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
 
-// llamaJSON is the format of Llama 3.1 to 3.3. A call is the whole answer, and several are separated by
-// semicolons:
+// llamaJSON is the format of Llama 3.1 to 3.3. A call is the whole answer, or follows a marker. Several are separated by
+// semicolons, or are a list:
 //
 //	{"name": "get_weather", "parameters": {"city": "Paris"}}
 func llamaJSON() *dialect {
-	d := &dialect{name: "llama3-json", think: thinkTags(), special: []string{pythonTag}}
+	d := &dialect{name: "llama3-json", think: thinkTags(), special: []string{pythonTag}, calls: []string{pythonTag}}
 	d.shows = func(template string) bool {
-		return strings.Contains(template, pythonTag) || strings.Contains(template, `{"name": function name, "parameters":`)
+		return llamaCall().MatchString(template) && !strings.Contains(template, "<function=")
 	}
-	var object, after step
+	var first, object, after, next step
+	text := contentUntil(func(int) step { return first }, pythonTag)
 	d.start = func(p *Parser) step {
-		if m, space := p.afterSpace(pythonTag); m != no {
-			if m == maybe {
-				return nil
-			}
+		m, _ := p.afterSpace(pythonTag)
+		at := strings.TrimLeft(p.in, whiteSpace)
+		switch {
+		case m == maybe:
+			return nil
+		case at != "" && strings.IndexByte("{[", at[0]) >= 0:
 			p.openCall()
-			p.consume(space + len(pythonTag))
-			return object
+			return first
 		}
-		if m, space := p.afterSpace("{"); m == yes {
-			p.openCall()
-			p.consume(space)
-			return object
+		return text
+	}
+	first = func(p *Parser) step {
+		switch {
+		case !p.skipSpace():
+			return nil
+		case strings.HasPrefix(p.in, "["):
+			p.consume(1)
+			return next
 		}
-		return contentOnly
+		return object
 	}
 	object = jsonCall(func(p *Parser) step {
 		if !p.endCall() {
-			return contentOnly
+			return text
 		}
 		return after
-	}, contentOnly)
+	}, text)
 	after = func(p *Parser) step {
-		text := strings.TrimLeft(p.in, whiteSpace+";")
+		rest := strings.TrimLeft(p.in, whiteSpace+";")
 		switch {
-		case text == "" && !p.final:
+		case rest == "" && !p.final:
 			return nil
-		case strings.HasPrefix(text, "{"):
+		case strings.HasPrefix(rest, "{"):
 			p.openCall()
-			p.consume(len(p.in) - len(text))
+			p.consume(len(p.in) - len(rest))
 			return object
 		}
-		return contentOnly
+		return text
 	}
+	next = jsonList(text)
 	d.grammar = func(g *lark, t *Tool) callRule {
 		return callRule{
 			begin: []string{"{"},
@@ -57,3 +69,8 @@ func llamaJSON() *dialect {
 }
 
 const pythonTag = "<|python_tag|>"
+
+// llamaCall matches the text by which a template explains the calls of llamaJSON.
+var llamaCall = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\{\s*\\?"name\\?":\s*[^{}]{0,200}\\?"parameters\\?":`)
+})

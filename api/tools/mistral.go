@@ -10,32 +10,12 @@ import "strings"
 func mistral() *dialect {
 	const tag, idTag, argsTag = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 	d := &dialect{name: "mistral", special: []string{tag, idTag, argsTag}}
-	d.think = tags{"[THINK]", "[/THINK]", []string{"[THINK]", "[/THINK]"}}
+	d.think, d.calls = plainTags("[THINK]", "[/THINK]"), []string{tag}
 	d.shows = func(template string) bool { return strings.Contains(template, tag) }
 	d.id = func(answer string, choice, call int) string { return hashID(answer, choice, call)[:9] } // templates refuse others
-	var begin, object, between, id step
+	var begin, id step
 	d.start = contentUntil(func(int) step { return begin }, tag)
-	object = jsonCall(func(p *Parser) step {
-		if !p.endCall() {
-			return d.start
-		}
-		p.openCall()
-		return between
-	}, d.start)
-	between = func(p *Parser) step {
-		switch {
-		case !p.skipSpace():
-			return nil
-		case strings.HasPrefix(p.in, ","):
-			p.consume(1)
-			return object
-		case strings.HasPrefix(p.in, "]"):
-			p.consume(1)
-			p.dropCall()
-			return d.start
-		}
-		return p.fail(d.start)
-	}
+	object := jsonList(d.start)
 	single := arguments(func(p *Parser) step {
 		p.endCall()
 		return d.start

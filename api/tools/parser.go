@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -26,6 +27,14 @@ type Parser struct {
 
 	space string // white space at the end of the content: it is dropped before a marker
 	trim  bool   // white space before the next content is dropped
+	// before and after are the white space that was dropped around markers. Text of the same kind that continues gets one of them, so that
+	// no words are glued together.
+	before, after string
+	said          [2]bool // of Content and Reasoning: some has come out
+
+	thought     bool    // reasoning has begun, or the content has one of its markers
+	interrupted bool    // calls stand inside reasoning whose end marker has not come
+	suspect     suspect // text of reasoning that may be the calls at the end of the answer
 
 	call call
 }
@@ -55,7 +64,9 @@ func NewParser(o Options) *Parser {
 	switch d := o.Format.dialect; {
 	case d == nil:
 		p.next = contentOnly
-	case !o.Format.thinks || d.always:
+	case d.nested != nil && o.Thinking && o.Format.thinks:
+		p.next = insideReasoning
+	case !o.Format.thinks || d.always || d.nested != nil:
 		p.next = d.start
 	case o.Thinking:
 		p.next = reasoningGoesOn
@@ -75,6 +86,7 @@ func (p *Parser) Push(text string) []Delta {
 func (p *Parser) Close() []Delta {
 	p.final = true
 	out := p.run()
+	p.closeSuspect()
 	rest := p.consume(len(p.in))
 	if p.call.open {
 		p.giveBack()
@@ -218,43 +230,70 @@ func (p *Parser) content(text string) { p.spaced(Content, text) }
 
 func (p *Parser) spaced(kind Kind, text string) {
 	if p.trim {
-		text = strings.TrimLeft(text, whiteSpace)
+		rest := strings.TrimLeft(text, whiteSpace)
+		p.after += text[:len(text)-len(rest)]
+		text = rest
 	}
 	if text == "" {
 		return
+	}
+	if p.trim && p.said[kind] {
+		p.emit(Delta{Kind: kind, Text: cmp.Or(p.before, p.after, "\n")})
+	}
+	if p.trim || kind == Content {
+		p.before, p.after = "", ""
 	}
 	p.trim = false
 	text = p.space + text
 	kept := strings.TrimRight(text, whiteSpace)
 	p.space = text[len(kept):]
+	p.said[kind] = p.said[kind] || kept != ""
 	p.emit(Delta{Kind: kind, Text: kept})
 }
 
-// contentOnly is the step of text without markers.
+// drop drops the white space around a marker that has been consumed.
+func (p *Parser) drop() {
+	p.before = cmp.Or(p.before, p.space)
+	p.space, p.trim = "", true
+}
+
+// contentOnly is the step of text without calls.
 func contentOnly(p *Parser) step {
-	p.content(p.consume(len(p.in)))
-	return nil
+	at, which := p.find(p.strays()...)
+	p.content(p.consume(at))
+	if which < 0 {
+		return nil
+	}
+	p.stray(which)
+	return contentOnly
 }
 
 // contentUntil is the step of content up to one of the markers, each of which has its own next step.
 // The marker is the beginning of a call.
 func contentUntil(then func(which int) step, markers ...string) step {
-	return func(p *Parser) step {
-		at, which := p.find(markers...)
+	var self step
+	self = func(p *Parser) step {
+		at, which := p.find(slices.Concat(markers, p.strays())...)
 		p.content(p.consume(at))
-		if which < 0 {
+		switch {
+		case which < 0:
 			return nil
+		case which >= len(markers):
+			p.stray(which - len(markers))
+			return self
 		}
 		p.openCall()
 		p.consume(len(markers[which]))
 		return then(which)
 	}
+	return self
 }
 
 // openCall begins to collect the text of what may be a call.
 func (p *Parser) openCall() {
 	p.call = call{open: true}
 	p.call.raw.WriteString(p.space)
+	p.before = cmp.Or(p.before, p.space)
 	p.space = ""
 }
 

@@ -2,44 +2,45 @@ package tools
 
 import (
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 )
 
-// pythonic is the format of Llama 3.2 and Llama 4. The calls are the whole answer:
+// pythonic is the format of Llama 3.2 and Llama 4:
 //
 //	[get_weather(city="Paris"), get_time(zone="CET")]
 //	<|python_start|>[get_weather(city="Paris")]<|python_end|>
 func pythonic() *dialect {
 	const begin, end = "<|python_start|>", "<|python_end|>"
-	d := &dialect{name: "pythonic", think: thinkTags(), special: []string{begin, end}}
+	d := &dialect{name: "pythonic", think: thinkTags(), special: []string{begin, end}, calls: []string{begin}}
 	d.shows = func(template string) bool {
 		return strings.Contains(template, begin) || strings.Contains(template, "[func_name1(")
 	}
-	var list, name, argument, key, value, after, between step
-	back := contentOnly
-	d.start = func(p *Parser) step {
-		if m, space := p.afterSpace(begin); m != no {
-			if m == maybe {
-				return nil
-			}
-			p.openCall()
-			p.consume(space + len(begin))
-			return list
-		}
-		if m, space := p.afterSpace("["); m == yes {
-			p.openCall()
-			p.consume(space)
-			return list
-		}
-		return contentOnly
-	}
-	list = literal("[", &name, back)
-	name = head(func(p *Parser, text string, _ int) step {
-		if !p.named(text) {
+	var marked, name, argument, key, value, after, between step
+	back := contentUntil(func(which int) step { return []step{name, marked}[which] }, "[", begin)
+	d.start = back
+	marked = literal("[", &name, back)
+	name = func(p *Parser) step {
+		if !p.skipSpace() {
 			return nil
 		}
-		return argument
-	}, back, "(")
+		for i := range p.o.Tools { // the name of a tool only, so that other text in brackets is not held back
+			switch t := p.o.Tools[i].Name; p.begins(t + "(") {
+			case maybe:
+				return nil
+			case yes:
+				if p.consume(len(t) + 1); p.named(t) {
+					return argument
+				}
+				return p.fail(back)
+			case no:
+			}
+		}
+		return p.fail(back)
+	}
 	argument = func(p *Parser) step {
 		switch {
 		case !p.skipSpace():
@@ -105,7 +106,7 @@ func pythonic() *dialect {
 		case no:
 		}
 		p.dropCall()
-		return contentOnly
+		return back
 	}
 	d.grammar = func(g *lark, t *Tool) callRule {
 		return callRule{begin: []string{"["}, listEnd: "]", gap: ", ", body: g.join(g.text(t.Name+"("), g.keywords(t), g.text(")"))}
@@ -250,8 +251,7 @@ func (r *pythonReader) text() {
 			r.out.WriteByte('"')
 			return
 		case c == '\\' && i+1 < len(r.in):
-			i++
-			r.escape(r.in[i])
+			i += r.escape(r.in[i+1:])
 		default:
 			r.out.WriteString(escape(string([]byte{c})))
 		}
@@ -259,20 +259,47 @@ func (r *pythonReader) text() {
 	r.failed = true
 }
 
-// escape writes what a backslash and c stand for. Python keeps a backslash before other characters.
-func (r *pythonReader) escape(c byte) {
-	switch c {
-	case 'n', 't', 'r', 'b', 'f', 'u', '"', '\\':
+// escape writes what a backslash before text stands for, and returns the length of what it has read. Python keeps a backslash before
+// other characters.
+func (r *pythonReader) escape(text string) int {
+	switch c := text[0]; c {
+	case 'n', 't', 'r', 'b', 'f', '"', '\\':
 		r.out.Write([]byte{'\\', c})
 	case '\'', '/':
 		r.out.WriteByte(c)
+	case 'a':
+		r.out.WriteString(escape("\a"))
+	case 'v':
+		r.out.WriteString(escape("\v"))
 	case '\n':
+	case 'x':
+		return 1 + r.character(text[1:], 2, 16)
+	case 'u':
+		return 1 + r.character(text[1:], 4, 16)
+	case 'U':
+		return 1 + r.character(text[1:], 8, 16)
+	case '0', '1', '2', '3', '4', '5', '6', '7':
+		return r.character(text, min(3, len(text)-len(strings.TrimLeft(text, "01234567"))), 8)
 	default:
 		r.out.WriteString(`\\`)
-		r.out.WriteString(escape(string([]byte{c})))
+		r.out.WriteString(escape(text[:1]))
 	}
+	return 1
 }
 
+// character writes the character whose number is the first digits of text, and returns their count.
+func (r *pythonReader) character(text string, digits, base int) int {
+	n, err := strconv.ParseUint(text[:min(digits, len(text))], base, 32)
+	switch {
+	case err != nil || digits > len(text) || n > unicode.MaxRune:
+		r.failed = true
+	case digits == 4 || utf16.IsSurrogate(rune(n)): // half of a pair stays an escape, which JSON has, too
+		fmt.Fprintf(&r.out, `\u%04x`, n)
+	default:
+		r.out.WriteString(escape(string(rune(n))))
+	}
+	return min(digits, len(text))
+}
 func (r *pythonReader) word() {
 	n := strings.IndexAny(r.in, ",:)]}"+whiteSpace)
 	if n < 0 {

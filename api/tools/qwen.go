@@ -12,21 +12,36 @@ import "strings"
 //	</function>
 //	</tool_call>
 func qwenXML() *dialect {
-	const outer, outerEnd, begin, end = "<tool_call>", "</tool_call>", "<function=", "</function>"
-	d := &dialect{name: "qwen3-xml", think: thinkTags(), special: []string{outer, outerEnd}}
+	return functionXML("qwen3-xml", "<tool_call>", "</tool_call>", thinkTags())
+}
+
+// seedOSS is the format of Seed-OSS. It is that of qwenXML with markers of its own:
+//
+//	<seed:tool_call>
+//	<function=get_weather>
+//	<parameter=city>Paris</parameter>
+//	</function>
+//	</seed:tool_call>
+func seedOSS() *dialect {
+	return functionXML("seed-oss", "<seed:tool_call>", "</seed:tool_call>", plainTags("<seed:think>", "</seed:think>"))
+}
+
+func functionXML(name, outer, outerEnd string, think tags) *dialect {
+	const begin, end = "<function=", "</function>"
+	d := &dialect{name: name, think: think, special: []string{outer, outerEnd}, calls: []string{outer, begin}}
 	d.shows = func(template string) bool {
-		return strings.Contains(template, begin) && strings.Contains(template, "<parameter=")
+		return strings.Contains(template, outer) && strings.Contains(template, begin) && strings.Contains(template, "<parameter=")
 	}
-	var inner, name step
-	d.start = contentUntil(func(which int) step { return []step{inner, name}[which] }, outer, begin)
+	var inner, function step
+	d.start = contentUntil(func(which int) step { return []step{inner, function}[which] }, outer, begin)
 	params := paramSyntax{begin: "<parameter=", keyEnd: ">", valueEnd: "</parameter>", callEnd: end, lines: true}
-	name = head(func(p *Parser, text string, _ int) step {
+	function = head(func(p *Parser, text string, _ int) step {
 		if !p.named(text) {
 			return nil
 		}
 		return params.arguments(closing(outerEnd, d.start, d.start), d.start)
 	}, d.start, ">")
-	inner = literal(begin, &name, d.start)
+	inner = literal(begin, &function, d.start)
 	d.grammar = func(g *lark, t *Tool) callRule {
 		return callRule{
 			begin: []string{outer}, trigger: outer,

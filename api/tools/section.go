@@ -36,7 +36,14 @@ type section struct {
 // start returns the step of text with such sections.
 func (s section) start() step {
 	var start, first, call, next step
-	start = contentUntil(func(which int) step { return []step{first, call}[which] }, s.begin, s.callBegin)
+	text := contentUntil(func(which int) step { return []step{first, call}[which] }, s.begin, s.callBegin)
+	interrupted := afterInterruption(text, s.begin, s.callBegin)
+	start = func(p *Parser) step {
+		if p.interrupted {
+			return interrupted
+		}
+		return text
+	}
 	next = func(p *Parser) step {
 		if !p.skipSpace() {
 			return nil

@@ -59,6 +59,14 @@ type dialect struct {
 	shows func(template string) bool
 	// start is the first step of an answer, after its reasoning.
 	start step
+	// nested is the step after think.again inside reasoning, for a format whose start finds reasoning anywhere. nil: reasoning is at the
+	// beginning only.
+	nested step
+	// calls are the markers that begin a call. Where reasoning has no end marker, calls at the end of the answer are no reasoning.
+	calls []string
+	// interrupts says that a marker of calls surely begins calls, also inside reasoning: the model often leaves the end marker of its
+	// reasoning out.
+	interrupts bool
 	// id returns the ID of a call that the text gives none. nil: callID.
 	id func(answer string, choice, call int) string
 	// grammar describes a call. nil: the format has no grammar.
@@ -69,14 +77,19 @@ type dialect struct {
 type tags struct {
 	open, close string
 	special     []string // those that may be special tokens
+	again       string   // marker that a model may write again inside reasoning; "": none
 }
 
-func thinkTags() tags { return tags{"<think>", "</think>", []string{"<think>", "</think>"}} }
+func plainTags(open, end string) tags {
+	return tags{open: open, close: end, special: []string{open, end}}
+}
+
+func thinkTags() tags { return plainTags("<think>", "</think>") }
 
 // dialects returns all formats, those whose markers others contain first. They are shared: read only.
 var dialects = sync.OnceValue(func() []*dialect {
 	return []*dialect{
-		harmony(), gemma(), functionGemma(), kimi(), deepseekV3(), deepseek(), mistral(), glm(), qwenXML(), hermes(), pythonic(), llamaJSON(),
+		harmony(), gemma(), functionGemma(), kimi(), deepseekV3(), deepseek(), mistral(), glm(), seedOSS(), qwenXML(), hermes(), pythonic(), llamaJSON(),
 		{name: none, think: thinkTags(), shows: func(string) bool { return false }, start: contentOnly},
 	}
 })
@@ -183,9 +196,9 @@ func (f Format) ReasoningTags() (begin, end string) {
 }
 
 // Skip returns the texts around reasoning at the beginning of an answer, in which no call begins; "" for a format that marks calls
-// so that none begins there.
+// so that none begins there, and for one whose calls may.
 func (f Format) Skip() (from, to string) {
-	if f.dialect == nil || !f.thinks || f.dialect.always {
+	if f.dialect == nil || !f.thinks || f.dialect.always || f.dialect.interrupts {
 		return "", ""
 	}
 	return f.dialect.think.open, f.dialect.think.close
@@ -194,7 +207,7 @@ func (f Format) Skip() (from, to string) {
 // AlwaysThinks reports whether an answer begins with reasoning, unless its prompt says otherwise. With other formats
 // the model decides.
 func (f Format) AlwaysThinks() bool {
-	return f.Thinks() && (f.dialect.always || f.dialect.think.open == thinkTags().open)
+	return f.Thinks() && (f.dialect.always || strings.HasSuffix(f.dialect.think.open, "think>"))
 }
 
 // Markers returns the texts that belong to an answer even where they are special tokens. calls says whether
