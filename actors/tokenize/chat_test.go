@@ -44,6 +44,23 @@ func TestTheEndOfThePromptSaysWhetherTheAnswerBeginsInsideReasoning(t *testing.T
 	}
 }
 
+func TestDeepSeekR1BeginsInsideReasoning(t *testing.T) {
+	tok := withTemplate(t, "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}{% if tools %}<｜tool▁call▁begin｜>{% endif %}")
+	messages := []api.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b"}}
+	for _, c := range []struct {
+		request api.TokenizeRequest
+		want    tools.Thought
+	}{
+		{api.TokenizeRequest{Messages: messages[:1]}, tools.Opened},
+		{api.TokenizeRequest{Messages: messages, ContinueFinal: true}, tools.Unsaid},
+		{api.TokenizeRequest{Messages: messages[:1], NoGenerationPrompt: true}, tools.Unsaid},
+	} {
+		_, thought, err := encode(tok, &c.request, 0)
+		require.NoError(t, err)
+		require.Equal(t, c.want, thought)
+	}
+}
+
 func TestATemplateWithoutToolsGetsCallsAndResultsAsText(t *testing.T) {
 	const strict = "{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('unknown role: ' + m.role) }}{% endif %}" +
 		"[{{ m.role }}]{{ m.content + '' }}{% endfor %}"

@@ -188,7 +188,16 @@ func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]in
 	if err != nil {
 		return nil, tools.Unsaid, api.Invalid("messages", "%v", err)
 	}
-	return ids, tools.ThoughtOf(text), nil
+	return ids, thought(tok, r, text), nil
+}
+
+// thought returns what the end of a chat's prompt says of reasoning.
+func thought(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, prompt string) tools.Thought {
+	said := tools.ThoughtOf(prompt)
+	if said == tools.Unsaid && !r.ContinueFinal && !r.NoGenerationPrompt && tools.BeginsInReasoning(tok.Template()) {
+		return tools.Opened
+	}
+	return said
 }
 
 // render renders a chat. A template that cannot print the arguments of a call as an object gets a string, one that cannot do without the

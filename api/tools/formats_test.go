@@ -244,6 +244,14 @@ func TestAnOverrideChoosesTheFormat(t *testing.T) {
 	require.ErrorContains(t, err, "qwen3-xml")
 }
 
+func TestTheFirstTemplateOfDeepSeekR1BeginsInReasoning(t *testing.T) {
+	const r1 = "{% set content = content.split('</think>')[-1] %}" + deepseekCallBegin
+	require.True(t, BeginsInReasoning(r1))
+	require.False(t, BeginsInReasoning(r1+"<think>"), "the template says it in each prompt")
+	require.False(t, BeginsInReasoning(deepseekCallBegin), "no reasoning")
+	require.False(t, BeginsInReasoning("content.split('</think>')[-1] <tool_call>"), "another model")
+}
+
 func TestAPromptMayOpenReasoning(t *testing.T) {
 	for prompt, want := range map[string]Thought{
 		"<|im_start|>assistant\n<think>\n":                    Opened,

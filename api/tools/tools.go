@@ -251,6 +251,12 @@ func ThoughtOf(prompt string) Thought {
 	return Unsaid
 }
 
+// BeginsInReasoning reports whether answers begin inside reasoning, although no prompt of a chat template says so. DeepSeek R1's first
+// template takes reasoning out of earlier answers and never writes its start marker, which the model may leave out.
+func BeginsInReasoning(template string) bool {
+	return strings.Contains(template, deepseekCallBegin) && strings.Contains(template, thinkTags().close) && !strings.Contains(template, thinkTags().open)
+}
+
 // Options are what a Parser needs to know of a request.
 type Options struct {
 	Format   Format
