@@ -29,6 +29,10 @@ type Scratch struct {
 	border     []candidate
 	largest    []float32
 	raw        []float32
+	reversed   []int32 // of repeats, as the next one
+	common     []int32
+	longest    map[int32]int // by token: the longest repetition that it would continue
+	banned     []bias        // logits of tokens that bad words exclude
 	mass       [cutBuckets]float64
 }
 

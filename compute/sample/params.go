@@ -2,12 +2,13 @@
 // parameters, the tokens so far and (seed, position).
 //
 // Processors run in the order of vLLM (logit bias, penalties) and transformers
-// (the warpers after them):
+// (the warpers after them). DRY, top-n-sigma and XTC stand where they do in the
+// default chain of llama.cpp:
 //
-//	mask -> logit bias -> repetition -> frequency -> presence penalty ->
-//	temperature -> top-k -> top-p -> min-p -> typical-p -> draw
+//	mask -> logit bias -> repetition -> frequency -> presence penalty -> DRY -> bad words ->
+//	top-n-sigma -> temperature -> top-k -> top-p -> min-p -> typical-p -> XTC -> draw
 //
-// Greedy decoding (temperature 0) stops after the penalties and takes the
+// Greedy decoding (temperature 0) stops after the bad words and takes the
 // largest logit. vLLM runs min-p before top-k. That differs only when top-p is on
 // too, because min-p compares with the largest probability, which no processor
 // removes.
@@ -31,6 +32,11 @@ type Params struct {
 	RepetitionPenalty float32 // 1 (or 0): off; over prompt and output, as transformers
 	PresencePenalty   float32 // -2..2; over output, as OpenAI
 	FrequencyPenalty  float32 // -2..2; over output, times the token's count
+	DRY               *DRY    // nil: off
+	TopNSigma         float32 // 0: off; keeps logits at most this many standard deviations below the largest
+	XTC               XTC
+	BadWords          []string    // texts that the output does not have, as vLLM
+	Tokens            *TextTokens // of BadWords and DRY's breakers; nil if there are none
 	LogitBias         map[int32]float32
 	Thinking          *Thinking // bounds the reasoning in the output; nil: no bound
 	MinTokens         int       // tokens of the output before one of the tokens that end it may be drawn
@@ -69,6 +75,9 @@ func (p Params) Validate() error {
 		{"typical_p", p.TypicalP, 0, 1},
 		{"presence_penalty", p.PresencePenalty, -2, 2},
 		{"frequency_penalty", p.FrequencyPenalty, -2, 2},
+		{"top_n_sigma", p.TopNSigma, 0, MaxSigmas},
+		{"xtc_probability", p.XTC.Probability, 0, 1},
+		{"xtc_threshold", p.XTC.Threshold, 0, 1},
 	} {
 		if err := checkRange(f.name, f.v, f.lo, f.hi); err != nil {
 			return err
@@ -78,6 +87,12 @@ func (p Params) Validate() error {
 		if err := checkRange("repetition_penalty", p.RepetitionPenalty, 0.01, 100); err != nil {
 			return err
 		}
+	}
+	if err := p.DRY.validate(); err != nil {
+		return err
+	}
+	if err := validateTexts("bad_words", p.BadWords, MaxBadWords); err != nil {
+		return err
 	}
 	if p.TopK < -1 {
 		return &ParamError{"top_k", fmt.Sprint(p.TopK), "-1 or 0 (off), or more"}

@@ -24,6 +24,15 @@ func TestValidateNamesTheFieldTheValueAndTheRange(t *testing.T) {
 		{Params{RepetitionPenalty: nan}, "repetition_penalty: found NaN, expected 0.01 to 100"},
 		{Params{PresencePenalty: 2.5}, "presence_penalty: found 2.5, expected -2 to 2"},
 		{Params{FrequencyPenalty: -2.5}, "frequency_penalty: found -2.5, expected -2 to 2"},
+		{Params{TopNSigma: -1}, "top_n_sigma: found -1, expected 0 to 100"},
+		{Params{XTC: XTC{Probability: 1.5}}, "xtc_probability: found 1.5, expected 0 to 1"},
+		{Params{XTC: XTC{Threshold: nan}}, "xtc_threshold: found NaN, expected 0 to 1"},
+		{Params{DRY: &DRY{Multiplier: -1, Base: 2}}, "dry_multiplier: found -1, expected 0 to 100"},
+		{Params{DRY: &DRY{Base: 0.5}}, "dry_base: found 0.5, expected 1 to 100"},
+		{Params{DRY: &DRY{Base: 2, Allowed: -1}}, "dry_allowed_length: found -1, expected 0 or more"},
+		{Params{DRY: &DRY{Base: 2, Last: -2}}, "dry_penalty_last_n: found -2, expected -1 (all), or 0 or more"},
+		{Params{DRY: &DRY{Base: 2, Breakers: []string{"a", ""}}}, "dry_sequence_breakers[1]: found 0 bytes, expected 1 to 256"},
+		{Params{BadWords: make([]string, 257)}, "bad_words: found 257 texts, expected at most 256"},
 		{Params{TopLogprobs: 21}, "top_logprobs: found 21, expected 0 to 20"},
 		{Params{TopLogprobs: -1}, "top_logprobs: found -1, expected 0 to 20"},
 		{Params{LogitBias: map[int32]float32{9: 1, 5: nan}}, "logit_bias[5]: found NaN, expected -100 to 100"},
@@ -41,6 +50,7 @@ func TestValidateAcceptsTheEndsOfTheRanges(t *testing.T) {
 		{},
 		Default(),
 		{Temperature: 2, TopK: math.MaxInt, TopP: 1, MinP: 1, TypicalP: 1, RepetitionPenalty: 100, PresencePenalty: 2, FrequencyPenalty: 2, TopLogprobs: 20},
+		{DRY: &DRY{Multiplier: 100, Base: 100, Last: -1, Breakers: []string{"a"}}, TopNSigma: 100, XTC: XTC{1, 1}, BadWords: []string{"a"}},
 		{TopK: -1, RepetitionPenalty: 0.01, PresencePenalty: -2, FrequencyPenalty: -2, LogitBias: map[int32]float32{0: 100, 1: -100}},
 	} {
 		require.NoError(t, p.Validate())

@@ -20,11 +20,21 @@ func philox(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return counter
 }
 
-// uniform is the random number of a position: the seed is the key, the
-// position the counter.
-func uniform(seed uint64, position int) float64 {
+// purpose is what a random number is for. Those of one position have nothing in common.
+type purpose uint32
+
+const (
+	forToken     purpose = iota
+	forExclusion         // whether XTC applies
+)
+
+// uniform is the random number of a position's token.
+func uniform(seed uint64, position int) float64 { return random(seed, position, forToken) }
+
+// random is the random number of a position for a purpose: the seed is the key, the position and the purpose the counter.
+func random(seed uint64, position int, p purpose) float64 {
 	n := uint64(position)
-	w := philox([4]uint32{uint32(n), uint32(n >> 32)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
+	w := philox([4]uint32{uint32(n), uint32(n >> 32), uint32(p)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
 	return unit(uint64(w[1])<<32 | uint64(w[0]))
 }
 

@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
+
+// impossible is the logit of a token that is not drawn.
+func impossible() float32 { return float32(math.Inf(-1)) }
 
 // ErrLogits means that no token can be drawn: the vector has another length
 // than the vocabulary, a NaN or +Inf, or nothing but -Inf.
@@ -28,16 +32,21 @@ type Alternative struct {
 }
 
 // Sampler draws the tokens of one sequence. Its only state is which tokens the
-// sequence holds, for the penalties: Sample does not change it, Accept does.
+// sequence holds, for the penalties, and its tokens, for DRY and bad words: Sample does not change it, Accept does.
 type Sampler struct {
 	p      Params
 	vocab  int
 	biases []bias
 	index  map[int32]int // token -> its place in seen; nil without penalties
 	seen   []occurrence
-	thinks reasoning
-	ends   []int32 // tokens that are not drawn at positions before free
-	free   int
+	dry    *dry      // nil: off
+	words  [][]int32 // tokens of bad words
+	// sequence are the prompt and the output, nil without DRY and bad words; the first prompt ones are the prompt.
+	sequence []int32
+	prompt   int
+	thinks   reasoning
+	ends     []int32 // tokens that are not drawn at positions before free
+	free     int
 }
 
 // occurrence is a token of the prompt or the output.
@@ -63,8 +72,20 @@ func New(p Params, vocab int, prompt []int32) *Sampler {
 			s.note(token, 0)
 		}
 	}
+	s.dry = newDRY(&p)
+	if p.Tokens != nil {
+		s.words = slices.DeleteFunc(slices.Clone(p.Tokens.Words), func(ids []int32) bool {
+			return len(ids) == 0 || slices.ContainsFunc(ids, func(id int32) bool { return id < 0 || int(id) >= vocab })
+		})
+	}
+	if s.keeps() {
+		s.sequence, s.prompt = slices.Clone(prompt), len(prompt)
+	}
 	return s
 }
+
+// keeps reports whether the sampler needs the sequence.
+func (s *Sampler) keeps() bool { return s.dry != nil || len(s.words) > 0 }
 
 // Ends makes the tokens that end the output of a prompt impossible until it has Params.MinTokens. Ids outside [0, vocab) are ignored.
 func (s *Sampler) Ends(tokens []int32, prompt int) {
@@ -82,6 +103,9 @@ func (s *Sampler) Ends(tokens []int32, prompt int) {
 // Accept appends a token to the sequence. The next Sample sees it.
 func (s *Sampler) Accept(token int32) {
 	s.note(token, 1)
+	if s.keeps() {
+		s.sequence = append(s.sequence, token)
+	}
 	s.thinks.accept(token)
 }
 
@@ -111,7 +135,7 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 		return s.endThinking(logits)
 	}
 	raw := logits
-	if s.p.Logprobs && (mask != nil || len(s.biases) > 0 || len(s.seen) > 0 || position < s.free) {
+	if s.p.Logprobs && (mask != nil || len(s.biases) > 0 || len(s.seen) > 0 || s.keeps() || position < s.free) {
 		ws.raw = append(ws.raw[:0], logits...)
 		raw = ws.raw
 	}
@@ -120,17 +144,28 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 	}
 	if position < s.free {
 		for _, id := range s.ends {
-			logits[id] = float32(math.Inf(-1))
+			logits[id] = impossible()
 		}
 	}
 	s.edit(logits)
+	if s.dry != nil {
+		s.dry.edit(logits, s.sequence, ws)
+	}
+	s.ban(logits, ws)
 	best, err := argmax(logits)
+	if err != nil && ws.unban(logits) { // a grammar leaves nothing else
+		best, err = argmax(logits)
+	}
 	if err != nil {
 		return Choice{}, err
 	}
 	c := Choice{Token: best}
 	if s.p.Temperature > 0 {
-		c.Token = pick(s.filter(logits, logits[best], ws), uniform(s.p.Seed, position))
+		set := s.filter(logits, logits[best], ws)
+		if s.p.XTC.applies(s.p.Seed, position) {
+			set = withoutTop(set, s.p.XTC.Threshold, logits, logits[best])
+		}
+		c.Token = pick(set, uniform(s.p.Seed, position))
 	}
 	if s.p.Logprobs {
 		c.Logprob, c.Top = logprobs(raw, c.Token, s.p.TopLogprobs)
@@ -152,7 +187,7 @@ func (s *Sampler) endThinking(logits []float32) (Choice, error) {
 
 // exclude sets the logits of the tokens without a bit in mask to -Inf.
 func exclude(logits []float32, mask []uint32) {
-	none := float32(math.Inf(-1))
+	none := impossible()
 	for at := 0; at < len(logits); at += 32 {
 		word, bits := logits[at:min(at+32, len(logits))], uint32(0)
 		if at/32 < len(mask) {
@@ -195,7 +230,7 @@ func (s *Sampler) edit(logits []float32) {
 
 // filter lists the tokens that may be drawn, by id, with their weights.
 func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate {
-	least := float32(math.Inf(-1))
+	least := impossible()
 	if s.p.TopK > 0 && s.p.TopK < len(logits) {
 		least = ws.kthLargest(logits, s.p.TopK)
 	}
@@ -204,6 +239,9 @@ func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate
 		// What atLeast will certainly drop needs no weight; 1% covers rounding.
 		distance := 1.01*float32(-math.Log(float64(s.p.MinP))) + 0.01
 		least = max(least, top-distance*s.p.Temperature)
+	}
+	if s.p.TopNSigma > 0 {
+		least = max(least, sigmaBound(logits, s.p.TopNSigma, top))
 	}
 	set := ws.collect(logits, least, top, s.p.Temperature)
 	if nucleus {
@@ -240,7 +278,7 @@ func (s *Sampler) note(token, output int32) {
 // times.
 func argmax(logits []float32) (int32, error) {
 	const block = 8
-	best, top := -1, float32(math.Inf(-1))
+	best, top := -1, impossible()
 	for at := 0; at < len(logits); at += block {
 		rest := logits[at:]
 		if len(rest) >= block {

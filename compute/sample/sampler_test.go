@@ -46,6 +46,8 @@ func TestTokenDependsOnlyOnLogitsParamsTokensSeedAndPosition(t *testing.T) {
 	p := Params{
 		Temperature: 1.2, TopK: 200, TopP: 0.97, RepetitionPenalty: 1.1, PresencePenalty: 0.3,
 		FrequencyPenalty: 0.2, LogitBias: map[int32]float32{7: 2, 11: -5}, Seed: 42, Logprobs: true, TopLogprobs: 3,
+		DRY: &DRY{Multiplier: 0.8, Base: 1.75, Allowed: 1, Last: -1}, TopNSigma: 4, XTC: XTC{Probability: 0.5, Threshold: 0.02},
+		Tokens: &TextTokens{Words: [][]int32{{9}, {4, 8}}, Breaks: []int32{5}, LongBreaks: [][]int32{{1, 3}}},
 	}
 	prompt := []int32{3, 1, 4, 1, 5}
 	logits := make([][]float32, length)
