@@ -61,8 +61,6 @@ type Request struct {
 	// ReasoningEnd is the text that ends the model's reasoning, "" for a model without it. If the prompt opens
 	// reasoning, Grammar begins after it.
 	ReasoningEnd string
-	// AwaitReasoning makes Grammar begin there also if the prompt says nothing about reasoning.
-	AwaitReasoning bool
 
 	// Buffered means that the client sees nothing of the answer before its end, so the answer may
 	// start over with an event that has Restart set.

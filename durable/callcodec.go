@@ -51,7 +51,7 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 		StopTokens: r.StopTokens, IgnoreEos: r.IgnoreEOS, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial,
 		Sampling: samplepb.FromParams(&r.Sampling), Beams: samplepb.FromBeams(r.Beams),
 		Priority: int32(r.Priority), CacheSalt: r.CacheSalt, Grammar: grammarpb.FromSpec(r.Grammar),
-		KeepTokens: r.KeepTokens, ReasoningEnd: r.ReasoningEnd, AwaitReasoning: r.AwaitReasoning,
+		KeepTokens: r.KeepTokens, ReasoningEnd: r.ReasoningEnd,
 		ClipMaxTokens: r.ClipMaxTokens,
 	}
 	for _, text := range r.Stop {
@@ -105,7 +105,7 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(), Grammar: w.GetGrammar().ToSpec(),
-		KeepTokens: w.GetKeepTokens(), ReasoningEnd: w.GetReasoningEnd(), AwaitReasoning: w.GetAwaitReasoning(),
+		KeepTokens: w.GetKeepTokens(), ReasoningEnd: w.GetReasoningEnd(),
 		ClipMaxTokens: w.GetClipMaxTokens(),
 	}
 	for _, text := range w.GetStop() {

@@ -228,18 +228,34 @@ func (r *request) thinking() *sample.Thinking {
 	return &bound
 }
 
-// grammar is that of the answer. It begins after the reasoning, if there is any: the prompt says so, or else the model's format.
+// grammar is that of the answer. It begins after the reasoning, if there is any: the prompt says so, or else the beginning of the answer.
 func (r *request) grammar() *grammar.Spec {
-	s := r.api.Grammar
-	if s != nil && s.SkipTo != "" {
+	switch s := r.api.Grammar; {
+	case s == nil:
+		return nil
+	case s.SkipTo != "":
 		return skipped(s, r.thought)
-	}
-	begins := r.thought == tools.Opened || r.thought == tools.Unsaid && r.api.AwaitReasoning
-	if s == nil || s.After != "" || r.api.ReasoningEnd == "" || !begins {
+	case s.Opening != "":
+		return opened(s, r.thought)
+	case s.After == "" && r.thought == tools.Opened:
+		after := *s
+		after.After = r.api.ReasoningEnd
+		return &after
+	default:
 		return s
 	}
+}
+
+// opened is a grammar after reasoning that may come: where the prompt opens it, the answer begins inside; where the prompt ends it, there is none.
+func opened(s *grammar.Spec, thought tools.Thought) *grammar.Spec {
 	after := *s
-	after.After = r.api.ReasoningEnd
+	switch thought {
+	case tools.Opened:
+		after.Opening = ""
+	case tools.Closed:
+		after.Opening, after.After = "", ""
+	case tools.Unsaid:
+	}
 	return &after
 }
 

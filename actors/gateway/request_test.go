@@ -486,31 +486,33 @@ func TestMarkersStayInTheText(t *testing.T) {
 }
 
 func TestAGrammarBeginsAfterTheReasoning(t *testing.T) {
-	spec := &grammar.Spec{Kind: grammar.Regex, Source: "a", Param: "guided_regex"}
 	for _, c := range []struct {
-		name    string
-		request api.Request
-		thought tools.Thought
-		after   string
+		name           string
+		after, opening string // of the request
+		thought        tools.Thought
+		want           [2]string
 	}{
-		{"no reasoning", api.Request{}, tools.Opened, ""},
-		{"the prompt opens it", api.Request{ReasoningEnd: "</think>"}, tools.Opened, "</think>"},
-		{"the prompt closes it", api.Request{ReasoningEnd: "</think>", AwaitReasoning: true}, tools.Closed, ""},
-		{"the model begins it", api.Request{ReasoningEnd: "</think>", AwaitReasoning: true}, tools.Unsaid, "</think>"},
-		{"the grammar has a place for it", api.Request{ReasoningEnd: "</think>"}, tools.Unsaid, ""},
+		{"the prompt opens reasoning that the grammar has a place for", "", "", tools.Opened, [2]string{"</think>", ""}},
+		{"the prompt opens it", "</think>", "<think>", tools.Opened, [2]string{"</think>", ""}},
+		{"the prompt closes it", "</think>", "<think>", tools.Closed, [2]string{"", ""}},
+		{"the model decides", "</think>", "<think>", tools.Unsaid, [2]string{"</think>", "<think>"}},
+		{"the grammar has a place for it", "", "", tools.Unsaid, [2]string{"", ""}},
 	} {
-		r := c.request
-		r.ID, r.N, r.MaxTokens, r.TopLogprobs, r.Grammar = "r", 1, 3, -1, spec
+		spec := &grammar.Spec{Kind: grammar.Regex, Source: "a", Param: "guided_regex", After: c.after, Opening: c.opening}
+		r := api.Request{ID: "r", N: 1, MaxTokens: 3, Grammar: spec, ReasoningEnd: "</think>"}
+		r.TopLogprobs = -1
 		q := newRequest(&r, modelLimits{context: 100, pool: 100, vocab: 10})
 		require.NoError(t, q.tokenized(prompt{ids: []int32{1}, thought: c.thought}))
-		require.Equal(t, c.after, startAll(q, seqs())[0].Grammar.After, c.name)
-		require.Empty(t, spec.After, "the request's own stays as it is")
+		got := startAll(q, seqs())[0].Grammar
+		require.Equal(t, c.want, [2]string{got.After, got.Opening}, c.name)
+		require.NoError(t, got.Validate())
+		require.Equal(t, [2]string{c.after, c.opening}, [2]string{spec.After, spec.Opening}, "the request's own stays as it is")
 	}
 	marked := &grammar.Spec{After: "<tool_call>"}
-	q := newRequest(&api.Request{Grammar: marked, ReasoningEnd: "</think>", AwaitReasoning: true}, modelLimits{})
+	q := newRequest(&api.Request{Grammar: marked, ReasoningEnd: "</think>"}, modelLimits{})
 	require.Same(t, marked, q.grammar())
 	skips := &grammar.Spec{After: "<tool_call>", SkipFrom: "<think>", SkipTo: "</think>"}
-	q = newRequest(&api.Request{Grammar: skips, ReasoningEnd: "</think>", AwaitReasoning: true}, modelLimits{})
+	q = newRequest(&api.Request{Grammar: skips, ReasoningEnd: "</think>"}, modelLimits{})
 	for thought, want := range map[tools.Thought][2]string{tools.Unsaid: {"<think>", "</think>"}, tools.Opened: {"", "</think>"}, tools.Closed: {}} {
 		q.thought = thought
 		got := q.grammar()

@@ -43,9 +43,16 @@ func (c *Call) Choose(m *api.Model, t ToolChoice) error {
 	}
 	c.Parsing = Parsing{Format: format.String(), Calls: calls, Allowed: t.Allowed, Single: t.Single, Held: true}
 	r.KeepTokens = format.Markers(calls)
-	r.ReasoningEnd, r.AwaitReasoning = format.ReasoningEnd(), format.AlwaysThinks()
+	r.ReasoningEnd = format.ReasoningEnd()
 	if calls {
-		return c.guide(r, m, format, list, t)
+		if err := c.guide(r, m, format, list, t); err != nil {
+			return err
+		}
+	}
+	if c.Parsing.Held && r.Grammar != nil && format.Thinks() { // the grammar of calls has a place for reasoning
+		after := *r.Grammar
+		after.Opening, after.After = format.ReasoningStart(), format.ReasoningEnd()
+		r.Grammar = &after
 	}
 	return nil
 }
@@ -77,9 +84,6 @@ func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []t
 		r.Grammar.SkipFrom, r.Grammar.SkipTo = format.Skip()
 	}
 	c.Parsing.Held = false
-	if g.After == "" {
-		r.AwaitReasoning = false // the grammar has a place for it
-	}
 	return nil
 }
 

@@ -194,7 +194,8 @@ func settings(c *call.Call) map[string]string {
 	}
 	sampling(r, s)
 	if g := r.Grammar; g != nil {
-		s["grammar"] = hashOf(string(g.Kind), g.Source, g.After, g.SkipFrom, g.SkipTo, strconv.FormatBool(g.Optional), strconv.FormatBool(g.Repeat), r.ReasoningEnd, strconv.FormatBool(r.AwaitReasoning))
+		s["grammar"] = hashOf(string(g.Kind), g.Source, g.After, g.SkipFrom, g.SkipTo, g.Opening, strconv.FormatBool(g.Optional), strconv.FormatBool(g.Repeat),
+			strconv.FormatBool(g.Compact), g.WhiteSpace, r.ReasoningEnd)
 	}
 	return s
 }

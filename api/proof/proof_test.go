@@ -99,10 +99,6 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 			spec(func(*grammar.Spec) {})(c, r)
 			c.Requests[0].ReasoningEnd = "</think>"
 		},
-		"Request.AwaitReasoning": func(c *call.Call, r *call.Result) {
-			spec(func(*grammar.Spec) {})(c, r)
-			c.Requests[0].AwaitReasoning = true
-		},
 		"Params.Temperature":        of(func(r *api.Request) { r.Sampling.Temperature = 1 }),
 		"Params.TopK":               of(func(r *api.Request) { r.Sampling.TopK = 5 }),
 		"Params.TopP":               of(func(r *api.Request) { r.Sampling.TopP = 0.5 }),
@@ -123,6 +119,9 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 		"Spec.After":                spec(func(s *grammar.Spec) { s.After = "b" }),
 		"Spec.SkipTo":               spec(func(s *grammar.Spec) { s.SkipTo = "b" }),
 		"Spec.SkipFrom":             spec(func(s *grammar.Spec) { s.SkipFrom = "b" }),
+		"Spec.Opening":              spec(func(s *grammar.Spec) { s.Opening = "b" }),
+		"Spec.Compact":              spec(func(s *grammar.Spec) { s.Compact = true }),
+		"Spec.WhiteSpace":           spec(func(s *grammar.Spec) { s.WhiteSpace = "b" }),
 		"Spec.Optional":             spec(func(s *grammar.Spec) { s.Optional = true }),
 		"Spec.Repeat":               spec(func(s *grammar.Spec) { s.Repeat = true }),
 		"Pin.Numerics":              func(_ *call.Call, r *call.Result) { r.Pins[0].Numerics = "x" },

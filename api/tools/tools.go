@@ -204,10 +204,15 @@ func (f Format) Skip() (from, to string) {
 	return f.dialect.think.open, f.dialect.think.close
 }
 
-// AlwaysThinks reports whether an answer begins with reasoning, unless its prompt says otherwise. With other formats
-// the model decides.
-func (f Format) AlwaysThinks() bool {
-	return f.Thinks() && (f.dialect.always || strings.HasSuffix(f.dialect.think.open, "think>"))
+// ReasoningStart returns the text with which an answer begins that has reasoning, "" for a format without reasoning.
+func (f Format) ReasoningStart() string {
+	switch {
+	case f.dialect == nil, !f.thinks:
+		return ""
+	case f.dialect.always:
+		return harmonyChannel
+	}
+	return f.dialect.think.open
 }
 
 // Markers returns the texts that belong to an answer even where they are special tokens. calls says whether

@@ -45,11 +45,16 @@ type queue struct {
 	waiting int           // with that one
 }
 
+// key is a tenant and what decides the program of a spec.
 type key struct {
-	tenant string
-	kind   Kind
-	source string
+	tenant     string
+	kind       Kind
+	source     string
+	compact    bool
+	whiteSpace string
 }
+
+func keyOf(tenant string, s *Spec) key { return key{tenant, s.Kind, s.Source, s.Compact, s.WhiteSpace} }
 
 // program is one that is kept, or why there is none.
 type program struct {
@@ -83,11 +88,7 @@ func (c *Compiler) Check(tenant string, s *Spec) error {
 
 // Known reports whether Check needs no time: the program is kept.
 func (c *Compiler) Known(tenant string, s *Spec) bool {
-	kind, source, err := s.program()
-	if err != nil {
-		return true
-	}
-	return c.kept(key{tenant, kind, source}) != nil
+	return c.kept(keyOf(tenant, s)) != nil
 }
 
 // Matcher compiles a spec, and follows a sequence of a tenant that has some tokens already.
@@ -96,7 +97,7 @@ func (c *Compiler) Matcher(tenant string, s *Spec, o Options, tokens []int32) (*
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMatcher(s, c.engine, c.marker(marks{s.After, s.SkipFrom, s.SkipTo}), p, o)
+	m, err := newMatcher(s, c.engine, c.marker(marks{s.After, s.SkipFrom, s.SkipTo, s.Opening}), p, o)
 	if err != nil {
 		return nil, err
 	}
@@ -109,13 +110,9 @@ func (c *Compiler) Matcher(tenant string, s *Spec, o Options, tokens []int32) (*
 
 // Forget drops the program of a spec, which may be broken.
 func (c *Compiler) Forget(tenant string, s *Spec) {
-	kind, source, err := s.program()
-	if err != nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at := c.programs[key{tenant, kind, source}]; at != nil {
+	if at := c.programs[keyOf(tenant, s)]; at != nil {
 		c.drop(at)
 	}
 }
@@ -125,11 +122,7 @@ func (c *Compiler) compile(tenant string, s *Spec) (Program, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	kind, source, err := s.program()
-	if err != nil {
-		return nil, err
-	}
-	k := key{tenant, kind, source}
+	k := keyOf(tenant, s)
 	if p := c.kept(k); p != nil {
 		return p.made, p.err
 	}
@@ -145,9 +138,14 @@ func (c *Compiler) compile(tenant string, s *Spec) (Program, error) {
 	if p := c.kept(k); p != nil { // compiled by the one before
 		return p.made, p.err
 	}
-	made, err := engine.Compile(kind, source)
-	c.keep(&program{k, made, err, time.Now()})
-	return made, err
+	p := &program{key: k}
+	kind, source, err := s.Program()
+	if err == nil {
+		p.made, err = engine.Compile(kind, source)
+	}
+	p.err, p.at = err, time.Now()
+	c.keep(p)
+	return p.made, p.err
 }
 
 // opened returns the engine.

@@ -20,12 +20,12 @@ func TestAnEBNFGrammarBecomesLark(t *testing.T) {
 		`root ::= ("a" | "b"){2} ""`:                                           "start: T0\nT0: (\"a\" | \"b\"){2,2} \"\"\n",
 		"root ::= up # one\nup ::= down | \"x\"\ndown ::= \"y\" up":            "start: r0\nr0: r1\nr1: r2 | \"x\"\nr2: \"y\" r1\n",
 	} {
-		kind, got, err := (&Spec{Kind: Lark, Source: source}).program()
+		kind, got, err := (&Spec{Kind: Lark, Source: source}).Program()
 		require.NoError(t, err, source)
 		require.Equal(t, Lark, kind)
 		require.Equal(t, want, got, source)
 	}
-	_, got, err := (&Spec{Kind: Lark, Source: `start: "a"`}).program()
+	_, got, err := (&Spec{Kind: Lark, Source: `start: "a"`}).Program()
 	require.NoError(t, err)
 	require.Equal(t, `start: "a"`, got)
 }
@@ -49,14 +49,14 @@ func TestABadEBNFGrammarIsRefusedWithItsLine(t *testing.T) {
 		"root ::= \"a\" )":               "expected a rule",
 		"root ::= %":                     "expected a rule, a string",
 	} {
-		_, _, err := (&Spec{Kind: Lark, Source: source}).program()
+		_, _, err := (&Spec{Kind: Lark, Source: source}).Program()
 		require.ErrorIs(t, err, ErrSpec, source)
 		require.ErrorContains(t, err, want, source)
 	}
 }
 
 func TestAChoiceIsOneTerminal(t *testing.T) {
-	_, got, err := (&Spec{Kind: Choice, Source: ChoiceOf([]string{"a", "a\"b\n", "\x7f"})}).program()
+	_, got, err := (&Spec{Kind: Choice, Source: ChoiceOf([]string{"a", "a\"b\n", "\x7f"})}).Program()
 	require.NoError(t, err)
 	require.Equal(t, "start: CHOICE\nCHOICE: \"a\" | \"a\\\"b\\n\" | \"\\u007f\"\n", got)
 }

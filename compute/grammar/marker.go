@@ -1,6 +1,9 @@
 package grammar
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // finder finds a text in bytes (Knuth, Morris and Pratt 1977).
 type finder struct {
@@ -37,19 +40,25 @@ func (f *finder) next(found int, b byte) int {
 type stage uint8
 
 const (
-	seeking  stage = iota // Spec.After
-	opening               // Spec.SkipFrom, which may come at once only
-	skipping              // Spec.SkipTo
+	seeking   stage = iota // Spec.After
+	opening                // Spec.SkipFrom, which may come at once only
+	skipping               // Spec.SkipTo
+	undecided              // Spec.Opening, which may come at once only
+	decided                // not Spec.Opening
 )
+
+// maxLead bounds the white space before Spec.Opening, in bytes.
+const maxLead = 4
 
 // place is a place before a grammar.
 type place struct {
 	stage stage
 	found int // length of the beginning of the text that is looked for with which the bytes so far end
+	lead  int // undecided: length of the white space so far
 }
 
 // marks are the texts before a grammar.
-type marks struct{ after, skipFrom, skipTo string }
+type marks struct{ after, skipFrom, skipTo, opening string }
 
 // marker finds the end of the text before a grammar.
 type marker struct {
@@ -57,14 +66,18 @@ type marker struct {
 	after    finder
 	skipFrom []byte
 	skipTo   finder
+	opening  []byte
 
 	mu       sync.Mutex
 	crossing map[place][]int32 // tokens with bytes on both sides of the end of after
+	leading  map[place][]int32 // undecided: tokens that lead to the opening
 }
 
 func newMarker(m marks) *marker {
-	out := &marker{after: newFinder(m.after), skipFrom: []byte(m.skipFrom), skipTo: newFinder(m.skipTo), crossing: make(map[place][]int32)}
+	out := &marker{after: newFinder(m.after), skipFrom: []byte(m.skipFrom), skipTo: newFinder(m.skipTo), opening: []byte(m.opening), crossing: make(map[place][]int32), leading: make(map[place][]int32)}
 	switch {
+	case m.opening != "":
+		out.first.stage = undecided
 	case m.skipTo == "":
 	case m.skipFrom == "":
 		out.first.stage = skipping
@@ -90,6 +103,10 @@ func (m *marker) ends(at place) bool { return at.stage == seeking && at.found ==
 
 func (m *marker) step(at place, b byte) place {
 	switch at.stage {
+	case undecided:
+		return m.open(at, b)
+	case decided:
+		return at
 	case opening:
 		switch {
 		case m.skipFrom[at.found] == b:
@@ -97,7 +114,7 @@ func (m *marker) step(at place, b byte) place {
 				return place{stage: skipping}
 			}
 			return at
-		case at.found == 0 && (b == ' ' || b == '\n' || b == '\r' || b == '\t'):
+		case at.found == 0 && isSpace(b):
 			return at
 		}
 		found := 0 // what looked like skipFrom may be the beginning of after
@@ -114,6 +131,45 @@ func (m *marker) step(at place, b byte) place {
 		at.found = m.after.next(at.found, b)
 		return at
 	}
+}
+
+// open is the step to the opening.
+func (m *marker) open(at place, b byte) place {
+	switch {
+	case m.opening[at.found] == b:
+		if at.found++; at.found < len(m.opening) {
+			return at
+		}
+		found := 0 // the opening may be the beginning of after
+		for _, b := range m.opening {
+			found = m.after.next(found, b)
+		}
+		return place{found: found}
+	case at.found == 0 && at.lead < maxLead && isSpace(b):
+		return place{stage: undecided, lead: at.lead + 1}
+	}
+	return place{stage: decided}
+}
+
+func isSpace(b byte) bool { return b == ' ' || b == '\n' || b == '\r' || b == '\t' }
+
+// toOpening lists the tokens that lead from a place to the opening, or beyond it.
+func (m *marker) toOpening(v Vocabulary, at place) []int32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list, known := m.leading[at]
+	if known {
+		return list
+	}
+	for id := range int32(v.Size()) {
+		if more := v.Bytes(id); len(more) > 0 && !slices.Contains(v.Ends(), id) {
+			if now, read := m.next(at, more); now.stage != decided && read == len(more) {
+				list = append(list, id)
+			}
+		}
+	}
+	m.leading[at] = list
+	return list
 }
 
 // across lists the tokens that may not come at a place: the text before the grammar would end inside of them.

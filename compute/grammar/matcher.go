@@ -16,6 +16,7 @@ const (
 	free   phase = iota // before the end of Spec.After: anything may come
 	inside              // of the grammar
 	ended               // nothing may follow but an end
+	either              // free, on the way to Spec.Opening, or inside: more tokens decide
 )
 
 // Matcher follows one sequence. It depends on the Spec and the tokens only, so that a new one, advanced by the same
@@ -34,8 +35,8 @@ type Matcher struct {
 // state is a place in a sequence.
 type state struct {
 	phase phase
-	at    place // free
-	run   *run  // inside, and after it: the automaton
+	at    place // free, either
+	run   *run  // inside, and after it: the automaton; either: nil if the grammar does not allow the tokens so far
 	depth int   // tokens that run had taken
 }
 
@@ -66,6 +67,11 @@ func newMatcher(s *Spec, v Vocabulary, m *marker, p Program, o Options) (*Matche
 	if m == nil {
 		return q, q.enter(&q.now)
 	}
+	if m.first.stage == undecided {
+		err := q.enter(&q.now)
+		q.now.phase, q.now.at = either, m.first
+		return q, err
+	}
 	q.now.at = m.first
 	return q, nil
 }
@@ -94,8 +100,14 @@ func (m *Matcher) Mask(mask Mask) error {
 		mask.fill(0)
 		m.ends(mask.allow)
 	default:
-		if err := m.now.run.automaton.Mask(mask); err != nil {
-			return err
+		mask.fill(0)
+		if m.now.run != nil {
+			if err := m.now.run.automaton.Mask(mask); err != nil {
+				return err
+			}
+		}
+		if m.now.phase == either {
+			m.openingMask(mask)
 		}
 		if m.longest {
 			m.withoutEnds(mask)
@@ -117,6 +129,15 @@ func (m *Matcher) freeMask(mask Mask) {
 	}
 	for id := m.size; id < 32*len(mask); id++ {
 		mask.forbid(int32(id))
+	}
+}
+
+// openingMask allows the tokens that lead to the free part, too.
+func (m *Matcher) openingMask(mask Mask) {
+	for _, id := range m.marker.toOpening(m.vocab, m.now.at) {
+		if int(id) < m.size {
+			mask.allow(id)
+		}
 	}
 }
 
@@ -149,13 +170,15 @@ func (m *Matcher) after(token int32) (next state, ok bool, err error) {
 	next = m.now
 	isEnd := slices.Contains(m.vocab.Ends(), token)
 	switch {
-	case isEnd && (next.phase == ended || next.phase == inside):
+	case isEnd && (next.phase == ended || next.phase == inside || next.phase == either):
 		next.phase = ended // where the grammar may end: only a mask that allows an end leads here
 		return next, true, nil
 	case next.phase == ended, isEnd && !m.spec.Optional:
 		return next, false, nil
 	case next.phase == free:
 		return m.afterFree(token)
+	case next.phase == either:
+		return m.afterEither(token)
 	}
 	taken, over, err := next.run.automaton.Advance(token)
 	if !taken || err != nil {
@@ -185,6 +208,42 @@ func (m *Matcher) afterFree(token int32) (next state, ok bool, err error) {
 		err = m.enter(&next)
 	}
 	return next, err == nil, err
+}
+
+// afterEither takes a token for the free part, for the grammar, or for both.
+func (m *Matcher) afterEither(token int32) (next state, ok bool, err error) {
+	next = m.now
+	opens := slices.Contains(m.marker.toOpening(m.vocab, next.at), token)
+	at, _ := m.marker.next(next.at, m.vocab.Bytes(token))
+	if opens && at.stage != undecided {
+		next = state{phase: free, at: at}
+		if m.marker.ends(at) {
+			err = m.enter(&next)
+		}
+		return next, err == nil, err
+	}
+	taken, over := false, false
+	if next.run != nil {
+		if taken, over, err = next.run.automaton.Advance(token); err != nil {
+			return next, false, err
+		}
+	}
+	switch {
+	case taken:
+		next.run.taken++
+		next.depth = next.run.taken
+	case opens: // the grammar is out
+		next.run, next.depth = nil, 0
+	default:
+		return next, false, nil
+	}
+	switch next.at = at; {
+	case !opens && over:
+		next.phase = ended
+	case !opens:
+		next.phase = inside
+	}
+	return next, true, nil
 }
 
 // Forced fills tokens with the ones that the mask allows alone, one after the other, and returns their number.

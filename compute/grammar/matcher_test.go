@@ -200,3 +200,47 @@ func TestAMaskThatAllowsNothingIsAnError(t *testing.T) {
 	m := matcher(t, &fakeEngine{}, &Spec{Source: "x"}, Options{})
 	require.ErrorIs(t, m.Mask(NewMask(20)), ErrToken)
 }
+
+// TestReasoningMayComeFirst: a grammar with an opening holds from the first token on, unless the answer begins with the opening.
+func TestReasoningMayComeFirst(t *testing.T) {
+	e := &fakeEngine{}
+	spec := func() *Spec { return &Spec{Source: "abc", Opening: "<t>", After: "</t>"} }
+	m := matcher(t, e, spec(), Options{})
+	require.Equal(t, "a <", allowed(t, m))
+	refuses(t, m, "b")
+	advance(t, m, "a b c")
+	require.True(t, m.Ended(), "it did not reason")
+	m.Close()
+
+	m = matcher(t, e, spec(), Options{})
+	advance(t, m, "<")
+	require.Equal(t, "t", allowed(t, m), "the grammar is out")
+	refuses(t, m, "a")
+	advance(t, m, "t >b")
+	require.NotContains(t, allowed(t, m), "</s>", "reasoning has to end")
+	advance(t, m, "c </t>")
+	require.Equal(t, "a", allowed(t, m))
+	require.NoError(t, m.Rollback(5))
+	require.Equal(t, "a <", allowed(t, m))
+	advance(t, m, "a b")
+	m.Commit()
+	m.Close()
+
+	both := &Spec{Source: "<tb", Opening: "<t>", After: "</t>"}
+	m = matcher(t, e, both, Options{})
+	require.Equal(t, "<", allowed(t, m))
+	advance(t, m, "<")
+	n, err := m.Forced(make([]int32, 3))
+	require.Zero(t, n, "what the grammar forces is not all that may come")
+	require.NoError(t, err)
+	advance(t, m, "t")
+	require.Equal(t, "b > >b", allowed(t, m), "both may be meant")
+	advance(t, m, "b")
+	require.True(t, m.Ended())
+	require.NoError(t, m.Rollback(1))
+	advance(t, m, "> a </t> <")
+	require.NoError(t, m.Rollback(5))
+	require.Equal(t, "t", allowed(t, m))
+	m.Close()
+	require.Zero(t, e.live.Load(), "each automaton is freed")
+}

@@ -33,6 +33,12 @@ const (
 	MaxMarker = 256
 )
 
+// MaxIndent is the largest number of blanks after a line end between the parts of JSON. Without a line end one blank may stand there.
+const MaxIndent = 20
+
+// Note begins a comment at the end of a line of Lark: where the request has the line's schema, for errors.
+const Note = " //@ "
+
 // Spec says what an answer may be. It is a value: equal specs allow the same answers.
 type Spec struct {
 	Kind   Kind
@@ -49,9 +55,17 @@ type Spec struct {
 	// SkipFrom begins that part, at the beginning of the answer but for white space. Where it does not come, there is no such part. "": the
 	// answer begins inside it.
 	SkipFrom string
+	// Opening is a text, such as "<think>", with which the free part begins, at the beginning of the answer but for a little white space. Where it
+	// does not come, the grammar begins at once. "": the answer begins inside the free part. With it SkipTo has no effect.
+	Opening string
 	// Repeat makes the answer free again where the grammar ends, up to the next After. Else the
 	// answer ends there.
 	Repeat bool
+
+	// Compact allows no white space between the parts of JSON.
+	Compact bool
+	// WhiteSpace is a regular expression of the white space that may stand between the parts of JSON. "": see MaxIndent. Without effect if Compact.
+	WhiteSpace string
 }
 
 // Validate checks what a decoder cannot have checked. The error is ErrSpec.
@@ -66,14 +80,16 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("%w: found %d bytes, expected at most %d", ErrSpec, len(s.Source), MaxSource)
 	case (s.Source == "") != (s.Kind == JSONObject):
 		return fmt.Errorf("%w: found a %s of %d bytes", ErrSpec, s.Kind, len(s.Source))
-	case max(len(s.After), len(s.SkipTo), len(s.SkipFrom)) > MaxMarker:
-		return fmt.Errorf("%w: found texts of %d, %d and %d bytes before the grammar, expected at most %d", ErrSpec, len(s.After), len(s.SkipFrom), len(s.SkipTo), MaxMarker)
-	case s.After == "" && (s.Optional || s.Repeat || s.SkipTo != ""):
+	case max(len(s.After), len(s.SkipTo), len(s.SkipFrom), len(s.Opening)) > MaxMarker:
+		return fmt.Errorf("%w: found texts of %d, %d, %d and %d bytes before the grammar, expected at most %d", ErrSpec, len(s.After), len(s.SkipFrom), len(s.SkipTo), len(s.Opening), MaxMarker)
+	case s.After == "" && (s.Optional || s.Repeat || s.SkipTo != "" || s.Opening != ""):
 		return fmt.Errorf("%w: found an optional or repeated grammar, or one after a part to skip, without a text before it", ErrSpec)
 	case s.SkipFrom != "" && strings.Contains(s.SkipFrom, s.After):
 		return fmt.Errorf("%w: found %q in the beginning of the part to skip, %q", ErrSpec, s.After, s.SkipFrom)
 	case s.SkipTo == "" && s.SkipFrom != "":
 		return fmt.Errorf("%w: found the beginning of a part to skip without its end", ErrSpec)
+	case s.Opening != "" && strings.Contains(s.Opening, s.After):
+		return fmt.Errorf("%w: found %q in the beginning of the free part, %q", ErrSpec, s.After, s.Opening)
 	case s.Param == "":
 		return fmt.Errorf("%w: found no field of the request that has it", ErrSpec)
 	}

@@ -4,20 +4,80 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/millrace/millrace/compute/grammar/schema"
 )
 
-// program returns what the engine compiles for a spec: a JSONSchema, a Regex or a Lark grammar.
-func (s *Spec) program() (Kind, string, error) {
+// guidance is the member of a schema with the engine's options.
+const guidance = `"x-guidance":`
+
+// guided returns a rewritten schema with the white space of the spec.
+func (s *Spec) guided(source string) string {
+	space := s.WhiteSpace
+	if space == "" {
+		space = fmt.Sprintf(`[ \t]|\r?\n[ \t]{0,%d}`, MaxIndent)
+	}
+	options := map[string]any{"whitespace_pattern": space}
+	if s.Compact {
+		options = map[string]any{"whitespace_flexible": false}
+	}
+	text, err := json.Marshal(options)
+	rest, isObject := strings.CutPrefix(source, "{")
+	if err != nil || !isObject { // strings have a JSON form, and the schema may be true
+		return s.guided("{}")
+	}
+	comma := ","
+	if rest == "}" {
+		comma = ""
+	}
+	return "{" + guidance + string(text) + comma + rest
+}
+
+// embedded rewrites the JSON schemas in a Lark grammar that have no options of the engine.
+func (s *Spec) embedded(source string) (string, error) {
+	const keyword = "%json"
+	var out strings.Builder
+	for {
+		before, after, found := strings.Cut(source, keyword)
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
+		}
+		out.WriteString(keyword)
+		source = after
+		d := json.NewDecoder(strings.NewReader(after))
+		var raw json.RawMessage
+		if d.Decode(&raw) != nil || raw[0] != '{' || strings.Contains(string(raw), guidance) {
+			continue // the engine says what is wrong
+		}
+		text, err := schema.Rewrite(string(raw), schema.Options{})
+		if err != nil {
+			return "", fmt.Errorf("%w: line %d: %w", ErrSpec, 1+strings.Count(out.String(), "\n"), err)
+		}
+		out.WriteString(" " + s.guided(text))
+		source = after[d.InputOffset():]
+	}
+}
+
+// Program returns what an engine compiles for a spec: a JSONSchema, a Regex or a Lark grammar.
+func (s *Spec) Program() (Kind, string, error) {
 	switch s.Kind {
 	case JSONObject:
-		return JSONSchema, `{"type":"object"}`, nil
+		return JSONSchema, s.guided(`{"type":"object"}`), nil
+	case JSONSchema:
+		source, err := schema.Rewrite(s.Source, schema.Options{})
+		if err != nil {
+			return "", "", fmt.Errorf("%w: %w", ErrSpec, err)
+		}
+		return JSONSchema, s.guided(source), nil
 	case Choice:
 		source, err := choiceGrammar(s.Source)
 		return Lark, source, err
-	case JSONSchema, Regex:
+	case Regex:
 	case Lark:
 		if !isEBNF(s.Source) {
-			return Lark, s.Source, nil
+			source, err := s.embedded(s.Source)
+			return Lark, source, err
 		}
 		source, err := larkOfEBNF(s.Source)
 		return Lark, source, err

@@ -63,7 +63,13 @@ func (r *result) miss(format string, args ...any) {
 
 // check compiles a schema, draws answers and feeds its instances.
 func (c *checker) check(t *testCase, rng *rand.Rand) (r result) {
-	p, err := c.grammars.Compile(grammar.JSONSchema, string(t.Schema))
+	spec := grammar.Spec{Kind: grammar.JSONSchema, Source: string(t.Schema)}
+	kind, source, err := spec.Program()
+	if err != nil {
+		r.refused = err.Error()
+		return r
+	}
+	p, err := c.grammars.Compile(kind, source)
 	if err != nil {
 		r.refused = err.Error()
 		return r

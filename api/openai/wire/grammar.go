@@ -36,6 +36,7 @@ func (o *object) grammar(r *api.Request) {
 			o.constrain(r, f.guided, f.read)
 		}
 	}
+	o.whiteSpace(r, "guided_whitespace_pattern")
 	if r.Grammar != nil && r.Beams != nil {
 		o.err = firstOf(o.err, api.GrammarWithBeams(r.Grammar.Param))
 	}
@@ -119,16 +120,44 @@ func (o *object) structuredOutputs(r *api.Request) {
 		names = append(names, f.name)
 		s.constrain(r, f.name, f.read)
 	}
-	for _, name := range []string{"disable_fallback", "disable_any_whitespace", "disable_additional_properties"} {
+	for _, name := range []string{"disable_fallback", "disable_additional_properties"} {
 		s.refuseUnsupported(name, "false")
 	}
-	s.refuseUnsupported("whitespace_pattern")
+	s.whiteSpace(r, "whitespace_pattern")
+	compact := false
+	if s.boolean("disable_any_whitespace", &compact); compact && r.Grammar != before {
+		r.Grammar.Compact = isJSON(r.Grammar)
+	}
 	s.refuseUnsupported("structural_tag")
 	s.only(append(names, "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "structural_tag")...)
 	o.adopt(s)
 	if r.Grammar == before {
 		o.fail("structured_outputs", "expected one of %s, found none", strings.Join(names, ", "))
 	}
+}
+
+// whiteSpace reads a regular expression of the white space between the parts of JSON. Answers of other languages are not changed.
+func (o *object) whiteSpace(r *api.Request, name string) {
+	raw, ok := o.get(name)
+	if !ok {
+		return
+	}
+	text := ""
+	if !decodeString(raw, &text) {
+		o.expected(name, "a regular expression (a string)", raw)
+		return
+	}
+	expression, err := grammar.ParseWhiteSpace(text)
+	switch {
+	case err != nil:
+		o.fail(name, "%v", err)
+	case r.Grammar != nil && isJSON(r.Grammar):
+		r.Grammar.WhiteSpace, r.Grammar.Compact = expression, expression == ""
+	}
+}
+
+func isJSON(s *grammar.Spec) bool {
+	return s.Kind == grammar.JSONSchema || s.Kind == grammar.JSONObject
 }
 
 // only refuses fields other than the named ones.

@@ -36,7 +36,6 @@ var unsupported = []struct {
 }{
 	{"allowed_token_ids", []string{"[]"}},
 	{"bad_words", []string{"[]"}},
-	{"guided_whitespace_pattern", nil},
 	{"logits_processors", []string{"[]"}},
 	{"spaces_between_special_tokens", []string{"true"}},
 	{"truncate_prompt_tokens", nil},

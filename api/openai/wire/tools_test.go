@@ -90,7 +90,8 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 	require.Equal(t, call.Parsing{Format: "hermes+think", Held: true}, none.Parsing)
 	require.Nil(t, none.Requests[0].Tools)
 	require.Equal(t, "</think>", none.Requests[0].ReasoningEnd)
-	require.True(t, none.Requests[0].AwaitReasoning)
+	guided := decodeTools(t, twoTools+`,"tool_choice":"none","guided_regex":"a"`).Requests[0].Grammar
+	require.Equal(t, []string{"<think>", "</think>", "a"}, []string{guided.Opening, guided.After, guided.Source}, "the model may reason first")
 }
 
 func TestReasoningEffortReachesTheTemplate(t *testing.T) {
@@ -231,7 +232,7 @@ func TestForcedCallsHaveAGrammar(t *testing.T) {
 	require.Equal(t, "tools", r.Grammar.Param)
 	require.Empty(t, r.Grammar.After)
 	require.Contains(t, r.Grammar.Source, `{\"name\": \"g\"`)
-	require.False(t, r.AwaitReasoning, "the grammar has a place for reasoning")
+	require.Empty(t, r.Grammar.Opening, "the grammar has a place for reasoning")
 	require.Len(t, r.Tools, 2)
 
 	c = decodeTools(t, twoTools+`,"tool_choice":{"type":"function","function":{"name":"f"}}`)

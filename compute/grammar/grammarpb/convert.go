@@ -12,7 +12,7 @@ func FromSpec(s *grammar.Spec) *Spec {
 	}
 	return &Spec{
 		Kind: string(s.Kind), Source: []byte(s.Source), Param: s.Param, After: []byte(s.After), Optional: s.Optional, Repeat: s.Repeat,
-		SkipTo: []byte(s.SkipTo), SkipFrom: []byte(s.SkipFrom),
+		SkipTo: []byte(s.SkipTo), SkipFrom: []byte(s.SkipFrom), Opening: []byte(s.Opening), Compact: s.Compact, WhiteSpace: s.WhiteSpace,
 	}
 }
 
@@ -24,5 +24,6 @@ func (w *Spec) ToSpec() *grammar.Spec {
 	return &grammar.Spec{
 		Kind: grammar.Kind(w.GetKind()), Source: string(w.GetSource()), Param: w.GetParam(), After: string(w.GetAfter()),
 		Optional: w.GetOptional(), Repeat: w.GetRepeat(), SkipTo: string(w.GetSkipTo()), SkipFrom: string(w.GetSkipFrom()),
+		Opening: string(w.GetOpening()), Compact: w.GetCompact(), WhiteSpace: w.GetWhiteSpace(),
 	}
 }

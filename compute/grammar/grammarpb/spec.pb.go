@@ -36,6 +36,9 @@ type Spec struct {
 	Repeat        bool                   `protobuf:"varint,6,opt,name=repeat,proto3" json:"repeat,omitempty"`
 	SkipTo        []byte                 `protobuf:"bytes,7,opt,name=skip_to,json=skipTo,proto3" json:"skip_to,omitempty"`       // text
 	SkipFrom      []byte                 `protobuf:"bytes,8,opt,name=skip_from,json=skipFrom,proto3" json:"skip_from,omitempty"` // text
+	Opening       []byte                 `protobuf:"bytes,9,opt,name=opening,proto3" json:"opening,omitempty"`                   // text
+	Compact       bool                   `protobuf:"varint,10,opt,name=compact,proto3" json:"compact,omitempty"`
+	WhiteSpace    string                 `protobuf:"bytes,11,opt,name=white_space,json=whiteSpace,proto3" json:"white_space,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -126,11 +129,32 @@ func (x *Spec) GetSkipFrom() []byte {
 	return nil
 }
 
+func (x *Spec) GetOpening() []byte {
+	if x != nil {
+		return x.Opening
+	}
+	return nil
+}
+
+func (x *Spec) GetCompact() bool {
+	if x != nil {
+		return x.Compact
+	}
+	return false
+}
+
+func (x *Spec) GetWhiteSpace() string {
+	if x != nil {
+		return x.WhiteSpace
+	}
+	return ""
+}
+
 var File_compute_grammar_grammarpb_spec_proto protoreflect.FileDescriptor
 
 const file_compute_grammar_grammarpb_spec_proto_rawDesc = "" +
 	"\n" +
-	"$compute/grammar/grammarpb/spec.proto\x12\x10millrace.grammar\"\xc8\x01\n" +
+	"$compute/grammar/grammarpb/spec.proto\x12\x10millrace.grammar\"\x9d\x02\n" +
 	"\x04Spec\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\fR\x06source\x12\x14\n" +
@@ -139,7 +163,12 @@ const file_compute_grammar_grammarpb_spec_proto_rawDesc = "" +
 	"\boptional\x18\x05 \x01(\bR\boptional\x12\x16\n" +
 	"\x06repeat\x18\x06 \x01(\bR\x06repeat\x12\x17\n" +
 	"\askip_to\x18\a \x01(\fR\x06skipTo\x12\x1b\n" +
-	"\tskip_from\x18\b \x01(\fR\bskipFromB8Z6github.com/millrace/millrace/compute/grammar/grammarpbb\x06proto3"
+	"\tskip_from\x18\b \x01(\fR\bskipFrom\x12\x18\n" +
+	"\aopening\x18\t \x01(\fR\aopening\x12\x18\n" +
+	"\acompact\x18\n" +
+	" \x01(\bR\acompact\x12\x1f\n" +
+	"\vwhite_space\x18\v \x01(\tR\n" +
+	"whiteSpaceB8Z6github.com/millrace/millrace/compute/grammar/grammarpbb\x06proto3"
 
 var (
 	file_compute_grammar_grammarpb_spec_proto_rawDescOnce sync.Once

@@ -124,7 +124,7 @@ func same(a, b *node) bool {
 	return a.kind == b.kind && a.text == b.text
 }
 
-// objectsDisjoint looks for a property that one schema demands and of which no value suits both.
+// objectsDisjoint finds a property that one schema demands and of which no value suits both.
 func (w *rewriter) objectsDisjoint(a, b *node, depth int) bool {
 	for _, name := range append(listed(a.get("required")), listed(b.get("required"))...) {
 		if w.disjoint(property(a, name), property(b, name), depth-1) {
