@@ -157,6 +157,25 @@ type Message struct {
 	Name       string `json:"name,omitempty"`
 	ToolCalls  []any  `json:"tool_calls,omitempty"`
 	ToolCallID string `json:"tool_call_id,omitempty"`
+	// Parts are the offsets in Content at which the text parts begin, each but the first after a newline. Nil: the
+	// content is a string.
+	Parts []int `json:"content_parts,omitempty"`
+}
+
+// TextParts returns the text parts of the content, nil where it is a string.
+func (m *Message) TextParts() []string {
+	var parts []string
+	for i, start := range m.Parts {
+		end := len(m.Content)
+		if i+1 < len(m.Parts) {
+			end = m.Parts[i+1] - 1
+		}
+		if start < 0 || start > end || end > len(m.Content) { // the offsets are of another content
+			return nil
+		}
+		parts = append(parts, m.Content[start:end])
+	}
+	return parts
 }
 
 // Finish says why a choice ended.

@@ -159,17 +159,18 @@ func TestWrongFilesAreErrorsThatNameThem(t *testing.T) {
 	good, err := os.ReadFile(filepath.Join(fixtures, "wordpiece", "tokenizer.json"))
 	require.NoError(t, err)
 	for name, files := range map[string]map[string]string{
-		"missing":     {},
-		"not JSON":    {"tokenizer.json": "{"},
-		"no model":    {"tokenizer.json": "{}"},
-		"negative id": {"tokenizer.json": `{"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}}`},
-		"huge id":     {"tokenizer.json": `{"model":{"type":"BPE","vocab":{"a":999999999999},"merges":[]}}`},
-		"huge added":  {"tokenizer.json": `{"added_tokens":[{"id":2000000000,"content":"a"}],"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`},
-		"NUL":         {"tokenizer.json": `{"model":{"type":"WordLevel","vocab":{"a\u0000b":0},"unk_token":"a"}}`},
-		"config":      {"tokenizer.json": string(good), "tokenizer_config.json": "[]"},
-		"eos":         {"tokenizer.json": string(good), "generation_config.json": `{"eos_token_id":"two"}`},
-		"template":    {"tokenizer.json": string(good), "chat_template.jinja": "{% for %}"},
-		"no default":  {"tokenizer.json": string(good), "tokenizer_config.json": `{"chat_template":[{"name":"rag","template":""}]}`},
+		"missing":       {},
+		"not JSON":      {"tokenizer.json": "{"},
+		"no model":      {"tokenizer.json": "{}"},
+		"negative id":   {"tokenizer.json": `{"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}}`},
+		"huge id":       {"tokenizer.json": `{"model":{"type":"BPE","vocab":{"a":999999999999},"merges":[]}}`},
+		"huge added":    {"tokenizer.json": `{"added_tokens":[{"id":2000000000,"content":"a"}],"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`},
+		"NUL":           {"tokenizer.json": `{"model":{"type":"WordLevel","vocab":{"a\u0000b":0},"unk_token":"a"}}`},
+		"config":        {"tokenizer.json": string(good), "tokenizer_config.json": "[]"},
+		"eos":           {"tokenizer.json": string(good), "generation_config.json": `{"eos_token_id":"two"}`},
+		"template":      {"tokenizer.json": string(good), "chat_template.jinja": "{% for %}"},
+		"template list": {"tokenizer.json": string(good), "tokenizer_config.json": `{"chat_template":[1]}`},
+		"tool_use":      {"tokenizer.json": string(good), "tokenizer_config.json": `{"chat_template":[{"name":"tool_use","template":"{% for %}"}]}`},
 	} {
 		dir := t.TempDir()
 		for file, content := range files {

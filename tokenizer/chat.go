@@ -45,17 +45,18 @@ type Chat struct {
 // Errors are *jinja.RaisedError with the template's own words, ErrNoTemplate, jinja.ErrTemplate,
 // jinja.ErrLimit or ErrText.
 func (t *Tokenizer) RenderChat(c Chat) (string, error) {
-	if t.template == nil {
-		return "", ErrNoTemplate
+	tpl, err := t.template(len(c.Tools) > 0)
+	if err != nil {
+		return "", err
 	}
 	if c.ContinueFinal {
-		return t.renderOpen(c)
+		return t.renderOpen(tpl, c)
 	}
-	return t.render(c)
+	return t.render(tpl, c)
 }
 
-func (t *Tokenizer) render(c Chat) (string, error) {
-	variables, err := t.variables(c)
+func (t *Tokenizer) render(tpl *template, c Chat) (string, error) {
+	variables, err := t.variables(tpl, c)
 	if err != nil {
 		return "", err
 	}
@@ -63,7 +64,7 @@ func (t *Tokenizer) render(c Chat) (string, error) {
 	if clock.IsZero() {
 		clock = time.Now()
 	}
-	return t.template.Render(variables, clock, limits)
+	return tpl.compiled.Render(variables, clock, limits)
 }
 
 // openTag marks the end of the message that is to be continued, as transformers marks it: the space
@@ -71,7 +72,7 @@ func (t *Tokenizer) render(c Chat) (string, error) {
 const openTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // renderOpen renders the chat up to the end of the last message's content.
-func (t *Tokenizer) renderOpen(c Chat) (string, error) {
+func (t *Tokenizer) renderOpen(tpl *template, c Chat) (string, error) {
 	if len(c.Messages) == 0 || c.AddGenerationPrompt {
 		return "", fmt.Errorf("%w: a message can be continued where there is one, and no generation prompt", jinja.ErrTemplate)
 	}
@@ -80,9 +81,9 @@ func (t *Tokenizer) renderOpen(c Chat) (string, error) {
 	if last.Content == "" && len(last.ToolCalls) > 0 {
 		return "", fmt.Errorf("%w: the last message has no content to continue, only tool calls", jinja.ErrTemplate)
 	}
-	final := strings.TrimFunc(last.Content, isPythonSpace)
+	final := strings.TrimFunc(tpl.forms[last.Role].last(last), isPythonSpace)
 	last.Content += openTag
-	text, err := t.render(c)
+	text, err := t.render(tpl, c)
 	if err != nil {
 		return "", err
 	}
@@ -101,7 +102,7 @@ func (t *Tokenizer) renderOpen(c Chat) (string, error) {
 func isPythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 // variables is the template's context as JSON, in a fixed order.
-func (t *Tokenizer) variables(c Chat) ([]byte, error) {
+func (t *Tokenizer) variables(tpl *template, c Chat) ([]byte, error) {
 	all := map[string]any{"tools": nil, "documents": nil}
 	for name, text := range t.special.text {
 		all[name] = text
@@ -110,7 +111,7 @@ func (t *Tokenizer) variables(c Chat) ([]byte, error) {
 	if c.Tools != nil {
 		all["tools"] = c.Tools
 	}
-	all["messages"] = templateMessages(&c)
+	all["messages"] = templateMessages(tpl, &c)
 	all["add_generation_prompt"] = c.AddGenerationPrompt
 	for i, m := range c.Messages {
 		if err := checkText(m.Content); err != nil {
@@ -129,18 +130,19 @@ func (t *Tokenizer) variables(c Chat) ([]byte, error) {
 // templateMessage spells a message as the OpenAI API does, which is what templates read. A turn
 // that only calls tools has no content, unless Chat.EmptyContent is set.
 type templateMessage struct {
-	Role       string  `json:"role"`
-	Content    *string `json:"content,omitempty"`
-	Reasoning  string  `json:"reasoning_content,omitempty"`
-	Name       string  `json:"name,omitempty"`
-	ToolCalls  []any   `json:"tool_calls,omitempty"`
-	ToolCallID string  `json:"tool_call_id,omitempty"`
+	Thinking   string `json:"thinking,omitempty"` // the reasoning, under the name that the templates of gpt-oss read
+	Role       string `json:"role"`
+	Content    any    `json:"content,omitempty"` // string or []textPart
+	Reasoning  string `json:"reasoning_content,omitempty"`
+	Name       string `json:"name,omitempty"`
+	ToolCalls  []any  `json:"tool_calls,omitempty"`
+	ToolCallID string `json:"tool_call_id,omitempty"`
 }
 
-func templateMessages(chat *Chat) []templateMessage {
+func templateMessages(tpl *template, chat *Chat) []templateMessage {
 	out := make([]templateMessage, len(chat.Messages))
 	for i, m := range chat.Messages {
-		out[i] = templateMessage{Role: m.Role, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.ToolCallID}
+		out[i] = templateMessage{Thinking: m.Reasoning, Role: m.Role, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.ToolCallID}
 		for _, call := range m.ToolCalls {
 			made := templateToolCall(call)
 			if c, ok := made.(toolCall); ok && chat.TextArguments {
@@ -150,7 +152,7 @@ func templateMessages(chat *Chat) []templateMessage {
 			out[i].ToolCalls = append(out[i].ToolCalls, made)
 		}
 		if m.Content != "" || len(m.ToolCalls) == 0 || chat.EmptyContent {
-			out[i].Content = &m.Content
+			out[i].Content = tpl.forms[m.Role].content(&m)
 		}
 	}
 	return out

@@ -15,16 +15,16 @@ const digestBytes = 16
 
 // textVersion is the version of this package's own part of turning chats into text and text
 // into ids and back. A change that makes other ids or other text raises it.
-const textVersion = 1
+const textVersion = 2
 
 // source is what a tokenizer was made of.
 type source struct {
-	file     [sha256.Size]byte // hash of tokenizer.json, or of what stands for it; zero: bare
-	template string            // of the chat; "" without
+	file      [sha256.Size]byte // hash of tokenizer.json, or of what stands for it; zero: bare
+	templates map[string]string // of the chat, by name
 }
 
 // Digest names what makes ids of text and text of ids, 128 bits of SHA-256 in hexadecimal:
-// tokenizer.json, the named tokens, the chat template, the ends of an answer, and the
+// tokenizer.json, the named tokens, the chat templates, the ends of an answer, and the
 // libraries. Tokenizers with equal digests give equal ids and equal text. Parts of the files
 // that nothing reads are not in it.
 func (t *Tokenizer) Digest() string {
@@ -40,7 +40,9 @@ func (s *source) digest(vocab int, special specialTokens, eos []int32, libraries
 	field("libraries", libraries)
 	field("tokenizer", string(s.file[:]))
 	field("vocab", fmt.Sprint(vocab))
-	field("template", s.template)
+	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
+		field("template "+name, s.templates[name])
+	}
 	for _, name := range slices.Sorted(maps.Keys(special.text)) {
 		field(name, special.text[name])
 	}

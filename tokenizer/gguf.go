@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/compute/weights"
-	"github.com/millrace/millrace/tokenizer/jinja"
 )
 
 // errKind means a tokenizer in a GGUF file that tokenizer.json is not known
@@ -54,11 +54,8 @@ func loadGGUF(path string) (*Tokenizer, error) {
 	}
 	v.name(t)
 	t.source.file = sha256.Sum256(file)
-	if source, ok := g.Metadata["tokenizer.chat_template"].(string); ok {
-		t.source.template = source
-		if t.template, err = jinja.Compile(source); err != nil {
-			return nil, fmt.Errorf("%w: %s: tokenizer.chat_template: %w", ErrFile, path, err)
-		}
+	if err := t.setTemplates(v.templates()); err != nil {
+		return nil, fmt.Errorf("%w: %s: tokenizer.chat_template: %w", ErrFile, path, err)
 	}
 	if t.lib, err = openLibrary(file); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
@@ -293,6 +290,24 @@ func (v *ggufVocabulary) postProcessor(missing bool) any {
 	}
 	pair := append(slices.Clone(single), object{"Sequence": object{"id": "B", "type_id": 1}})
 	return object{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+}
+
+// templates are the chat templates by name: tokenizer.chat_template is the default one, and
+// tokenizer.chat_template.NAME another.
+func (v *ggufVocabulary) templates() map[string]string {
+	sources := map[string]string{}
+	for key, value := range v.metadata {
+		rest, found := strings.CutPrefix(key, "tokenizer.chat_template")
+		source, ok := value.(string)
+		switch name, named := strings.CutPrefix(rest, "."); {
+		case !found || !ok:
+		case rest == "":
+			sources[defaultTemplate] = source
+		case named:
+			sources[name] = source
+		}
+	}
+	return sources
 }
 
 // name sets the tokens that the file names.

@@ -16,11 +16,12 @@ func TestEachPartOfATextDigestIsInIt(t *testing.T) {
 	}
 	other := named("<s>")
 	other.bos = 3
-	a, b := source{template: "t"}, source{template: "u"}
+	a, b := source{templates: map[string]string{"default": "t"}}, source{templates: map[string]string{"default": "u"}}
+	d := source{templates: map[string]string{"default": "t", "tool_use": "u"}}
 	c := a
 	c.file[31] = 1
 	digests := map[string]bool{}
-	for _, d := range []string{
+	for _, digest := range []string{
 		a.digest(9, named("<s>"), []int32{2}, "1"),
 		a.digest(9, named("<s>"), []int32{2}, "2"),
 		a.digest(9, named("<s>"), []int32{2, 4}, "1"),
@@ -28,10 +29,11 @@ func TestEachPartOfATextDigestIsInIt(t *testing.T) {
 		a.digest(9, other, []int32{2}, "1"),
 		a.digest(8, named("<s>"), []int32{2}, "1"),
 		b.digest(9, named("<s>"), []int32{2}, "1"),
+		d.digest(9, named("<s>"), []int32{2}, "1"),
 		c.digest(9, named("<s>"), []int32{2}, "1"),
 	} {
-		require.Len(t, d, 2*digestBytes)
-		require.False(t, digests[d])
-		digests[d] = true
+		require.Len(t, digest, 2*digestBytes)
+		require.False(t, digests[digest])
+		digests[digest] = true
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/compute/weights"
-	"github.com/millrace/millrace/tokenizer/jinja"
 )
 
 // specialTokens are the tokens that the model's files name.
@@ -26,8 +25,8 @@ var specialNames = []string{
 }
 
 // Load reads a Hugging Face model folder: tokenizer.json; and, where present, tokenizer_config.json,
-// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. If the path
-// ends in .gguf, it reads the metadata of that file. Errors are ErrFile with the file and what is wrong.
+// special_tokens_map.json, chat_template.jinja, additional_chat_templates, generation_config.json and
+// config.json. If the path ends in .gguf, it reads the metadata of that file. Errors are ErrFile with the file and what is wrong.
 func Load(dir string) (*Tokenizer, error) {
 	if weights.IsGGUF(dir) {
 		return loadGGUF(dir)
@@ -66,7 +65,7 @@ func (t *Tokenizer) loadConfig(dir string) error {
 	if t.eos, err = t.endTokens(dir); err != nil {
 		return err
 	}
-	return t.loadTemplate(dir, config["chat_template"])
+	return t.loadTemplates(dir, config["chat_template"])
 }
 
 // readJSON leaves v as it is if there is no such file.
@@ -162,49 +161,4 @@ func (t *Tokenizer) idList(raw json.RawMessage) (ids []int32, ok bool) {
 		ids = append(ids, id)
 	}
 	return ids, true
-}
-
-// loadTemplate compiles chat_template.jinja, or else the template of tokenizer_config.json: one, or
-// a list of named ones, of which "default" is the chat's.
-func (t *Tokenizer) loadTemplate(dir string, inConfig json.RawMessage) error {
-	path := filepath.Join(dir, "chat_template.jinja")
-	source, err := weights.ReadText(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		path = filepath.Join(dir, "tokenizer_config.json")
-		source, err = configTemplate(inConfig)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
-	}
-	if source == nil {
-		return nil
-	}
-	t.source.template = string(source)
-	if t.template, err = jinja.Compile(string(source)); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
-	}
-	return nil
-}
-
-func configTemplate(raw json.RawMessage) ([]byte, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	var one string
-	if json.Unmarshal(raw, &one) == nil {
-		return []byte(one), nil
-	}
-	var named []struct {
-		Name     string `json:"name"`
-		Template string `json:"template"`
-	}
-	if err := json.Unmarshal(raw, &named); err != nil {
-		return nil, fmt.Errorf("chat_template is neither a string nor a list of named templates: %w", err)
-	}
-	for _, n := range named {
-		if n.Name == "default" {
-			return []byte(n.Template), nil
-		}
-	}
-	return nil, errors.New(`chat_template is a list without one named "default"`)
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// KnowsTools reports whether the chat template has a place for tools.
-func (t *Tokenizer) KnowsTools() bool { return strings.Contains(t.source.template, "tool") }
-
 // WithoutTools returns the messages for a template that knows no tools: calls are text of the assistant, as Hermes
 // writes them, and results are text of the user. changed reports whether there are any.
 func WithoutTools(messages []api.Message) (plain []api.Message, changed bool) {
 	plain = slices.Clone(messages)
 	for i := range plain {
 		m := &plain[i]
+		if m.Role == "tool" || len(m.ToolCalls) > 0 {
+			m.Parts = nil
+		}
 		if m.Role == "tool" {
 			m.Role, m.Content, m.ToolCallID, changed = "user", "<tool_response>\n"+m.Content+"\n</tool_response>", "", true
 		}

@@ -76,7 +76,7 @@ func TestTemplatesRenderAsInTransformers(t *testing.T) {
 			}
 			if _, ok := c.Options["continue_final_message"]; !ok {
 				t.Run(name+"/variables", func(t *testing.T) {
-					text, err := tok.template.Render(c.variables(t, file.Tokens), fixtureClock, limits)
+					text, err := tok.templates[defaultTemplate].compiled.Render(c.variables(t, file.Tokens), fixtureClock, limits)
 					c.check(t, text, err)
 				})
 			}

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/millrace/millrace/tokenizer/jinja"
 	"github.com/millrace/millrace/tokenizer/llguidance"
 )
 
@@ -37,13 +36,13 @@ type Tokenizer struct {
 	mu  sync.RWMutex // held for reading while lib is in use
 	lib *library
 
-	vocab    vocabulary
-	bound    bound
-	special  specialTokens
-	eos      []int32
-	template *jinja.Template
-	bare     error // why there is no text, see Bare; nil: there is
-	source   source
+	vocab     vocabulary
+	bound     bound
+	special   specialTokens
+	eos       []int32
+	templates map[string]*template // by name; none: the model has no chat template
+	bare      error                // why there is no text, see Bare; nil: there is
+	source    source
 
 	making   sync.Mutex         // held while grammars is made and closed; before mu
 	grammars *llguidance.Engine // nil until it is needed
@@ -199,14 +198,8 @@ func (t *Tokenizer) AddsBOS() bool {
 	return ok && err == nil && len(ids) > 0 && ids[0] == bos
 }
 
-// Template returns the source of the chat template, "" without one.
-func (t *Tokenizer) Template() string { return t.source.template }
-
 // Special returns the id of the special token with that text. It returns false if there is none.
 func (t *Tokenizer) Special(text string) (id int32, ok bool) {
 	id = t.idOf(text)
 	return id, t.IsSpecial(id)
 }
-
-// HasChatTemplate says whether RenderChat can work.
-func (t *Tokenizer) HasChatTemplate() bool { return t.template != nil }

@@ -110,3 +110,25 @@ func TestATemplateThatNeedsTheContentOfATurnGetsAnEmptyOne(t *testing.T) {
 		require.Equal(t, want, text, template)
 	}
 }
+
+// TestATurnWithReasoningContentAndCallsKeepsItsReasoning has a template with one place for reasoning and content, as that of gpt-oss.
+func TestATurnWithReasoningContentAndCallsKeepsItsReasoning(t *testing.T) {
+	tok := withTemplate(t, "{% for m in messages %}[{{ m.role }}]{% if m.tool_calls %}{% if m.content and m.thinking %}"+
+		"{{ raise_exception('Cannot pass both content and thinking in an assistant message with tool calls!') }}{% endif %}"+
+		"{{ m.content or m.thinking }}<call>{% else %}{{ m.content }}{% endif %}{% endfor %}")
+	call := []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{}}}`)}
+	for _, c := range []struct {
+		turn api.Message
+		want string
+	}{
+		{api.Message{Content: "Let me see.", Reasoning: "Two and three.", ToolCalls: call}, "[user]a[assistant]Two and three.<call>"},
+		{api.Message{Content: "Let me see.", ToolCalls: call}, "[user]a[assistant]Let me see.<call>"},
+		{api.Message{Reasoning: "Two and three.", ToolCalls: call}, "[user]a[assistant]Two and three.<call>"},
+		{api.Message{Content: "b", Reasoning: "Two and three."}, "[user]a[assistant]b"},
+	} {
+		c.turn.Role = "assistant"
+		text, err := render(tok, tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: "a"}, c.turn}})
+		require.NoError(t, err)
+		require.Equal(t, c.want, text)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -204,9 +205,18 @@ func thought(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, prompt string) to
 // content of a turn gets "". One that refuses calls and results of tools, because it knows none, gets them as text.
 func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
 	text, err := tok.RenderChat(c)
+	if err == nil {
+		return text, nil
+	}
+	if again, ok := withoutPreambles(c, err); ok {
+		if text, retryErr := tok.RenderChat(again); retryErr == nil {
+			return text, nil
+		}
+	}
+	knows := tok.KnowsTools(len(c.Tools) > 0)
 	if errors.Is(err, jinja.ErrTemplate) && slices.ContainsFunc(c.Messages, func(m api.Message) bool { return len(m.ToolCalls) > 0 }) {
 		for _, form := range []struct{ text, empty bool }{{true, false}, {false, true}, {true, true}} {
-			if form.empty && !tok.KnowsTools() { // it would leave the calls out
+			if form.empty && !knows { // it would leave the calls out
 				break
 			}
 			c.TextArguments, c.EmptyContent = form.text, form.empty
@@ -215,8 +225,8 @@ func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
 			}
 		}
 	}
-	if err == nil || tok.KnowsTools() {
-		return text, err
+	if knows {
+		return "", err
 	}
 	plain, changed := tokenizer.WithoutTools(c.Messages)
 	if !changed {
@@ -224,6 +234,23 @@ func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
 	}
 	c.Messages = plain
 	return tok.RenderChat(c)
+}
+
+// withoutPreambles returns the chat for a template that refuses a turn with reasoning, content and calls: such turns
+// lose their content. gpt-oss' template has one place for both, and llama.cpp leaves out the content, too.
+func withoutPreambles(c tokenizer.Chat, refusal error) (again tokenizer.Chat, changed bool) {
+	var raised *jinja.RaisedError
+	if !errors.As(refusal, &raised) || !strings.Contains(raised.Message, "content and thinking") {
+		return c, false
+	}
+	c.Messages = slices.Clone(c.Messages)
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		if m.Reasoning != "" && m.Content != "" && len(m.ToolCalls) > 0 {
+			m.Content, m.Parts, changed = "", nil, true
+		}
+	}
+	return c, changed
 }
 
 func decode(tok *tokenizer.Tokenizer, tokens []int32) (string, error) {

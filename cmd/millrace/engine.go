@@ -122,7 +122,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	}
 	if m.tokenizer != nil {
 		c.Text = m.tokenizer.Digest()
-		if c.Format, err = tools.Detect(m.tokenizer.Template()).Override(s.ToolParser); err != nil {
+		if c.Format, err = tools.Detect(m.tokenizer.ToolTemplate()).Override(s.ToolParser); err != nil {
 			return fmt.Errorf("--tool-parser: %w", err)
 		}
 	}

@@ -159,29 +159,30 @@ func (o *object) message() api.Message {
 	}
 	raw, ok := o.get("content")
 	if ok {
-		m.Content = o.content(raw)
+		m.Content, m.Parts = o.content(raw)
 	} else if len(m.ToolCalls) == 0 {
 		o.fail("content", "expected a string or a list of text parts")
 	}
 	return m
 }
 
-// content reads a string or a list of text parts, which it joins with newlines as vLLM and llama.cpp do.
-func (o *object) content(raw json.RawMessage) string {
-	var text string
+// content reads a string or a list of text parts, which it joins with newlines as vLLM and llama.cpp do. parts are
+// the offsets of a list's parts.
+func (o *object) content(raw json.RawMessage) (text string, parts []int) {
 	if json.Unmarshal(raw, &text) == nil {
-		return text
+		return text, nil
 	}
 	var items []json.RawMessage
 	if json.Unmarshal(raw, &items) != nil {
 		o.expected("content", "a string or a list of text parts", raw)
-		return ""
+		return "", nil
 	}
 	texts := make([]string, len(items))
+	at := 0
 	for i, raw := range items {
 		part := o.open(fmt.Sprintf("content[%d]", i), raw)
 		if part == nil {
-			return ""
+			return "", nil
 		}
 		kind := ""
 		part.str("type", &kind)
@@ -193,8 +194,10 @@ func (o *object) content(raw json.RawMessage) string {
 		}
 		part.str("text", &texts[i])
 		o.adopt(part)
+		parts = append(parts, at)
+		at += len(texts[i]) + 1
 	}
-	return strings.Join(texts, "\n")
+	return strings.Join(texts, "\n"), parts
 }
 
 // reservedArgs are the template variables that have their own field.
@@ -205,15 +208,22 @@ func (o *object) templateArgs() map[string]any {
 	if !ok {
 		return nil
 	}
-	var args map[string]any
-	if json.Unmarshal(raw, &args) != nil {
+	var values map[string]json.RawMessage // templates print them: the order of keys and the text of numbers stay
+	if json.Unmarshal(raw, &values) != nil {
 		o.expected("chat_template_kwargs", "an object", raw)
 		return nil
 	}
 	for _, name := range reservedArgs {
-		if _, found := args[name]; found {
+		if _, found := values[name]; found {
 			o.fail("chat_template_kwargs", "%q is not allowed here", name)
 		}
+	}
+	if values == nil {
+		return nil
+	}
+	args := make(map[string]any, len(values))
+	for name, value := range values {
+		args[name] = value
 	}
 	return args
 }

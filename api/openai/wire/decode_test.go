@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -55,7 +56,7 @@ func TestEveryChatFieldReachesTheRequest(t *testing.T) {
 	require.Equal(t, &api.Request{ID: r.ID, Model: "tiny-chat", N: 3, MaxTokens: 17, Arrival: arrival,
 		Messages: []api.Message{{Role: "user", Content: "hi"}}, Stop: []string{"a", "bc"}, StopTokens: []int32{6, 2},
 		IgnoreEOS: true, IncludeStop: true, KeepSpecial: true, TopLogprobs: 20, Priority: -3, CacheSalt: "s\x00",
-		Deadline: arrival.Add(1500 * time.Millisecond), TemplateArgs: map[string]any{"enable_thinking": false},
+		Deadline: arrival.Add(1500 * time.Millisecond), TemplateArgs: map[string]any{"enable_thinking": json.RawMessage("false")},
 		NoGenerationPrompt: true}, r)
 }
 
@@ -98,7 +99,7 @@ func TestMessagesOfEveryRoleAndContentForm(t *testing.T) {
 	require.NoError(t, err)
 	r := c.Requests[0]
 	require.Equal(t, api.Message{Role: "system", Content: "rules"}, r.Messages[0])
-	require.Equal(t, api.Message{Role: "user", Content: "a\nb", Name: "bob"}, r.Messages[1])
+	require.Equal(t, api.Message{Role: "user", Content: "a\nb", Name: "bob", Parts: []int{0, 2}}, r.Messages[1])
 	require.Equal(t, api.Message{Role: "tool", Content: "3", ToolCallID: "c1"}, r.Messages[3])
 	require.True(t, r.ContinueFinal && r.NoGenerationPrompt)
 	made, err := marshal(r.Messages[2].ToolCalls)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -97,8 +98,40 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 func TestReasoningEffortReachesTheTemplate(t *testing.T) {
 	require.Nil(t, chat(t, ``).TemplateArgs)
 	require.Equal(t, map[string]any{"reasoning_effort": "low", "enable_thinking": true, "thinking": true}, chat(t, `,"reasoning_effort":"low"`).TemplateArgs)
-	require.Equal(t, map[string]any{"reasoning_effort": "none", "enable_thinking": true, "thinking": false},
+	require.Equal(t, map[string]any{"reasoning_effort": "none", "enable_thinking": json.RawMessage("true"), "thinking": false},
 		chat(t, `,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true}`).TemplateArgs)
+}
+
+// TestTemplateArgumentsKeepTheirText: templates print them.
+func TestTemplateArgumentsKeepTheirText(t *testing.T) {
+	const documents = `[{"title":"t","text":"x","id":12345678901234567,"share":1.0}]`
+	r := chat(t, `,"chat_template_kwargs":{"documents":`+documents+`,"none":null}`)
+	require.Equal(t, map[string]any{"documents": json.RawMessage(documents), "none": json.RawMessage("null")}, r.TemplateArgs)
+	_, _, args, err := encoded(r)
+	require.NoError(t, err)
+	require.Equal(t, r.TemplateArgs, args, "also in another process")
+	require.Nil(t, chat(t, `,"chat_template_kwargs":null`).TemplateArgs)
+}
+
+// encoded returns a request's chat as another process reads it.
+func encoded(r *api.Request) ([]api.Message, []any, map[string]any, error) {
+	messages, tools, args, err := api.EncodeChat(r.Messages, r.Tools, r.TemplateArgs)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return api.DecodeChat(messages, tools, args)
+}
+
+func TestTextPartsReachTheTemplateAsTheyAre(t *testing.T) {
+	c, err := DecodeChat([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a\nb"},{"type":"text","text":""},{"type":"text","text":"é"}]},
+		{"role":"assistant","content":[]},{"role":"user","content":"x"}]}`), callers, time.Unix(5, 0))
+	require.NoError(t, err)
+	messages, _, _, err := encoded(c.Requests[0])
+	require.NoError(t, err)
+	require.Equal(t, "a\nb\n\né", messages[0].Content)
+	require.Equal(t, []string{"a\nb", "", "é"}, messages[0].TextParts())
+	require.Nil(t, messages[1].TextParts())
+	require.Nil(t, messages[2].TextParts())
 }
 
 func TestEarlierReasoningReachesTheTemplate(t *testing.T) {
