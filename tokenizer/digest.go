@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/millrace/millrace/compute/grammar/schema"
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
 
@@ -25,10 +26,10 @@ type source struct {
 
 // Digest names what makes ids of text and text of ids, 128 bits of SHA-256 in hexadecimal:
 // tokenizer.json, the named tokens, the chat templates, the ends of an answer, and the
-// libraries. Tokenizers with equal digests give equal ids and equal text. Parts of the files
+// libraries, with the forms that schemas get for the grammar engine. Tokenizers with equal digests give equal ids and equal text. Parts of the files
 // that nothing reads are not in it.
 func (t *Tokenizer) Digest() string {
-	return t.source.digest(len(t.vocab.pieces), t.special, t.eos, fmt.Sprintf("%d %s", textVersion, jinja.LibraryID))
+	return t.source.digest(len(t.vocab.pieces), t.special, t.eos, fmt.Sprintf("%d %s %s", textVersion, schema.Version, jinja.LibraryID))
 }
 
 func (s *source) digest(vocab int, special specialTokens, eos []int32, libraries string) string {

@@ -116,8 +116,8 @@ func (e *Engine) Compile(kind grammar.Kind, source string) (grammar.Program, err
 	var out C.millrace_jinja_bytes
 	status := C.millrace_grammar_compile(e.vocabulary, code, (*C.uint8_t)(unsafe.StringData(source)), C.size_t(len(source)), &compileLimits, &p.ptr, &out) //nolint:gocritic // as above
 	runtime.KeepAlive(e)
-	if err := failure(status, out); err != nil { //nolint:gocritic // as above
-		return nil, fmt.Errorf("%w: %w", grammar.ErrSpec, err)
+	if message, failed := text(status, out); failed { //nolint:gocritic // as above
+		return nil, fmt.Errorf("%w: %s", grammar.ErrSpec, reason(message, kind, source))
 	}
 	runtime.AddCleanup(p, func(ptr unsafe.Pointer) { C.millrace_grammar_free(ptr) }, p.ptr)
 	return p, nil
@@ -200,12 +200,20 @@ func engineFailure(code C.int32_t, out C.millrace_jinja_bytes) error {
 
 // failure returns the library's message, in one line.
 func failure(code C.int32_t, out C.millrace_jinja_bytes) error {
+	if message, failed := text(code, out); failed {
+		return errors.New(oneLine(message))
+	}
+	return nil
+}
+
+// text returns the library's message as it is.
+func text(code C.int32_t, out C.millrace_jinja_bytes) (message string, failed bool) {
 	if code == C.MILLRACE_JINJA_OK {
-		return nil
+		return "", false
 	}
 	defer C.millrace_jinja_bytes_free(out)
 	if out.len == 0 {
-		return errors.New("no reason given")
+		return "no reason given", true
 	}
-	return errors.New(oneLine(string(unsafe.Slice((*byte)(out.data), int(out.len)))))
+	return string(unsafe.Slice((*byte)(out.data), int(out.len))), true
 }

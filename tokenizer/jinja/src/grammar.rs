@@ -14,7 +14,7 @@ use llguidance::{Matcher as Engine, ParserFactory};
 use serde_json::Value;
 use tokenizers_ffi::UnifiedTokenizer;
 
-use crate::{budget, bytes, tokens, Bytes, Failure, ERROR, LIMIT, OK};
+use crate::{budget, bytes, finite, tokens, Bytes, Failure, ERROR, LIMIT, OK};
 
 /// The longest token that a grammar may use, in bytes: the engine's tree of tokens is not deeper.
 const LONGEST_TOKEN: usize = 1000;
@@ -228,6 +228,11 @@ pub unsafe extern "C" fn millrace_grammar_compile(
     let factory = &(*vocabulary).factory;
     let result = within(limits, None, || {
         let parser = factory.create_parser(parse(kind, source)?).map_err(|e| failed(&e))?;
+        if let Some(part) =
+            finite::endless(parser.parser.grammar(), factory).map_err(|e| failed(&e))?
+        {
+            return Err((ERROR, part));
+        }
         let engine = Engine::new(Ok(parser));
         match engine.get_error() {
             Some(message) => Err((ERROR, first_lines(&message))),

@@ -9,6 +9,7 @@ mod arguments;
 mod budget;
 mod environment;
 mod filters;
+mod finite;
 mod grammar;
 mod json;
 mod methods;
