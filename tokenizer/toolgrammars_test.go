@@ -160,7 +160,8 @@ func TestForcedCallsAreAlwaysValid(t *testing.T) {
 							m[text], _ = tok.Special(ids[i])
 						}
 					}
-					g, ok := f.Guide(callTools, tools.Demand{Required: true, Single: seed%2 == 0}, m.special)
+					g, ok, err := f.Guide(callTools, tools.Demand{Required: true, Single: seed%2 == 0}, m.special)
+					require.NoError(t, err)
 					require.True(t, ok)
 					g.Source = strings.Replace(g.Source, `TEXT: /(.|\n)*/`, `TEXT: /[a-z\n]{0,5}/`, 1) // reasoning has no bound
 					p, err := e.Compile(grammar.Lark, g.Source)
@@ -182,7 +183,8 @@ func TestCallsAfterTheirMarkerAreAlwaysValid(t *testing.T) {
 	for _, name := range tools.Names() {
 		f, err := tools.Lookup(name)
 		require.NoError(t, err)
-		g, ok := f.Guide(strict, tools.Demand{}, markers{}.special)
+		g, ok, err := f.Guide(strict, tools.Demand{}, markers{}.special)
+		require.NoError(t, err)
 		if !ok {
 			continue
 		}

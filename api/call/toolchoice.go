@@ -2,11 +2,14 @@ package call
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/grammar"
+	"github.com/millrace/millrace/compute/grammar/schema"
 )
 
 // ToolChoice is what a request wants of its tools.
@@ -64,14 +67,23 @@ func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []t
 	}
 	d := tools.Demand{Required: t.Required, Single: t.Single}
 	if r.Grammar != nil {
-		if d.Or = schemaOf(r.Grammar); t.Required || d.Or == nil {
+		source, ok := schemaOf(r.Grammar)
+		if t.Required || !ok {
 			return api.Invalid(r.Grammar.Param, "%s: found together with tools, expected one of them, or a JSON schema with tool_choice \"auto\"", r.Grammar.Param)
 		}
+		text, err := rewritten(source)
+		if err != nil {
+			return api.GrammarError(r.Grammar, err)
+		}
+		d.Or = text
 	}
-	g, ok := format.Guide(list, d, func(text string) (int32, bool) {
+	g, ok, err := format.Guide(list, d, func(text string) (int32, bool) {
 		id, ok := m.Special[text]
 		return id, ok
 	})
+	if err != nil {
+		return toolError(r.Tools, err)
+	}
 	if !ok || !t.Required && len(g.Source) > grammar.MaxSource {
 		return nil // calls are held instead
 	}
@@ -87,16 +99,40 @@ func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []t
 	return nil
 }
 
-// schemaOf returns the JSON schema of a grammar's answers, nil for a grammar in another language.
-func schemaOf(s *grammar.Spec) json.RawMessage {
+// schemaOf returns the JSON schema of a grammar's answers. It returns false for a grammar in another language.
+func schemaOf(s *grammar.Spec) (schema string, ok bool) {
 	switch s.Kind {
 	case grammar.JSONSchema:
-		return json.RawMessage(s.Source)
+		return s.Source, true
 	case grammar.JSONObject:
-		return json.RawMessage(`{"type": "object"}`)
+		return `{"type": "object"}`, true
 	case grammar.Regex, grammar.Choice, grammar.Lark:
 	}
-	return nil
+	return "", false
+}
+
+// rewritten returns a schema as a grammar may contain it. The error is grammar.ErrSpec.
+func rewritten(source string) (json.RawMessage, error) {
+	text, err := schema.Rewrite(source, schema.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", grammar.ErrSpec, err)
+	}
+	return json.RawMessage(text), nil
+}
+
+// toolError names the field of the tool whose parameters have no grammar.
+func toolError(all []any, err error) error {
+	var e *tools.SchemaError
+	if !errors.As(err, &e) {
+		return err
+	}
+	i := slices.IndexFunc(Tools(all), func(t tools.Tool) bool { return t.Name == e.Tool })
+	param := fmt.Sprintf("tools[%d].function.parameters", max(i, 0))
+	between := ": "
+	if e.Path != "" { // the reason begins with it
+		between = "."
+	}
+	return api.Invalid(param, "%s%s%v (tool %q)", param, between, e.Err, e.Tool)
 }
 
 // allowed returns the tools with the given names, all for nil.

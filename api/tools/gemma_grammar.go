@@ -217,9 +217,11 @@ func (g *gemmaGrammar) object(s *gemmaSchema) string {
 		one := g.join(`/[a-zA-Z_][a-zA-Z0-9_]{0,63}/ ":"`, g.item(additional))
 		return fmt.Sprintf(`"{" (%s ("," %s)*)? "}"`, one, one)
 	}
-	members := make([]property, len(names))
-	for i, name := range names {
-		members[i] = property{name, schemas[name], slices.Contains(s.Required, name)}
+	var members []property
+	for _, name := range names {
+		if string(schemas[name]) != "false" { // no value suits it
+			members = append(members, property{name, schemas[name], slices.Contains(s.Required, name)})
+		}
 	}
 	return g.join(`"{"`, g.separated(members, `","`, func(m *property) string { return g.join(g.key(m.name), `":"`, g.schemaValue(m.schema)) }), `"}"`)
 }

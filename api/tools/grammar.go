@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/compute/grammar"
 )
 
 // Special returns the id of a special token of a model's vocabulary. It returns false for a text that is no
@@ -46,19 +48,28 @@ type callRule struct {
 }
 
 // Guide returns the grammar of an answer with calls of tools. It returns false where the format has none for
-// the demand: then a parser has to hold calls back.
-func (f Format) Guide(tools []Tool, d Demand, special Special) (Guide, bool) {
+// the demand: then a parser has to hold calls back. An error is a *SchemaError.
+func (f Format) Guide(tools []Tool, d Demand, special Special) (Guide, bool, error) {
 	if !f.Calls() || f.dialect.grammar == nil || len(tools) == 0 {
-		return Guide{}, false
+		return Guide{}, false, nil
 	}
 	g := newLark(special, d)
 	var r callRule
 	names := make([]string, len(tools))
 	for i := range tools {
-		r = f.dialect.grammar(g, &tools[i])
+		tool := tools[i]
+		if g.forced || tool.Strict {
+			var err error
+			if tool, err = ruled(&tool); err != nil {
+				return Guide{}, false, err
+			}
+		}
+		g.of = fmt.Sprintf("parameters of tool %q", tool.Name)
+		r = f.dialect.grammar(g, &tool)
 		names[i] = fmt.Sprintf("call_%d", i)
 		g.rule(names[i], r.body)
 	}
+	g.of = ""
 	g.rule("call", strings.Join(names, " | "))
 	begin := make([]string, len(r.begin))
 	for i, s := range r.begin {
@@ -73,20 +84,20 @@ func (f Format) Guide(tools []Tool, d Demand, special Special) (Guide, bool) {
 	forced := g.join(g.join(begin...), all)
 	switch {
 	case d.Or != nil && f.dialect.always:
-		return Guide{}, false // both begin in the same way
+		return Guide{}, false, nil // both begin in the same way
 	case d.Or != nil:
 		forced = fmt.Sprintf("((%s) | %s)", forced, g.json(d.Or, nil))
 		fallthrough
 	case d.Required:
 		g.rule("start", g.join(f.beforeCalls(g), forced))
-		return Guide{Source: g.String()}, true
+		return Guide{Source: g.String()}, true, nil
 	case r.trigger == "":
-		return Guide{}, false
+		return Guide{}, false, nil
 	case !together:
 		all = "call"
 	}
 	g.rule("start", all)
-	return Guide{Source: g.String(), After: r.trigger, Repeat: !together && !d.Single && !r.single}, true
+	return Guide{Source: g.String(), After: r.trigger, Repeat: !together && !d.Single && !r.single}, true, nil
 }
 
 // more returns the expression of the calls after the first one.
@@ -125,7 +136,8 @@ type lark struct {
 	token  Special
 	forced bool // arguments match the schema even if the tool is not strict
 	rules  []string
-	values int // rules of values so far
+	values int    // rules of values so far
+	of     string // what the schemas in hand are of, for errors; "": the answer
 }
 
 func newLark(special Special, d Demand) *lark {
@@ -216,7 +228,20 @@ func (g *lark) json(schema, root json.RawMessage) string {
 	if err != nil {
 		return g.value("%json {}")
 	}
-	return g.value("%json " + string(text))
+	rule := "%json " + string(text)
+	if g.of != "" {
+		rule += grammar.Note + g.of
+	}
+	return g.value(rule)
+}
+
+// jsonOf returns the expression of the value of one parameter.
+func (g *lark) jsonOf(m *property, t *Tool) string {
+	of := g.of
+	g.of = fmt.Sprintf("parameter %q of tool %q", m.name, t.Name)
+	value := g.json(m.schema, t.Parameters)
+	g.of = of
+	return value
 }
 
 // property is a parameter of a tool.
@@ -242,7 +267,9 @@ func (g *lark) members(t *Tool) (list []property, free bool) {
 	}
 	schemas := t.properties()
 	for _, name := range keys(schema.Properties) {
-		list = append(list, property{name, schemas[name], slices.Contains(schema.Required, name)})
+		if string(schemas[name]) != "false" { // no value suits it
+			list = append(list, property{name, schemas[name], slices.Contains(schema.Required, name)})
+		}
 	}
 	for _, name := range schema.Required {
 		if _, listed := schemas[name]; !listed {
@@ -334,7 +361,7 @@ func (g *lark) paramValue(m *property, t *Tool, after []string) string {
 		texts[i] = g.mark(s)
 	}
 	if !slices.Contains(allowed, "string") {
-		return g.join(append([]string{g.json(m.schema, t.Parameters)}, texts...)...)
+		return g.join(append([]string{g.jsonOf(m, t)}, texts...)...)
 	}
 	if choices := listed(m.schema); choices != nil {
 		for i, c := range choices {
@@ -392,7 +419,7 @@ func (g *lark) keywords(t *Tool) string {
 	return g.separated(members, `", "`, func(m *property) string {
 		value := `("True" | "False")`
 		if !slices.Equal(types(m.schema), []string{"boolean"}) {
-			value = g.json(m.schema, t.Parameters)
+			value = g.jsonOf(m, t)
 		}
 		return g.join(g.text(m.name+"="), value)
 	})

@@ -15,10 +15,12 @@ func guide(t *testing.T, format string, tool Tool, d Demand, special map[string]
 	t.Helper()
 	f, err := Lookup(format)
 	require.NoError(t, err)
-	return f.Guide([]Tool{tool}, d, func(s string) (int32, bool) {
+	g, ok, err := f.Guide([]Tool{tool}, d, func(s string) (int32, bool) {
 		id, ok := special[s]
 		return id, ok
 	})
+	require.NoError(t, err)
+	return g, ok
 }
 
 func TestTheGrammarOfACallBeginsAfterItsMarker(t *testing.T) {
@@ -27,7 +29,7 @@ func TestTheGrammarOfACallBeginsAfterItsMarker(t *testing.T) {
 	require.Equal(t, "<tool_call>", g.After)
 	require.True(t, g.Repeat)
 	require.Equal(t, `%llguidance {}
-value_1: %json {"type":"object","x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": "}}
+value_1: %json {"type":"object","x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": "}} //@ parameters of tool "f"
 call_0: "\n{\"name\": \"f\", \"arguments\": " value_1 "}\n" "</tool_call>"
 call: call_0
 start: call

@@ -143,13 +143,22 @@ func (o *object) toolFields() (name string) {
 	o.str("description", &description)
 	o.boolean("strict", &strict)
 	if p := o.child("parameters"); p != nil {
-		kind := "object"
-		if raw, ok := p.get("type"); ok && (!decodeString(raw, &kind) || kind != "object") {
+		if raw, ok := p.get("type"); ok && !slices.Contains(typesOf(raw), "object") {
 			p.expected("type", `"object"`, raw)
 		}
 		o.adopt(p)
 	}
 	return name
+}
+
+// typesOf are the types that the keyword "type" of a JSON schema lists.
+func typesOf(raw json.RawMessage) (list []string) {
+	var one string
+	if decodeString(raw, &one) {
+		return []string{one}
+	}
+	_ = json.Unmarshal(raw, &list) // of another type: none
+	return list
 }
 
 func validToolName(name string) bool {

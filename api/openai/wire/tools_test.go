@@ -280,3 +280,19 @@ func TestForcedCallsHaveAGrammar(t *testing.T) {
 	_, err = DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"tool_choice":"required","guided_regex":"a"}`), callers, arrival)
 	require.ErrorContains(t, err, "guided_regex: found together with tools")
 }
+
+// TestABadSchemaNamesItsToolAndProperty: not the grammar that is made of all tools.
+func TestABadSchemaNamesItsToolAndProperty(t *testing.T) {
+	fn := func(fields string) string { return `{"type":"function","function":{` + fields + `}}` }
+	tools := `"tools":[` + fn(`"name":"good","parameters":{"type":["object","null"]}`) + `,` +
+		fn(`"name":"bad","strict":true,"parameters":{"type":"object","properties":{"tags":{"type":"array","uniqueItems":true}}}`) + `]`
+	_, err := DecodeChat([]byte(`{`+userHi+`,`+tools+`,"tool_choice":"required"}`), callers, arrival)
+	requireRefused(t, bad{tools, "tools[1].function.parameters"}, err)
+	require.ErrorContains(t, err, `tools[1].function.parameters.properties.tags.uniqueItems: found uniqueItems, which cannot be enforced (tool "bad")`)
+	_, err = DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"contains":{"const":1}}}}}`), callers, arrival)
+	require.ErrorContains(t, err, `response_format.json_schema.schema: cannot be compiled: contains: found contains`)
+	loose := strings.ReplaceAll(tools, `"strict":true,`, "")
+	c, err := DecodeChat([]byte(`{`+userHi+`,`+loose+`,"tool_choice":"required"}`), callers, arrival)
+	require.NoError(t, err, "any tool can be forced that is not strict")
+	require.NotContains(t, c.Requests[0].Grammar.Source, "uniqueItems")
+}

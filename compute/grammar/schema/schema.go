@@ -116,10 +116,7 @@ func (w *rewriter) cannot(path, why string) {
 
 // document returns the schema with the definitions that it refers to.
 func (w *rewriter) document(out *node) *node {
-	if len(w.targets) == 0 {
-		return out
-	}
-	if out.kind != object {
+	if out.kind != object || len(w.targets) == 0 || !strings.Contains(out.String(), `"$ref"`) {
 		return out
 	}
 	definitions := &node{kind: object}

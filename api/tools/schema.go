@@ -1,0 +1,47 @@
+package tools
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/millrace/millrace/compute/grammar/schema"
+)
+
+// SchemaError is a tool whose parameters have no grammar.
+type SchemaError struct {
+	Tool string // name
+	Path string // of the fault, inside of the parameters; "" is all of them
+	Err  error
+}
+
+// Error returns the tool and the reason.
+func (e *SchemaError) Error() string { return fmt.Sprintf("tool %q: %v", e.Tool, e.Err) }
+
+// Unwrap returns the reason.
+func (e *SchemaError) Unwrap() error { return e.Err }
+
+// noParameters are those of a function that takes none.
+const noParameters = `{"type":"object","properties":{},"additionalProperties":false}`
+
+// ruled returns a tool with the parameters that a grammar follows: those of an object, whatever the schema says, in the keywords that the
+// grammar engine knows. What cannot be enforced is an error for a strict tool, and dropped for another one.
+func ruled(t *Tool) (Tool, error) {
+	out := *t
+	out.Parameters = json.RawMessage(noParameters)
+	if len(t.Parameters) == 0 || string(t.Parameters) == "null" {
+		return out, nil
+	}
+	text, err := schema.Rewrite(string(t.Parameters), schema.Options{Object: true, Loose: !t.Strict})
+	if err != nil {
+		e := &SchemaError{Tool: t.Name, Err: err}
+		if at, ok := err.(*schema.Error); ok { //nolint:errorlint // Rewrite returns no other
+			e.Path = at.Path
+		}
+		return out, e
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &fields) != nil || len(fields) != 2 || string(fields["properties"]) != "{}" { // else the schema lists no property, so there is none
+		out.Parameters = json.RawMessage(text)
+	}
+	return out, nil
+}
