@@ -156,8 +156,7 @@ func logprobs(c *call.Call, ch *call.Choice) json.RawMessage {
 	if c.Echo {
 		tokens = slices.Concat(ch.Prompt, tokens)
 	}
-	raw, _ := appendCompletionLogprobs(nil, tokens, 0)
-	return raw
+	return appendCompletionLogprobs(nil, tokens, new(position))
 }
 
 // promptLogprobs returns the log probabilities of a prompt in vLLM's form; nil if the call wants none, or only those of an echo.

@@ -106,10 +106,44 @@ func appendChatToken(dst []byte, t api.TokenLogprob) []byte {
 	return appendInts(append(dst, `,"bytes":`...), t.Bytes)
 }
 
-// appendCompletionLogprobs appends the logprobs of a plain completion's choice.
-// offset is the position of the first token in the choice's text, in characters. The function returns
-// the position after the last token.
-func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, offset int) ([]byte, int) {
+// position is a place in a text: after a number of characters, and after the first bytes of the next one, part[:n].
+type position struct {
+	chars int
+	part  [utf8.UTFMax]byte
+	n     int
+}
+
+// of returns the number of characters before a token. A character that the token does not continue is broken: it is one U+FFFD.
+func (p *position) of(t *api.TokenLogprob) int {
+	if p.n > 0 && len(t.Bytes) > 0 && utf8.RuneStart(t.Bytes[0]) {
+		p.chars, p.n = p.chars+1, 0
+	}
+	return p.chars
+}
+
+// pass moves the position behind a token.
+func (p *position) pass(t *api.TokenLogprob) {
+	if p.n == 0 && utf8.Valid(t.Bytes) {
+		p.chars += utf8.RuneCountInString(t.Text)
+		return
+	}
+	for _, b := range t.Bytes {
+		p.part[p.n] = b
+		p.n++
+		for p.n > 0 && utf8.FullRune(p.part[:p.n]) { // as the text is made: a broken character is one U+FFFD, and what broke it begins another
+			r, size := utf8.DecodeRune(p.part[:p.n])
+			if r == utf8.RuneError && size == 1 && p.n > 1 {
+				size = p.n - 1
+			}
+			p.chars++
+			p.n = copy(p.part[:], p.part[size:p.n])
+		}
+	}
+}
+
+// appendCompletionLogprobs appends the logprobs of a plain completion's choice. at is the position of the first token in the choice's
+// text. The function moves it behind the last one. The offset of a token that is a part of a character is that of the character.
+func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, at *position) []byte {
 	each := func(name string, one func([]byte, api.TokenLogprob) []byte) {
 		dst = append(dst, name...)
 		for i, t := range tokens {
@@ -124,11 +158,11 @@ func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, offset int)
 	each(`,"token_logprobs":[`, appendOptionalLogprob)
 	each(`,"top_logprobs":[`, appendTop)
 	each(`,"text_offset":[`, func(dst []byte, t api.TokenLogprob) []byte {
-		dst = strconv.AppendInt(dst, int64(offset), 10)
-		offset += utf8.RuneCountInString(t.Text)
+		dst = strconv.AppendInt(dst, int64(at.of(&t)), 10)
+		at.pass(&t)
 		return dst
 	})
-	return append(dst, '}'), offset
+	return append(dst, '}')
 }
 
 // appendPromptToken appends a token of a prompt and the likeliest ones in its place, by their ids. The first one has none: null.

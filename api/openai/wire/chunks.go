@@ -19,7 +19,7 @@ type Chunks struct {
 	common  int             // bytes of each head before its fingerprint
 	heads   [][]byte        // by choice: the start of a chunk, up to `"choices":[`; one slice for all of a request
 	tail    []byte          // from the `]` of the choices
-	offsets []int           // by choice: position of the next token in the text, for the logprobs of completions
+	offsets []position      // by choice: position of the next token in the text, for the logprobs of completions
 	buf     []byte
 	starts  []int
 	out     [][]byte
@@ -41,7 +41,7 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]int, c.Choices()), proof: proof.NewRecorder(c)}
+	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]position, c.Choices()), proof: proof.NewRecorder(c)}
 	for first := 0; first < c.Choices(); first += c.N {
 		chunks.heads[first] = slices.Clone(head)
 		chunks.setFingerprint(first, fingerprint)
@@ -193,7 +193,7 @@ func (c *Chunks) closeText(ev *api.Event, details bool) {
 	case c.call.Kind == call.Chat:
 		c.buf = appendChatLogprobs(c.buf, ev.Logprobs)
 	default:
-		c.buf, c.offsets[ev.Choice] = appendCompletionLogprobs(c.buf, ev.Logprobs, c.offsets[ev.Choice])
+		c.buf = appendCompletionLogprobs(c.buf, ev.Logprobs, &c.offsets[ev.Choice])
 	}
 	c.add(`,"finish_reason":null`)
 	if c.call.TokenIDs && details {

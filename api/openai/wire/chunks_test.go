@@ -42,8 +42,9 @@ func TestLogprobsThatJSONCannotHold(t *testing.T) {
 		{Text: "\ufffd", Bytes: []byte{0xe2, 0x80}, Logprob: inf, Top: []api.TokenLogprob{
 			{Text: "\ufffd", Bytes: []byte{0xe2, 0x80}, Logprob: -1e-7}, {Text: "\ufffd", Bytes: []byte{0xff}, Logprob: inf}}},
 	}
-	raw, offset := appendCompletionLogprobs(nil, tokens, 40)
-	require.Equal(t, 42, offset)
+	at := position{chars: 40}
+	raw := appendCompletionLogprobs(nil, tokens, &at)
+	require.Equal(t, position{chars: 41, part: [4]byte{0xe2, 0x80}, n: 2}, at)
 	require.JSONEq(t, `{"tokens":["a","bytes:\\xe2\\x80"],"token_logprobs":[null,-9999],
 		"top_logprobs":[null,{"bytes:\\xe2\\x80":-1e-7,"bytes:\\xff":-9999}],"text_offset":[40,41]}`, string(raw))
 	require.JSONEq(t, `{"content":[{"token":"a","logprob":-9999,"bytes":[97],"top_logprobs":[]},

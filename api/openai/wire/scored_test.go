@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -120,4 +121,40 @@ func TestABudgetOfReasoningIsForModelsWithAnEnd(t *testing.T) {
 	c, err = decode(api.Model{ID: "t"})
 	require.NoError(t, err, "a model without reasoning has no more of it")
 	require.Nil(t, c.Requests[0].Sampling.Thinking)
+}
+
+func TestOffsetsCountTheCharactersOfTheText(t *testing.T) {
+	for name, c := range map[string]struct {
+		tokens []string // bytes
+		want   string
+	}{
+		"whole":     {[]string{"a", " b", "世", " c"}, "[0,1,3,4]"},
+		"parts":     {[]string{"\xe4\xb8", "\x96", "\xe7", "\x95", "\x8c", " hello"}, "[0,0,1,1,1,2]"},
+		"over":      {[]string{"a\xf0\x9f", "\x91", "\xa9 b", "c"}, "[0,1,1,4]"},
+		"broken":    {[]string{"\xff", "a", "\xe4", "b", "c"}, "[0,1,2,3,4]"},
+		"two":       {[]string{"\xe4", "\xe4\xb8\x96", "c"}, "[0,1,2]"},
+		"special":   {[]string{"<s>", "a"}, "[0,0]"},
+		"half only": {[]string{"\xe4\xb8"}, "[0]"},
+	} {
+		var tokens []api.TokenLogprob
+		for _, text := range c.tokens {
+			one := api.TokenLogprob{Bytes: []byte(text), Text: strings.ToValidUTF8(text, "\ufffd")}
+			if text == "<s>" {
+				one.Text = ""
+			}
+			tokens = append(tokens, one)
+		}
+		var whole struct {
+			Offsets json.RawMessage `json:"text_offset"`
+		}
+		require.NoError(t, json.Unmarshal(appendCompletionLogprobs(nil, tokens, new(position)), &whole))
+		require.Equal(t, c.want, string(whole.Offsets), name)
+		var at position
+		streamed := []string{}
+		for i := range tokens {
+			require.NoError(t, json.Unmarshal(appendCompletionLogprobs(nil, tokens[i:i+1], &at), &whole))
+			streamed = append(streamed, strings.Trim(string(whole.Offsets), "[]"))
+		}
+		require.Equal(t, c.want, "["+strings.Join(streamed, ",")+"]", name)
+	}
 }
