@@ -169,7 +169,7 @@ func (m *pump) run(ctx context.Context) {
 		if ev.Restart {
 			m.echo = m.text
 		} else if api.Failure(ev) == nil {
-			m.sendEchoes(ctx)
+			m.sendEchoes(ctx, ev.Pin)
 		}
 		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && api.Failure(ev) == nil {
 			m.skip[ev.Choice]--
@@ -188,11 +188,11 @@ func (m *pump) close() {
 	}
 }
 
-// sendEchoes sends the echo of each choice without events. Later calls do nothing.
-func (m *pump) sendEchoes(ctx context.Context) {
+// sendEchoes sends the echo of each choice without events, with the pin of the event that follows. Later calls do nothing.
+func (m *pump) sendEchoes(ctx context.Context, pin *api.Pin) {
 	for i := 0; m.echo != "" && i < len(m.progress); i++ {
 		if m.progress[i].Events == 0 {
-			m.send(ctx, api.Event{Choice: m.firstChoice + i, Text: m.echo})
+			m.send(ctx, api.Event{Choice: m.firstChoice + i, Text: m.echo, Pin: pin})
 		}
 	}
 	m.echo = ""

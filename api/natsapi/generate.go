@@ -85,14 +85,19 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 	r.single(body)
 }
 
-// stream sends each chunk as a message. It sends the opening at once, so the client has the cancel
-// subject while its request waits.
+// stream sends each chunk as a message. It sends one at once, so the client has the cancel subject while its request waits: a ping for
+// chunks of OpenAI's form, which all have the fingerprint of the worker.
 func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
 	format := codec.Of(c.Kind)
 	r.encodeError = format.ErrorInStream
 	chunks := format.Stream(c, s.opts.Fingerprint)
-	for _, chunk := range chunks.Open() {
-		r.chunk(chunk, "")
+	open := sync.OnceFunc(func() {
+		for _, chunk := range chunks.Open() {
+			r.chunk(chunk, "")
+		}
+	})
+	if format.Frames != call.Events {
+		open()
 	}
 	if !r.opened {
 		r.ping()
@@ -128,6 +133,8 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 			if ev.Pin != nil {
 				r.kv = cmp.Or(ev.Pin.KV(), r.kv)
 			}
+			chunks.Observe(ev)
+			open()
 			r.chunks(chunks.Encode(ev), end.reason(ev.Done))
 			if ev.Done {
 				return

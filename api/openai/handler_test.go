@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -295,10 +297,6 @@ func TestASilentStreamIsPinged(t *testing.T) {
 	srv := serve(t, e, openai.Options{PingAfter: 5 * time.Millisecond, CutOff: func() bool { return checks.Add(1) < 5 }})
 	resp := post(t, srv, "/v1/chat/completions", hello+`,"stream":true}`)
 	r := bufio.NewReader(resp.Body)
-	role, err := r.ReadString('\n')
-	require.NoError(t, err)
-	require.Contains(t, role, `"role":"assistant"`)
-	_, _ = r.ReadString('\n')
 	ping, err := r.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, ": ping\n", ping)
@@ -306,9 +304,27 @@ func TestASilentStreamIsPinged(t *testing.T) {
 	close(pinged)
 	rest, err := io.ReadAll(r)
 	require.NoError(t, err)
-	require.Regexp(t, "^(: ping\n)*id: 1\n", string(rest), "an empty line after a comment would be an event without data")
+	require.Regexp(t, "^(: ping\n)*data: [^\n]*\"role\":\"assistant\"[^\n]*\n\n(: ping\n)*id: 1\n", string(rest), "an empty line after a comment would be an event without data")
 	require.Contains(t, string(rest), `"content":"late"`)
 	require.True(t, strings.HasSuffix(string(rest), "data: [DONE]\n\n"))
+}
+
+// TestAStreamHasOneFingerprint, though its first chunks need nothing of the worker.
+func TestAStreamHasOneFingerprint(t *testing.T) {
+	for path, body := range map[string]string{"/v1/chat/completions": hello, "/v1/completions": `{"prompt":"hi","echo":true`} {
+		late := make(chan struct{})
+		srv := serve(t, apitest.New(func(_ *api.Request, s *apitest.Stream) {
+			<-late
+			s.Send(api.Event{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: "0123456789abcdef0123"}})
+			s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+		}), openai.Options{PingAfter: 5 * time.Millisecond})
+		resp := post(t, srv, path, body+`,"stream":true,"stream_options":{"include_usage":true}}`)
+		close(late) // the header has come with a ping
+		text := read(t, resp)
+		found := regexp.MustCompile(`"system_fingerprint":"[^"]*"`).FindAllString(text, -1)
+		require.GreaterOrEqual(t, len(found), 4, text)
+		require.Equal(t, []string{`"system_fingerprint":"fp_0123456789abcdef"`}, slices.Compact(found))
+	}
 }
 
 func TestAReaderThatStallsIsDroppedAndBlocksNobody(t *testing.T) {

@@ -59,8 +59,8 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := s.sse(ctx, w, c)
 	out.after = after
-	out.open()
-	if err := out.flush(); err != nil {
+	out.begin()
+	if err := out.rc.Flush(); err != nil {
 		return err
 	}
 	return s.stream(ctx, out, answer.Events(ctx))

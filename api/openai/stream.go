@@ -34,7 +34,7 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 			if s.opts.CutOff() {
 				continue // its client misses the ping and tries another gateway
 			}
-			out.open()
+			out.begin()
 			out.ping()
 			if err := out.flush(); err != nil {
 				return err
@@ -64,7 +64,8 @@ type sse struct {
 	chunks call.Encoder
 	after  uint64 // Seq of the last event that the client has
 	from   int    // number of the first chunk that the client wants, of a format that numbers them
-	opened bool
+	begun  bool   // the header is written
+	opened bool   // and the chunks before the first event
 	buf    []byte // not yet flushed
 	start  func() trace.Span
 	span   trace.Span // from the first byte to the last
@@ -99,13 +100,13 @@ func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, 
 // has been written, an error gets its own status. A later one ends the stream without [DONE].
 func (o *sse) event(ev api.Event) (done bool, err error) {
 	if failed := api.Failure(ev); failed != nil {
-		if o.opened {
+		if o.begun {
 			o.add(0, o.format.ErrorInStream(failed))
 		}
 		return true, failed
 	}
 	o.chunks.Observe(ev)
-	if ev.Pin != nil && !o.opened {
+	if ev.Pin != nil && !o.begun {
 		setKV(o.w, *ev.Pin)
 	}
 	o.open()
@@ -125,12 +126,19 @@ func (o *sse) event(ev api.Event) (done bool, err error) {
 	return ev.Done, nil
 }
 
-// open adds the header and the chunks before the first event. Later calls do nothing.
-func (o *sse) open() {
-	if o.opened {
+// begin writes the header of a stream that has no event yet. Chunks of OpenAI's form wait for one: all of them have the fingerprint of the
+// worker, which is not known before. Later calls do nothing.
+func (o *sse) begin() {
+	if o.header(); o.format.Frames != call.Events {
+		o.open()
+	}
+}
+
+func (o *sse) header() {
+	if o.begun {
 		return
 	}
-	o.opened = true
+	o.begun = true
 	o.span = o.start()
 	h := o.w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -140,6 +148,14 @@ func (o *sse) open() {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // otherwise nginx buffers the whole answer
 	o.w.WriteHeader(http.StatusOK)
+}
+
+// open adds the header and the chunks before the first event. Later calls do nothing.
+func (o *sse) open() {
+	if o.header(); o.opened {
+		return
+	}
+	o.opened = true
 	if o.call.Kind != call.Completion && o.after == 0 { // a completion's text shows that it has begun
 		for _, chunk := range o.chunks.Open() {
 			if !o.hasChunk(chunk) {
