@@ -37,7 +37,7 @@ type model struct {
 	sampling   sample.Params
 	embedding  cluster.Embedding
 	described  cluster.Description // by the oldest worker
-	infill     []string // as judge, as is the next
+	infill     []string            // as judge, as is the next
 	think      []int32
 	judge      []int32          // from the tokenizers, as is format
 	format     string           // of reasoning and tool calls, from the tokenizers, as is special
@@ -189,7 +189,7 @@ func (s *models) list() []api.Model {
 		e := m.embedding
 		list = append(list, api.Model{
 			ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special, Judge: m.judge, Infill: m.infill, Think: m.think,
-			Embedding: api.Embedding{Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem},
+			Embedding:   api.Embedding{Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem},
 			Description: api.Description(m.described),
 		})
 	}

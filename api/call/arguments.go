@@ -33,7 +33,7 @@ func Arguments(text string) json.RawMessage {
 	default:
 		value = quote(text)
 	}
-	return append(append(append([]byte(`{"`+argument+`":`), value...)), '}')
+	return append(append([]byte(`{"`+argument+`":`), value...), '}')
 }
 
 // TextArguments returns the arguments of a call that has one text in place of an object.

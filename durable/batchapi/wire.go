@@ -1,6 +1,7 @@
 package batchapi
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/millrace/millrace/api"
