@@ -52,7 +52,7 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 		Sampling: samplepb.FromParams(&r.Sampling), Beams: samplepb.FromBeams(r.Beams),
 		Priority: int32(r.Priority), CacheSalt: r.CacheSalt, Grammar: grammarpb.FromSpec(r.Grammar),
 		KeepTokens: r.KeepTokens, ReasoningEnd: r.ReasoningEnd,
-		ClipMaxTokens: r.ClipMaxTokens,
+		ClipMaxTokens: r.ClipMaxTokens, Truncate: r.Truncate,
 	}
 	for _, text := range r.Stop {
 		w.Stop = append(w.Stop, []byte(text))
@@ -106,7 +106,7 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(), Grammar: w.GetGrammar().ToSpec(),
 		KeepTokens: w.GetKeepTokens(), ReasoningEnd: w.GetReasoningEnd(),
-		ClipMaxTokens: w.GetClipMaxTokens(),
+		ClipMaxTokens: w.GetClipMaxTokens(), Truncate: w.GetTruncate(),
 	}
 	for _, text := range w.GetStop() {
 		r.Stop = append(r.Stop, string(text))

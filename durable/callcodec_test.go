@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/responses"
 )
@@ -37,6 +38,7 @@ var bodies = []struct {
 	{call.Completion, `{"prompt":"one","guided_json":{"const":"é"}}`},
 	{call.Responses, `{"input":"a","metadata":{"k":"v"}}`},
 	{call.Messages, `{"messages":[{"role":"user","content":"a"}],"max_tokens":5}`},
+	{call.OllamaChat, `{"messages":[{"role":"user","content":"a"}]}`},
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},
 }
 
@@ -45,7 +47,7 @@ func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64, Form
 func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
 	t.Helper()
 	if decode := map[call.Kind]func([]byte, []api.Model, time.Time) (*call.Call, error){
-		call.Responses: responses.Decode, call.Messages: anthropic.Decode,
+		call.Responses: responses.Decode, call.Messages: anthropic.Decode, call.OllamaChat: ollama.DecodeChat,
 	}[kind]; decode != nil {
 		c, err := decode([]byte(body), models(), time.Unix(5, 7))
 		require.NoError(t, err, body)
@@ -75,7 +77,7 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	for _, v := range []any{call.Call{}, api.Request{}} {
 		for field := range reflect.TypeOf(v).Fields() {
 			switch name := field.Name; name {
-			case "Window", "Vectors", "Pool", "Truncate", "PromptLogprobs": // of calls that cannot be resumed
+			case "Window", "Vectors", "Pool", "PromptLogprobs": // of calls that cannot be resumed
 				require.False(t, used[name], name)
 			case "Named", "Resume", "Ignored", "Takeover", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
 				require.False(t, used[name], name)

@@ -36,7 +36,9 @@ type request struct {
 	resumes  int  // since the last new token
 	migrated bool // another worker or process had it before
 	started  bool
-	cached   int // least tokens of the prompt that a worker had when a choice began; -1 before the first token of any
+	short    *shortening // nil: the chat is whole
+	dropped  int         // messages that left the chat
+	cached   int         // least tokens of the prompt that a worker had when a choice began; -1 before the first token of any
 	done     bool
 }
 
@@ -113,7 +115,7 @@ func (r *request) tokenized(p prompt) error {
 	if err := checkVocab(r.api, ids, r.limits.vocab); err != nil {
 		return err
 	}
-	if longest := r.limits.longest() - 1; r.api.Truncate && len(ids) > longest {
+	if longest := r.limits.longest() - 1; r.api.Truncate && r.api.Messages == nil && len(ids) > longest {
 		ids = ids[:longest]
 	}
 	limit, err := r.tokenLimit(len(ids))

@@ -45,6 +45,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		if t.Index == 0 {
 			r.found(int(t.Cached))
 			e.Reasons = r.thought == tools.Opened
+			e.Extra = r.dropping(e.Extra)
 		}
 	}
 	e.Pin = r.bond.tell()
@@ -56,6 +57,18 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		r.done, e.Done, e.Usage = true, true, r.usage()
 	}
 	return e, taken
+}
+
+// dropping adds to what the first event of a choice has that messages left the chat.
+func (r *request) dropping(had *api.Extra) *api.Extra {
+	if r.dropped == 0 {
+		return had
+	}
+	x := api.Extra{Dropped: r.dropped}
+	if had != nil {
+		x.Prompt, x.Vector = had.Prompt, had.Vector
+	}
+	return &x
 }
 
 // fail ends the request at once with err.

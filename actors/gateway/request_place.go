@@ -77,6 +77,11 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		return
 	}
 	a.watch.waitNoMore(ctx.Self())
+	if a.state.shorten(len(m.Tokens), m.Err) {
+		a.tried = tried{}
+		a.tokenize(ctx)
+		return
+	}
 	err := m.Err
 	if err == nil && r.Grammar != nil && !m.Checked {
 		err = api.Unavailable(fmt.Errorf("%s: the tokenizer is of a version without grammars", r.Grammar.Param))

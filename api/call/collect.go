@@ -16,6 +16,7 @@ type Result struct {
 	Usage   api.Usage
 	First   time.Time // when the first token arrived; zero: there is none
 	Ended   int64     // api.Event.Ended of the last event
+	Dropped int       // messages that left a chat, see api.Extra
 	// Reasoning is the number of tokens of reasoning, with Reasons set. Usage has them, too.
 	Reasoning int
 	Reasons   bool // the answer may have reasoning
@@ -113,6 +114,7 @@ func (r *collector) add(ev api.Event) {
 		if x.Prompt != nil {
 			ch.Prompt = x.Prompt
 		}
+		r.result.Dropped = max(r.result.Dropped, x.Dropped)
 	}
 	if finish != api.FinishNone {
 		ch.Finish, ch.Stop = finish, ev.Stop

@@ -66,8 +66,10 @@ func decode(body []byte, models []api.Model, arrival time.Time, kind call.Kind) 
 		return nil, renamed(err)
 	}
 	c.Kind = kind
+	one := c.Requests[0]
+	one.ClipMaxTokens = true
+	one.Truncate = !plain && (r.Truncate == nil || *r.Truncate)
 	if load {
-		one := c.Requests[0]
 		one.Pool, one.MaxTokens, one.Grammar, one.TopLogprobs = &api.Pool{Pooling: api.PoolNone}, 1, nil, -1
 		c.Resume = call.ResumeNo
 	}
@@ -99,6 +101,7 @@ type request struct {
 	Logprobs  bool            `json:"logprobs"`
 	Top       wire.Integer    `json:"top_logprobs"` // with Logprobs
 	Context   json.RawMessage `json:"context"`
+	Truncate  *bool           `json:"truncate"` // of a conversation above the context; true by default
 	Options   options         `json:"options"`
 	CacheSalt string          `json:"cache_salt"` // an extension of this server
 }

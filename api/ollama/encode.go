@@ -27,6 +27,7 @@ type Part struct {
 	PromptEvalDuration int64   `json:"prompt_eval_duration,omitempty"`
 	EvalCount          int     `json:"eval_count,omitempty"`
 	EvalDuration       int64   `json:"eval_duration,omitempty"`
+	TruncatedMessages  int     `json:"truncated_messages,omitempty" doc:"How many messages left a conversation that did not fit into the context, the oldest ones"`
 
 	Logprobs []Logprob `json:"logprobs,omitempty" doc:"With logprobs: the tokens of the part"`
 }
@@ -66,6 +67,7 @@ type encoder struct {
 	parser *call.Parser
 	now    func() time.Time
 	first  time.Time // of the first token; zero: none came
+	drops  int       // messages that left the chat
 	made   TurnCall  // the tool call in hand
 	args   bytes.Buffer
 	scored []Logprob // tokens without a line so far
@@ -88,6 +90,9 @@ func (*encoder) Open() [][]byte { return nil }
 func (e *encoder) Encode(ev api.Event) [][]byte {
 	if e.first.IsZero() && len(ev.Tokens) > 0 {
 		e.first = e.now()
+	}
+	if ev.Extra != nil {
+		e.drops = max(e.drops, ev.Extra.Dropped)
 	}
 	deltas, _ := e.parser.Deltas(&ev)
 	e.scored = append(e.scored, logprobs(ev.Logprobs)...)
@@ -144,6 +149,7 @@ func (e *encoder) end(p *Part, f api.Finish, u *api.Usage) {
 		p.DoneReason = "length"
 	}
 	now, loaded := e.now(), int64(0)
+	p.TruncatedMessages = e.drops
 	p.TotalDuration, p.LoadDuration = now.Sub(e.call.Created).Nanoseconds(), &loaded
 	if e.call.Requests[0].Pool != nil {
 		p.DoneReason = "load"
@@ -182,7 +188,7 @@ func (e *encoder) line(p Part) []byte {
 func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	e := newEncoder(c)
 	ch := &r.Choices[0]
-	e.first, e.scored = r.First, logprobs(ch.Logprobs)
+	e.first, e.scored, e.drops = r.First, logprobs(ch.Logprobs), r.Dropped
 	m := Turn{Content: ch.Text, Thinking: ch.Reasoning}
 	for i, made := range ch.Calls {
 		if json.Valid([]byte(made.Arguments)) { // else the call was cut

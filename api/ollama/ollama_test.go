@@ -278,3 +278,40 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestACallIsCutToTheContextUnlessItSaysOtherwise: what is too long leaves, and num_predict is a maximum.
+func TestACallIsCutToTheContextUnlessItSaysOtherwise(t *testing.T) {
+	for _, c := range []struct {
+		decode   decoder
+		body     string
+		truncate bool
+	}{
+		{DecodeChat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"options":{"num_predict":100000}}`, true},
+		{DecodeChat, `{"model":"m","truncate":true,"messages":[{"role":"user","content":"hi"}]}`, true},
+		{DecodeChat, `{"model":"m","truncate":null,"messages":[{"role":"user","content":"hi"}]}`, true},
+		{DecodeChat, `{"model":"m","truncate":false,"messages":[{"role":"user","content":"hi"}]}`, false},
+		{DecodeGenerate, `{"model":"m","prompt":"hi"}`, true}, {DecodeGenerate, `{"model":"m","prompt":"hi","truncate":false}`, false},
+		{DecodeGenerate, `{"model":"m","prompt":"hi","raw":true}`, false}, // its beginning would stay, and the answer continues its end
+	} {
+		r := decoded(t, c.decode, c.body).Requests[0]
+		require.Equal(t, c.truncate, r.Truncate, c.body)
+		require.True(t, r.ClipMaxTokens, c.body)
+	}
+	_, err := DecodeChat([]byte(`{"model":"m","truncate":"no","messages":[]}`), models, time.Unix(5, 0))
+	require.EqualError(t, err, "truncate: found a string, expected true or false")
+}
+
+func TestAnAnswerSaysHowManyMessagesLeft(t *testing.T) {
+	c := decoded(t, DecodeChat, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`)
+	e := NewStream(c, "")
+	first := e.Encode(api.Event{Text: "a", Tokens: []int32{1}, Extra: &api.Extra{Dropped: 3}})
+	require.NotContains(t, string(first[0]), "truncated")
+	last := e.Encode(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+	require.Contains(t, string(last[len(last)-1]), `"truncated_messages":3`)
+	body, err := Encode(c, &call.Result{Choices: []call.Choice{{Text: "a"}}, Dropped: 2}, "")
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"truncated_messages":2`)
+	body, err = Encode(c, &call.Result{Choices: []call.Choice{{Text: "a"}}}, "")
+	require.NoError(t, err)
+	require.NotContains(t, string(body), "truncated_messages")
+}

@@ -267,6 +267,7 @@ type Request struct {
 	ClockNs            int64                  `protobuf:"varint,25,opt,name=clock_ns,json=clockNs,proto3" json:"clock_ns,omitempty"` // Unix time; 0: that of the call's creation
 	Equal              *Equal                 `protobuf:"bytes,26,opt,name=equal,proto3" json:"equal,omitempty"`                     // absent: any workers
 	ClipMaxTokens      bool                   `protobuf:"varint,27,opt,name=clip_max_tokens,json=clipMaxTokens,proto3" json:"clip_max_tokens,omitempty"`
+	Truncate           bool                   `protobuf:"varint,28,opt,name=truncate,proto3" json:"truncate,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -490,6 +491,13 @@ func (x *Request) GetClipMaxTokens() bool {
 	return false
 }
 
+func (x *Request) GetTruncate() bool {
+	if x != nil {
+		return x.Truncate
+	}
+	return false
+}
+
 // Equal is the api.Pin of an api.Request's Equal.
 type Equal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -568,7 +576,7 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x05calls\x18\x02 \x01(\bR\x05calls\x12\x18\n" +
 	"\aallowed\x18\x03 \x03(\tR\aallowed\x12\x16\n" +
 	"\x06single\x18\x04 \x01(\bR\x06single\x12\x12\n" +
-	"\x04held\x18\x05 \x01(\bR\x04held\"\xb2\a\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"\xce\a\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -603,7 +611,8 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x0fawait_reasoning\x18\x18 \x01(\bR\x0eawaitReasoning\x12\x19\n" +
 	"\bclock_ns\x18\x19 \x01(\x03R\aclockNs\x12-\n" +
 	"\x05equal\x18\x1a \x01(\v2\x17.millrace.durable.EqualR\x05equal\x12&\n" +
-	"\x0fclip_max_tokens\x18\x1b \x01(\bR\rclipMaxTokens\"7\n" +
+	"\x0fclip_max_tokens\x18\x1b \x01(\bR\rclipMaxTokens\x12\x1a\n" +
+	"\btruncate\x18\x1c \x01(\bR\btruncate\"7\n" +
 	"\x05Equal\x12\x1a\n" +
 	"\bnumerics\x18\x01 \x01(\tR\bnumerics\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04textB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
