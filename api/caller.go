@@ -15,6 +15,12 @@ type Caller interface {
 	Allows(model string) bool
 }
 
+// Charged is a Caller whose key has limits for what is no request to the engine.
+type Charged interface {
+	// Charge counts a request. An error is an *Error if the key is above its limits.
+	Charge() error
+}
+
 // Keys finds the caller of a request.
 type Keys interface {
 	// Authenticate returns the holder of the key in an Authorization header. An error is an

@@ -80,6 +80,9 @@ func (r *Keyring) Reload(now time.Time) (changed bool, err error) {
 	return true, nil
 }
 
+// Charge implements api.Charged.
+func (k *Key) Charge() error { return k.limiter.once(time.Now()) }
+
 // Len is the number of keys.
 func (r *Keyring) Len() int {
 	r.mu.RLock()

@@ -117,6 +117,15 @@ func (l *limiter) enter(now time.Time, tokens int) error {
 	return nil
 }
 
+// once takes a request that has ended already.
+func (l *limiter) once(now time.Time) error {
+	err := l.enter(now, 0)
+	if err == nil {
+		l.leave(now, 0, 0)
+	}
+	return err
+}
+
 // leave ends a request that entered with reserved tokens and cost used ones.
 func (l *limiter) leave(now time.Time, reserved, used int) {
 	l.mu.Lock()

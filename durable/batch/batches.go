@@ -65,6 +65,10 @@ type Batches struct {
 	changed    chan struct{} // has a value if a batch has changed
 	maxLine    int           // bytes of a line
 	maxMessage int           // bytes of a result
+	queue      int           // bytes of the queue of lines
+	checks     *turns        // of files that are checked
+	fills      *turns        // of files whose lines go into the queue
+	ends       *turns        // of files whose batches end
 	stop       context.CancelFunc
 	tasks      sync.WaitGroup
 
@@ -83,9 +87,19 @@ func Open(ctx context.Context, nc *nats.Conn, opts Options) (*Batches, error) {
 	}
 	const headers = 4 << 10 // of a message
 	b := &Batches{opts: opts, node: nuid.Next(), storage: s, catalog: newCatalog(), changed: make(chan struct{}, 1), keeping: map[string]bool{},
-		maxLine: int(nc.MaxPayload()) - headers, maxMessage: int(nc.MaxPayload()) - headers}
+		maxLine: int(nc.MaxPayload()) - headers, maxMessage: int(nc.MaxPayload()) - headers,
+		queue: queueBytes(opts.Work), checks: newTurns(), fills: newTurns(), ends: newTurns()}
 	b.start()
 	return b, nil
+}
+
+// queueBytes returns the size of the queue of lines.
+func queueBytes(work jetstream.Stream) int {
+	const unlimited = 64 << 20 // of a stream without a limit
+	if n := work.CachedInfo().Config.MaxBytes; n > 0 {
+		return int(n)
+	}
+	return unlimited
 }
 
 func (b *Batches) start() {
@@ -93,7 +107,7 @@ func (b *Batches) start() {
 	b.stop = stop
 	b.tasks.Go(func() { b.watch(ctx) })
 	b.tasks.Go(func() { b.keep(ctx) })
-	w := &worker{b: b}
+	w := &worker{b: b, waiting: map[string]int{}}
 	b.tasks.Go(func() { w.run(ctx) })
 }
 
@@ -241,6 +255,11 @@ func (b *Batches) Create(ctx context.Context, q Request) (*Record, error) {
 	if active >= maxActive {
 		return nil, &api.Error{Code: api.CodeOverloaded, Reason: "batches_full", RetryAfter: time.Minute,
 			Message: fmt.Sprintf("found %d batches that have not ended, expected fewer than %d: wait for one, or cancel one", active, maxActive)}
+	}
+	if c, ok := api.CallerFrom(ctx).(api.Charged); ok { // its file will be checked
+		if err := c.Charge(); err != nil {
+			return nil, err
+		}
 	}
 	r := New("batch_"+strings.ReplaceAll(uuid.NewString(), "-", ""), tenant, keyID, q.Endpoint, q.Input, q.Window, q.Metadata, time.Now())
 	if err := b.storage.create(ctx, r); err != nil {

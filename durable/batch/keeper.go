@@ -120,12 +120,17 @@ func (k *keeper) validate(ctx context.Context) error {
 	var faults []Fault
 	tenant, input, endpoint := k.r.Tenant, k.r.Input, k.r.Endpoint
 	err := k.while(ctx, func(ctx context.Context) error {
+		leave, err := k.b.checks.enter(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		_, file, err := k.b.opts.Files.Get(ctx, tenant, input)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
-		n, faults, err = checkFile(file, endpoint, k.b.maxLine)
+		n, faults, err = checkFile(&paced{ctx: ctx, r: file}, endpoint, k.b.maxLine)
 		return err
 	})
 	var refused *api.Error
@@ -192,28 +197,47 @@ func (k *keeper) progress(ctx context.Context) error {
 			}
 		})
 	})
-	filled, stalled := make(chan error, 1), time.Now()
-	fill := func() { filled <- k.fill(ctx, record) }
-	tasks.Go(fill)
-	filling, left := true, k.b.catalog.left(record.ID, InProgress)
+	type filling struct {
+		next int
+		err  error
+	}
+	w, filled, stalled := newWindow(record.Counts.Total), make(chan filling, 1), time.Now()
+	next, fills := 0, false
+	fill := func() {
+		limit := k.b.limit(record)
+		if fills || next == record.Counts.Total || limit == 0 || !w.low(limit) {
+			return
+		}
+		fills = true
+		from := next
+		tasks.Go(func() {
+			n, err := k.fill(ctx, record, w, from, limit)
+			filled <- filling{n, err}
+		})
+	}
+	fill()
+	left := k.b.catalog.left(record.ID, InProgress)
 	tick := time.NewTicker(k.beatEvery())
 	defer tick.Stop()
 	for !t.whole() {
 		select {
 		case one := <-results:
 			t.add(one.line, one.ok)
+			w.finish(one.line)
 			stalled = time.Now()
+			fill()
 			continue
 		case err := <-ended:
 			if err == nil {
 				err = io.ErrUnexpectedEOF
 			}
 			return fmt.Errorf("results: %w", err)
-		case err := <-filled:
-			if filling = false; err != nil {
-				return fmt.Errorf("queue: %w", err)
+		case f := <-filled:
+			if fills, next = false, f.next; f.err != nil {
+				return fmt.Errorf("queue: %w", f.err)
 			}
 			stalled = time.Now()
+			fill()
 			continue
 		case <-ctx.Done():
 			return ctx.Err()
@@ -232,13 +256,14 @@ func (k *keeper) progress(ctx context.Context) error {
 		}); err != nil || k.r.Status != InProgress {
 			return err
 		}
-		if !filling && now.Sub(stalled) > k.b.opts.Lease { // a line may be lost, with the memory of a NATS server
+		if !fills && now.Sub(stalled) > k.b.opts.Lease { // a line may be lost, with the memory of a NATS server
 			if n, err := k.b.storage.queued(ctx, record); err == nil && n == 0 {
-				filling = true
-				tasks.Go(fill)
+				next = 0
+				w.empty()
 			}
 			stalled = now
 		}
+		fill()
 	}
 	return k.change(ctx, func(r *Record) error {
 		if r.Status != InProgress {
@@ -249,32 +274,43 @@ func (k *keeper) progress(ctx context.Context) error {
 	})
 }
 
-// fill puts the lines without a result into the queue.
-func (k *keeper) fill(ctx context.Context, r *Record) error {
+// fill puts lines without a result into the queue, from a line on, up to the limit of the window. It returns the line after them.
+func (k *keeper) fill(ctx context.Context, r *Record, w *window, from, limit int) (next int, err error) {
+	leave, err := k.b.fills.enter(ctx, r.Tenant)
+	if err != nil {
+		return from, err
+	}
+	defer leave()
 	_, file, err := k.b.opts.Files.Get(ctx, r.Tenant, r.Input)
 	if err != nil {
-		return err
+		return from, err
 	}
 	defer file.Close()
-	known := newTally(r.Counts.Total)
-	if err := k.b.storage.recorded(ctx, r, known.add); err != nil {
-		return err
+	if err := k.b.storage.recorded(ctx, r, func(line int, _ bool) { w.finish(line) }); err != nil {
+		return from, err
 	}
+	defer k.b.wake()
 	in := newLines(file, k.b.maxLine)
 	for n := range r.Counts.Total {
 		text, err := in.next()
 		if err != nil {
-			return fmt.Errorf("line %d: %w", n+1, err)
+			return n, fmt.Errorf("line %d: %w", n+1, err)
 		}
-		if known.done[n] {
+		if n < from {
+			continue
+		}
+		run, fits := w.add(n, len(text), limit)
+		if !fits {
+			return n, nil
+		}
+		if !run {
 			continue
 		}
 		if err := k.b.storage.enqueue(ctx, r, n, text); err != nil {
-			return err
+			return n, err
 		}
 	}
-	k.b.wake()
-	return nil
+	return r.Counts.Total, nil
 }
 
 // end gives every line without a result the error of its batch's end, and writes the files.
@@ -283,6 +319,11 @@ func (k *keeper) end(ctx context.Context) error {
 	var counts Counts
 	var out, failures *output
 	err := k.while(ctx, func(ctx context.Context) error {
+		leave, err := k.b.ends.enter(ctx, r.Tenant)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		if err := k.b.storage.empty(ctx, r); err != nil {
 			return err
 		}

@@ -23,6 +23,34 @@ type worker struct {
 	inFlight atomic.Int64
 	lines    sync.WaitGroup
 	last     string // tenant whose batch gave the last lines
+
+	mu      sync.Mutex
+	waiting map[string]int // lines that were refused for now, by tenant
+}
+
+// pause waits before a refused line is sent again. It takes no room meanwhile, and no further line of its tenant is taken.
+func (w *worker) pause(ctx context.Context, tenant string, d time.Duration) {
+	add := func(n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.waiting[tenant] += n; w.waiting[tenant] == 0 {
+			delete(w.waiting, tenant)
+		}
+	}
+	add(1)
+	w.inFlight.Add(-1)
+	w.b.wake()
+	sleep(ctx, d, nil)
+	w.inFlight.Add(1)
+	add(-1)
+	w.b.wake()
+}
+
+// waits reports whether a line of the tenant was refused for now.
+func (w *worker) waits(tenant string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.waiting[tenant] > 0
 }
 
 // Pauses of the worker.
@@ -68,7 +96,7 @@ func (w *worker) run(ctx context.Context) {
 // choose returns a batch that may have lines, nil if there is none: the oldest one of the tenant after the last tenant.
 func (w *worker) choose(dry map[string]time.Time) *Record {
 	now := time.Now()
-	list := slices.DeleteFunc(w.b.catalog.running(), func(r *Record) bool { return now.Before(dry[r.ID]) })
+	list := slices.DeleteFunc(w.b.catalog.running(), func(r *Record) bool { return now.Before(dry[r.ID]) || w.waits(r.Tenant) })
 	if len(list) == 0 {
 		return nil
 	}
@@ -76,14 +104,19 @@ func (w *worker) choose(dry map[string]time.Time) *Record {
 		if c := strings.Compare(a.Tenant, b.Tenant); c != 0 {
 			return c
 		}
-		if c := a.Created().Compare(b.Created()); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+		return olderFirst(a, b)
 	})
 	i := max(0, slices.IndexFunc(list, func(r *Record) bool { return r.Tenant > w.last }))
 	w.last = list[i].Tenant
 	return list[i]
+}
+
+// olderFirst compares batches of one tenant by the order in which their lines run.
+func olderFirst(a, b *Record) int {
+	if c := a.Created().Compare(b.Created()); c != 0 {
+		return c
+	}
+	return strings.Compare(a.ID, b.ID)
 }
 
 // sleep waits until the time is over, there is news, or ctx ends.
@@ -206,7 +239,7 @@ func (w *worker) answer(ctx context.Context, r *Record, id string, l *Line) *Res
 		if !again(refused) || failures >= mostFailures {
 			return failed(id, l, refused, e.failure(refused))
 		}
-		sleep(ctx, min(max(wait, refused.RetryAfter), longestRetry), nil)
+		w.pause(ctx, r.Tenant, min(max(wait, refused.RetryAfter), longestRetry))
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -254,7 +287,7 @@ func (b *Batches) endpoint(path string) *endpoint {
 	for _, u := range codec.Unaries() {
 		if u.Path == path && u.Method == http.MethodPost {
 			return &endpoint{u.Error, func(ctx context.Context, _ string, body []byte, _ time.Time) ([]byte, error) {
-				return u.Run(ctx, b.opts.Engine, body)
+				return u.Run(ctx, idle{b.opts.Engine}, body)
 			}}
 		}
 	}
