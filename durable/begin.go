@@ -129,6 +129,10 @@ func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
 // gateway then writes the log again. Right after such a loss it may not be connected yet.
 func (s *session) find() {
 	st, events, err := s.read(s.ctx, true)
+	if errors.Is(err, errNoLog) && s.c.journal.recentlyCreated(s.ctx) && !s.isDraining() {
+		s.fail(lost(s.id))
+		return
+	}
 	if err != nil {
 		s.fail(s.failure(err))
 		return

@@ -353,6 +353,12 @@ func expired(id string) *api.Error {
 		Message: fmt.Sprintf("the beginning of stream %q has expired; send the request again", id)}
 }
 
+// lost is the error for a call that nobody has after a restart of the NATS server, whose memory has the logs.
+func lost(id string) *api.Error {
+	return &api.Error{Code: http.StatusGone, Reason: "stream_lost", Message: fmt.Sprintf(
+		"no stream %q: the NATS server lost its logs in a restart, and no gateway has the stream; send the request again", id)}
+}
+
 func outgrown(id string) *api.Error {
 	return &api.Error{Code: http.StatusGone, Reason: "stream_expired",
 		Message: fmt.Sprintf("the log of stream %q was closed: it exceeded its tenant's share", id)}
