@@ -24,7 +24,7 @@ type Region struct {
 	ids    []int32 // of one group, reused
 }
 
-// ReserveKV commits the pool of physical slabs. It is called once.
+// ReserveKV makes the pool of physical slabs. Those on the host have memory from their first use on. It is called once.
 func (e *Engine) ReserveKV(slabs int) error {
 	var me C.mr_error
 	if C.mr_kv_reserve(e.dev.backend, e.handle, C.int32_t(slabs), &me) != C.MR_OK {
@@ -34,7 +34,7 @@ func (e *Engine) ReserveKV(slabs int) error {
 }
 
 // ReserveKVFile is ReserveKV with the pool in a file on tmpfs, from offset on, which is a multiple of the page size. The file is
-// the caller's to close. Errors: those of the backend, ErrUnsupported where the pool is memory of a device.
+// the caller's to close, and each slab the caller's to commit before it is mapped or written. Errors: those of the backend, ErrUnsupported where the pool is memory of a device.
 func (e *Engine) ReserveKVFile(slabs int, file uintptr, offset int64) error {
 	var me C.mr_error
 	if C.mr_kv_reserve_file(e.dev.backend, e.handle, C.int32_t(slabs), C.int32_t(file), C.uint64_t(offset), &me) != C.MR_OK {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -23,10 +22,6 @@ constexpr int64_t kOtherMappings = 4096;
 
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-constexpr uint64_t kAllocatedFirst = uint64_t{256} << 20;
-constexpr uint64_t kAllocatedAtOnce = uint64_t{1} << 20;
-constexpr int kRest = 4;  // times what a part took, before the next one
-
 double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
 
 }  // namespace
@@ -37,7 +32,7 @@ int32_t MappedPool::max_slabs() {
 }
 
 MappedPool::MappedPool(const KvLayout& layout, int slabs, const PoolFile& file)
-    : KvPool(layout, slabs), offset_(file.offset) {
+    : KvPool(layout, slabs), offset_(file.offset), allocates_(file.file < 0), allocated_(slabs) {
   if (slabs > max_slabs()) {
     fail(MR_UNSUPPORTED,
          "KV pool of %d slabs (%.2f GiB) may need as many memory mappings and %lld for the rest, "
@@ -56,20 +51,13 @@ MappedPool::MappedPool(const KvLayout& layout, int slabs, const PoolFile& file)
   }
   try {
     open_file(file.file);
-    allocated_ = std::min(bytes(), kAllocatedFirst);
-    allocate(0, allocated_);
-    if (allocated_ < bytes()) rest_ = std::thread([this] { allocate_rest(); });
   } catch (...) {
     close_file();
     throw;
   }
 }
 
-MappedPool::~MappedPool() {
-  closing_ = true;
-  if (rest_.joinable()) rest_.join();
-  close_file();
-}
+MappedPool::~MappedPool() { close_file(); }
 
 void MappedPool::open_file(int from) {
   file_ = from < 0 ? memfd_create("millrace-kv", MFD_CLOEXEC) : fcntl(from, F_DUPFD_CLOEXEC, 0);
@@ -86,32 +74,6 @@ void MappedPool::open_file(int from) {
   data_ = static_cast<std::byte*>(data);
 }
 
-void MappedPool::allocate(uint64_t begin, uint64_t end) {
-  while (fallocate(file_, 0, static_cast<off_t>(offset_ + begin),
-                   static_cast<off_t>(end - begin)) != 0) {
-    if (errno == EINTR) continue;
-    fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB), at %.2f GiB: %s", slabs(), gib(bytes()),
-         gib(begin), std::strerror(errno));
-  }
-}
-
-// If it fails, map() allocates the rest and reports the error to its caller. The system locks the
-// file meanwhile, against map() and those that write beside the slabs. So it is done in small parts with
-// rests between them, and not at a low priority, which would hold the lock while others run.
-void MappedPool::allocate_rest() {
-  using Clock = std::chrono::steady_clock;
-  try {
-    while (allocated_ < bytes() && !closing_) {
-      const Clock::time_point begin = Clock::now();
-      const uint64_t end = std::min(bytes(), allocated_ + kAllocatedAtOnce);
-      allocate(allocated_, end);
-      allocated_ = end;
-      std::this_thread::sleep_for(kRest * (Clock::now() - begin));
-    }
-  } catch (const Error&) {
-  }
-}
-
 void MappedPool::close_file() {
   if (data_ != nullptr) munmap(data_, bytes());
   if (file_ >= 0) close(file_);
@@ -120,7 +82,7 @@ void MappedPool::close_file() {
 // All of it: where a token lies in a block is the backend's affair.
 void MappedPool::copy_slab(int from, int to, int tokens) {
   if (tokens == 0) return;
-  allocate_slab(to);
+  allocate(to);
   std::memcpy(data_ + layout_.slab_bytes * to, data_ + layout_.slab_bytes * from,
               layout_.slab_bytes);
 }
@@ -130,13 +92,20 @@ void MappedPool::read_slab(int slab, void* to) {
 }
 
 void MappedPool::write_slab(int slab, const void* from) {
-  allocate_slab(slab);
+  allocate(slab);
   std::memcpy(data_ + layout_.slab_bytes * slab, from, layout_.slab_bytes);
 }
 
-void MappedPool::allocate_slab(int slab) {
-  const uint64_t begin = slab_bytes() * slab, end = begin + slab_bytes();
-  if (end > allocated_) allocate(begin, end);
+void MappedPool::allocate(int slab) {
+  if (!allocates_ || allocated_[slab]) return;
+  const uint64_t begin = slab_bytes() * slab;
+  while (fallocate(file_, 0, static_cast<off_t>(offset_ + begin),
+                   static_cast<off_t>(slab_bytes())) != 0) {
+    if (errno == EINTR) continue;
+    fail(MR_NO_MEMORY, "KV pool of %d slabs (%.2f GiB), slab %d: %s", slabs(), gib(bytes()), slab,
+         std::strerror(errno));
+  }
+  allocated_[slab] = true;
 }
 
 std::byte* MappedPool::reserve(int slabs) {
@@ -150,7 +119,7 @@ std::byte* MappedPool::reserve(int slabs) {
 void MappedPool::release(std::byte* data, int slabs) { munmap(data, slab_bytes() * slabs); }
 
 void MappedPool::map(std::byte* data, const int32_t* slabs, int n) {
-  for (int i = 0; i < n; ++i) allocate_slab(slabs[i]);
+  for (int i = 0; i < n; ++i) allocate(slabs[i]);
   // Slabs that are neighbors in the pool go into one mapping.
   for (int i = 0, run = 0; i < n; i += run) {
     for (run = 1; i + run < n && slabs[i + run] == slabs[i] + run;) ++run;

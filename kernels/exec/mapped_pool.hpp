@@ -1,11 +1,10 @@
-// The KV pool of the CPU: one memory file, all of it allocated at the start, whose
-// pages are mapped into regions. It is anonymous, or a part of a file that the caller names and
-// that may outlive the process.
+// The KV pool of the CPU: one memory file whose pages are mapped into regions. It is anonymous, or a part
+// of a file that the caller names and that may outlive the process. A slab takes memory from its first use on.
 #ifndef MILLRACE_EXEC_MAPPED_POOL_HPP
 #define MILLRACE_EXEC_MAPPED_POOL_HPP
 
 #include <atomic>
-#include <thread>
+#include <vector>
 
 #include "exec/kv.hpp"
 
@@ -17,10 +16,11 @@ class MappedPool : public KvPool {
   // need a memory mapping of its own.
   static int32_t max_slabs();
 
-  // Allocates the memory of the first slabs now and of the others beside what follows, for
-  // gigabytes take seconds; a slab that is mapped earlier is allocated then. What is
-  // missing shows there and not when a token is stored. Throws Error: MR_NO_MEMORY,
-  // MR_UNSUPPORTED where mapping the pool slab by slab could exceed vm.max_map_count.
+  // Allocates nothing yet. A slab of the anonymous file gets its memory when it is mapped or written
+  // first, so what is missing shows there and not when a token is stored. The owner of a named file
+  // allocates slabs before their first use, and may take the memory of those back that no region has.
+  // Throws Error: MR_NO_MEMORY where the system has less now than all slabs take, MR_UNSUPPORTED where
+  // mapping the pool slab by slab could exceed vm.max_map_count.
   MappedPool(const KvLayout& layout, int slabs, const PoolFile& file);
   ~MappedPool() override;
 
@@ -37,16 +37,13 @@ class MappedPool : public KvPool {
  private:
   void open_file(int from);
   void close_file();
-  void allocate(uint64_t begin, uint64_t end);  // throws Error(MR_NO_MEMORY)
-  void allocate_rest();
-  void allocate_slab(int slab);
+  void allocate(int slab);  // throws Error(MR_NO_MEMORY)
 
   int file_ = -1;
-  uint64_t offset_ = 0;                 // of the first slab in the file
-  std::byte* data_ = nullptr;           // the whole pool, mapped once
-  std::atomic<uint64_t> allocated_{0};  // bytes from the beginning
-  std::atomic<bool> closing_{false};
-  std::thread rest_;
+  uint64_t offset_ = 0;                       // of the first slab in the file
+  std::byte* data_ = nullptr;                 // the whole pool, mapped once
+  const bool allocates_;                      // slabs; else their owner does
+  std::vector<std::atomic<bool>> allocated_;  // [slabs], by this
 };
 
 }  // namespace millrace

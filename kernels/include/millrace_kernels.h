@@ -242,9 +242,10 @@ typedef struct mr_program_info {
 } mr_program_info;
 
 /* ---- KV cache -------------------------------------------------------------
- * The pool holds `slabs` physical slabs, committed at kv_reserve. A region is
- * a run of reserved virtual addresses for `slabs` slabs of each group of layers, backed by
- * mapping physical slabs; the same physical slab may be mapped into many regions.
+ * The pool holds `slabs` physical slabs. Memory of a device is committed at kv_reserve, memory of the
+ * host slab by slab at the first region_map, slab_copy or slab_write. A region is a run of reserved
+ * virtual addresses for `slabs` slabs of each group of layers, backed by mapping physical slabs; the
+ * same physical slab may be mapped into many regions.
  * Place g * slabs + i is for slab i of group g. Any physical slab serves any group: all have
  * `layers` layers, of which the last group with a window may leave some unused.
  * Inside a slab: [layer][K|V][KV head] blocks of 16 tokens, in the backend's own order.
@@ -358,7 +359,7 @@ typedef struct mr_backend {
    * Results of a row do not depend on the other rows, bit for bit. */
   int32_t (*program_run)(mr_program*, const mr_step*, mr_error*);
 
-  int32_t (*kv_reserve)(mr_program*, int32_t slabs, mr_error*); /* once; commits the memory */
+  int32_t (*kv_reserve)(mr_program*, int32_t slabs, mr_error*); /* once */
   int32_t (*region_create)(mr_program*, int32_t slabs, mr_region** out, mr_error*);
   int32_t (*region_map)(mr_region*, int32_t index, const int32_t* slabs, int32_t n, mr_error*);
   int32_t (*region_unmap)(mr_region*, int32_t index, int32_t n, mr_error*);
@@ -373,7 +374,8 @@ typedef struct mr_backend {
   int32_t (*slab_write)(mr_program*, int32_t slab, const void* from, mr_error*);
   /* kv_reserve with the pool's memory in a file on tmpfs, from offset (whole pages) on: slab s lies at
    * offset + s * slab_bytes. The file grows to hold them, and outlives the program. It is the caller's to
-   * close. MR_UNSUPPORTED where the pool is memory of a device. */
+   * close, as it is to commit a slab (fallocate) before it is mapped or written. MR_UNSUPPORTED where the
+   * pool is memory of a device. */
   int32_t (*kv_reserve_file)(mr_program*, int32_t slabs, int32_t file, uint64_t offset, mr_error*);
 } mr_backend;
 
