@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -31,6 +32,7 @@ type Options struct {
 	MaxSequences int              // sequences that a KV pool of measured size holds at most, at full length; 0: any number
 	MaxTokens    int              // tokens of a sequence; 0: as many as the model has positions
 	KVMemory     int64            // bytes of the KV pool; 0: measured, see PoolShare
+	KVStart      int64            // bytes of a pool on the host whose slabs have memory from the start: CommitSlabs gives it to the others. 0: each has it from its first use on
 
 	PackedDir string // of the packed weights' files; "": beside the model, or the user's cache
 	NoPacked  bool   // neither read nor write them
@@ -39,9 +41,13 @@ type Options struct {
 	Warn  func(error) // receives the reason if it is none; set where Pools is
 }
 
-// PoolShare bounds a pool of measured size: its share of the memory that is free once the weights
-// are packed. The rest is for other processes, the Go heap and the page cache.
-const PoolShare = 0.5
+// Shares of the memory that is free once the weights are packed, which bound a pool of measured size. The rest is for other processes, the Go heap
+// and the page cache.
+const (
+	PoolShare       = 0.25 // of the host's memory
+	devicePoolShare = 0.5  // of a device's own
+	packedShare     = 0.5  // for packed weights
+)
 
 // Model is an opened model: a Runner.
 type Model struct {
@@ -64,6 +70,7 @@ type Model struct {
 	mostSlabs  int
 	groups     kvmgr.Groups
 	file       atomic.Pointer[kvfile.File] // see PoolFile
+	memory     *slabFile                   // nil: the device commits slabs
 	batch      []device.Rows
 	beams      []*device.Beams // of the batch, kept for their memory
 }
@@ -158,7 +165,13 @@ func (m *Model) load() (err error) {
 	if err := m.reserveKV(); err != nil {
 		return err
 	}
-	return m.identify()
+	return m.withMemory(m.warmSlabs(), m.identify)
+}
+
+// warmSlabs bounds the leading slabs that identify uses.
+func (m *Model) warmSlabs() int {
+	prompt := numerics.Prompt(m.Program.Vocab, m.Program.MaxPositions)
+	return min(m.slabs, probeSlabs*m.groups.Count()+m.engine.Slabs(max(m.options.MaxRows, len(prompt))))
 }
 
 // poolSize returns the number of slabs: those that KVMemory or else the free memory holds, and of a measured size at most
@@ -174,7 +187,11 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	}
 	// Weights and activations are allocated by now: what is available is left.
 	// Mapped weights are counted as available: they are pages of a file.
-	slabs, err := m.enough(kvmgr.SizePool(info.MemoryAvailable+m.unowned(), m.pageCache(), 0, PoolShare, slab))
+	share := PoolShare
+	if !device.OnCaller(cmp.Or(o.Device.Backend, "cpu")) {
+		share = devicePoolShare
+	}
+	slabs, err := m.enough(kvmgr.SizePool(info.MemoryAvailable+m.unowned(), m.pageCache(), 0, share, slab))
 	if err != nil {
 		return 0, err
 	}

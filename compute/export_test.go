@@ -1,6 +1,8 @@
 package compute
 
 import (
+	"golang.org/x/sys/unix"
+
 	"testing"
 	"time"
 )
@@ -27,3 +29,12 @@ func (m *Model) ReadTensors() bool { return m.content.read }
 
 // PretendProbe makes an earlier load's probe another one.
 func (m *Model) PretendProbe(bits string) { m.numerics.Probe = bits }
+
+// PoolBytes is the memory that the slabs have.
+func (m *Model) PoolBytes() int64 {
+	var s unix.Stat_t
+	if err := unix.Fstat(m.memory.fd, &s); err != nil {
+		panic(err)
+	}
+	return s.Blocks * 512
+}

@@ -79,7 +79,7 @@ func (m *Model) openPacked() (*packed.File, error) {
 		return nil, err
 	}
 	for _, folder := range m.packedFolders() {
-		f, err := packed.Open(packed.Path(folder, name, key), key, uint64(PoolShare*float64(info.MemoryAvailable)))
+		f, err := packed.Open(packed.Path(folder, name, key), key, uint64(packedShare*float64(info.MemoryAvailable)))
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, packed.ErrStale) && !errors.Is(err, fs.ErrPermission) {
 			return f, err
 		}

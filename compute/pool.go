@@ -12,11 +12,11 @@ import (
 // PoolFile is the file of the pool that the model has now; nil: the pool ends with the process.
 func (m *Model) PoolFile() *kvfile.File { return m.file.Load() }
 
-// reserveKV commits the pool: in a file that outlives the process, where that is wanted and can be.
+// reserveKV makes the pool: in a file that outlives the process, where that is wanted and can be.
 func (m *Model) reserveKV() error {
 	pools := m.options.Pools
 	if pools == nil {
-		return m.engine.ReserveKV(m.slabs)
+		return m.reserveAnonymous()
 	}
 	info, err := m.Device.Info()
 	if err != nil {
@@ -32,6 +32,24 @@ func (m *Model) reserveKV() error {
 	if !errors.Is(err, device.ErrUnsupported) {
 		m.options.Warn(fmt.Errorf("the KV cache ends with the process: %w", err))
 	}
+	return m.reserveAnonymous()
+}
+
+// reserveAnonymous makes a pool that ends with the process.
+func (m *Model) reserveAnonymous() error {
+	if m.options.KVStart > 0 {
+		f, err := anonymous()
+		if err != nil {
+			return err
+		}
+		if err = m.reserveSlabs(f); err == nil {
+			return nil
+		}
+		f.close()
+		if !errors.Is(err, device.ErrUnsupported) {
+			return err
+		}
+	}
 	return m.engine.ReserveKV(m.slabs)
 }
 
@@ -41,7 +59,7 @@ func (m *Model) reserveFile(pools *kvfile.Dir) error {
 		return err
 	}
 	fd, offset := f.Fd()
-	if err := m.engine.ReserveKVFile(m.slabs, fd, offset); err != nil {
+	if err := m.reserveSlabs(&slabFile{fd: int(fd), offset: offset}); err != nil {
 		f.Close()
 		return err
 	}
@@ -50,6 +68,7 @@ func (m *Model) reserveFile(pools *kvfile.Dir) error {
 }
 
 func (m *Model) closePool() {
+	m.memory.close()
 	if f := m.file.Swap(nil); f != nil {
 		f.Close()
 	}

@@ -41,6 +41,9 @@ const remember = time.Minute
 // less than their share of it: 1/headroom.
 const headroom = 4
 
+// ShareWithOthers is the part of a batch that a tenant with its share of it may have while others may come.
+func ShareWithOthers(batch int) int { return max(batch-batch/headroom, 1) }
+
 // barred says that a tenant must wait although the batch has room: it has its share of the batch,
 // by weight among the tenants of the last minute, and the remaining rows are kept for the others,
 // whatever the priorities. Running sequences are never stopped, so a new tenant would wait for the
@@ -48,7 +51,7 @@ const headroom = 4
 // sum over all flows.
 func (s *Scheduler) barred(f *flow, weights int) bool {
 	return f.rows > 0 && s.sated(f, weights) &&
-		s.running.rows+s.plannedRows >= s.cfg.MaxBatchSize-s.cfg.MaxBatchSize/headroom
+		s.running.rows+s.plannedRows >= ShareWithOthers(s.cfg.MaxBatchSize)
 }
 
 // sated says that a tenant has its share of the batch, by weight among the tenants of the
