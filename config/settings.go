@@ -82,7 +82,7 @@ type Serve struct {
 	Grace         time.Duration // for running requests at the end
 	StepTimeout   time.Duration // a step that takes longer hangs; 0: none does
 
-	KVMemory       Bytes  // 0: what warm-up finds
+	KVMemory       Bytes  // 0: measured at start
 	KVShm          string // "auto", "off" or a directory; "": off
 	KVDisk         string // directory; "": none
 	KVDiskSize     Bytes  // of a process's file there
@@ -161,7 +161,7 @@ const DraftRows = 8
 
 // RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.
 func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
-	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache, such as 2GiB (0: measured at start)")
+	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache, such as 2GiB, committed at start (0: for --max-batch-size sequences, at most a quarter of the free memory, as it is used)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that also decodes (0: no limit)")
 	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "share of the decoding sequences that waiting prompts must reach before prefill, for at most 16 steps (0: prompts never wait)")

@@ -6,13 +6,14 @@ type Map struct {
 	Held      []int `json:"held"`       // leased to one region, by cell
 	Shared    []int `json:"shared"`     // leased to more than one, by cell
 	Cached    []int `json:"cached"`     // kept for their tokens alone, by cell
+	Absent    []int `json:"absent"`     // without memory, by cell
 }
 
 // Map returns the pool as at most the given number of cells. It costs O(slabs).
 func (m *Manager) Map(cells int) Map {
 	size := divideUp(len(m.refs), max(cells, 1))
 	n := divideUp(len(m.refs), size)
-	v := Map{CellSlabs: size, Held: make([]int, n), Shared: make([]int, n), Cached: make([]int, n)}
+	v := Map{CellSlabs: size, Held: make([]int, n), Shared: make([]int, n), Cached: make([]int, n), Absent: make([]int, n)}
 	for id, refs := range m.refs {
 		switch {
 		case refs > 1:
@@ -21,6 +22,8 @@ func (m *Manager) Map(cells int) Map {
 			v.Held[id/size]++
 		case m.bySlab[id] != nil:
 			v.Cached[id/size]++
+		case m.uncommitted.has(id):
+			v.Absent[id/size]++
 		}
 	}
 	return v

@@ -50,6 +50,8 @@ type Config struct {
 	Node              string             // of this process
 	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
 	Memory            Memory
+	Pages             Pages               // nil: all slabs have memory
+	Whole             bool                // with Pages: all slabs are to have memory soon, and keep it
 	Disk              Store               // nil: none
 	Tier              Tier                // nil: none
 	SlabsOf           string              // see msg.Fetch; "": slabs are not copied to other workers
@@ -64,8 +66,12 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Tier != nil {
 		slots = cfg.Tier.Slots()
 	}
+	start := 0
+	if cfg.Pages != nil {
+		start = cfg.Pages.CommittedSlabs()
+	}
 	allocator, err := kvmgr.New(kvmgr.Config{
-		Slabs: cfg.Slabs, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil,
+		Slabs: cfg.Slabs, Committed: start, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil,
 		Window: cfg.Window, Live: cfg.Live, Sinks: cfg.Sinks, Head: cfg.Head, Most: cfg.Most, Groups: cfg.Groups,
 	})
 	if err != nil {
@@ -85,6 +91,11 @@ func New(cfg Config) (*Manager, error) {
 	m.actor.spill = spill{exchange: &m.actor.exchange, moves: make(map[msg.SeqID]*move), lost: make(map[msg.SeqID]bool)}
 	if cfg.Tier != nil {
 		if m.actor.spill.io, err = cfg.Spawn("kv-tier", &tierActor{cfg.Tier}); err != nil {
+			return nil, err
+		}
+	}
+	if start > 0 {
+		if err := m.actor.supply.begin(&m.actor.exchange, cfg, start); err != nil {
 			return nil, err
 		}
 	}
@@ -142,6 +153,7 @@ type kvActor struct {
 	exchange
 	disk   disk
 	spill  spill
+	supply supply
 	stats  atomic.Pointer[kvmgr.Stats] // after the last round, for others to see
 	node   string                      // of this process
 	pool   func() *kvfile.File         // see Config
@@ -158,11 +170,20 @@ const mapCells = 1024
 // State is the state of the KV manager's allocator.
 type State struct {
 	Stats   kvmgr.Stats    `json:"stats"`
+	Bytes   Bytes          `json:"bytes"`
 	Map     kvmgr.Map      `json:"map"`
 	Regions []kvmgr.Region `json:"regions"`
 	Imports []Transfer     `json:"imports,omitempty"` // slabs on their way from other workers
 	Disk    *Disk          `json:"disk,omitempty"`    // slabs on the disk; nil: none are kept there
 	Check   string         `json:"check,omitempty"`   // "ok", or what is wrong; "" if the state is brief
+}
+
+// Bytes is the memory of the pool.
+type Bytes struct {
+	Reserved  uint64 `json:"reserved"`  // at most
+	Committed uint64 `json:"committed"` // taken from the machine
+	Used      uint64 `json:"used"`      // of it, by sequences
+	Cached    uint64 `json:"cached"`    // of it, by prefixes that no sequence has
 }
 
 // keep makes the file of the pool say what slabs hold.
@@ -199,6 +220,11 @@ func (a *kvActor) Receive(ctx actor.Context) {
 	case *slotCopy:
 		a.spill.receive(ctx)
 		a.announce(ctx)
+	case *change, *pressure:
+		a.supply.receive(ctx)
+	case *actor.Started:
+		a.supply.plan(ctx)
+		return
 	case *record:
 		a.kv.Record()
 		a.blocks = m.reply
@@ -209,6 +235,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		return
 	case *actor.Stopping:
 		a.rest.end()
+		a.supply.end()
 		return
 	case *rested:
 		if err := a.kv.Check(); err != nil {
@@ -219,7 +246,11 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		return
 	}
 	a.disk.keep(ctx)
+	a.supply.plan(ctx)
 	s := a.kv.Stats()
+	if a.supply.scarce { // nobody can be promised the rest now
+		s.Free -= s.Slabs - s.Committed
+	}
 	if list := a.kv.Changes(); len(list) > 0 {
 		ctx.Send(a.blocks, &changed{list})
 	}
@@ -340,6 +371,9 @@ func (a *kvActor) lease(m *msg.KVRound, seq msg.SeqID, upTo int) error {
 
 func (a *kvActor) state(brief bool) *State {
 	s := &State{Stats: a.kv.Stats(), Map: a.kv.Map(mapCells), Imports: a.list(), Disk: a.disk.state()}
+	if a.memory != nil {
+		s.Bytes = Bytes{a.bytes(s.Stats.Slabs), a.bytes(s.Stats.Committed), a.bytes(s.Stats.Used), a.bytes(s.Stats.Cached)}
+	}
 	if brief {
 		s.Regions = a.kv.Summaries()
 		return s

@@ -19,25 +19,34 @@ type testManager struct {
 	t      *testing.T
 	reply  *actor.PID
 	got    chan *msg.KVRound
+	ready  chan *msg.KVReady
 	broken chan error
 }
 
 func newTestManager(t *testing.T) *testManager {
+	t.Helper()
+	return newTestManagerOf(t, Config{Slabs: 10})
+}
+
+func newTestManagerOf(t *testing.T, cfg Config) *testManager {
+	t.Helper()
 	system := actor.NewActorSystem()
 	t.Cleanup(system.Shutdown)
-	m := &testManager{t: t, got: make(chan *msg.KVRound, 10), broken: make(chan error, 10)}
+	m := &testManager{t: t, got: make(chan *msg.KVRound, 10), ready: make(chan *msg.KVReady, 100), broken: make(chan error, 10)}
 	m.reply = system.Root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
-		if r, ok := ctx.Message().(*msg.KVRound); ok {
+		switch r := ctx.Message().(type) {
+		case *msg.KVRound:
 			m.got <- r
+		case *msg.KVReady:
+			m.ready <- r
 		}
 	}))
+	cfg.Root, cfg.SlabTokens, cfg.Broken, cfg.Metrics = system.Root, 16, func(err error) { m.broken <- err }, metrics.New(metrics.Build{}).Model("m")
+	cfg.Spawn = func(name string, a actor.Actor) (*actor.PID, error) {
+		return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
+	}
 	var err error
-	m.Manager, err = New(Config{
-		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { m.broken <- err }, Metrics: metrics.New(metrics.Build{}).Model("m"),
-		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
-			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
-		},
-	})
+	m.Manager, err = New(cfg)
 	require.NoError(t, err)
 	return m
 }

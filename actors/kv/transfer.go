@@ -60,6 +60,9 @@ type exchange struct {
 	took      time.Time    // of the last slab that came
 }
 
+// bytes is the memory of some slabs.
+func (x *exchange) bytes(slabs int) uint64 { return uint64(slabs) * uint64(x.memory.SlabBytes()) }
+
 // transfer copies the slabs of a sequence's known tokens to this worker. The sequence waits for it, or still runs at the source.
 type transfer struct {
 	source   msg.Source

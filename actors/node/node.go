@@ -49,6 +49,8 @@ type Config struct {
 	Model     Runner               // of compute, opened by compute.Open; the pipeline does not close it
 	Pools     *kvfile.Dir          // of compute: where workers of this host leave their KV pools; nil: nowhere. The pipeline does not close it
 	Pool      func() *kvfile.File  // of compute: the one of Model; nil: it leaves none
+	Pages     kv.Pages             // of compute: the memory of Model's slabs; nil: all have theirs from the start
+	WholePool bool                 // of compute, with Pages: all slabs are to have memory soon, and keep it
 	Tokenizer *tokenizer.Tokenizer // of tokenize and detok, and of compute for grammars; a worker without it follows none
 
 	Context      int             // longest sequence of the model, in tokens

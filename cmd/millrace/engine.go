@@ -88,6 +88,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 			Str("numerics", m.numerics.Digest()).Str("class", m.numerics.Class).Str("text", m.tokenizer.Digest()).
 			Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
 			Str("kv_type", m.costs.KVType).Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
+			Uint64("kv_committed_bytes", m.committed()).
 			Dur("took", time.Since(begin)).Msg("model loaded")
 		if m.device.Backend == "sycl" && m.device.OnCPU && s.Device.DeviceName == "auto" {
 			log.Warn().Str("device", m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: an Intel GPU needs the packages intel-level-zero-gpu and level-zero (millrace doctor lists the devices); --device cpu says that the CPU is meant")
@@ -142,7 +143,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		c.Pools = m.pools
 		e.metrics.Cache(m.Slabs(), m.SlabTokens())
 		if onDevice, ok := m.Runner.(*compute.Model); ok {
-			c.Pool = onDevice.PoolFile
+			c.Pool, c.Pages, c.WholePool = onDevice.PoolFile, onDevice, s.KVMemory > 0
 		}
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}

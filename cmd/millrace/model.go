@@ -16,6 +16,9 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
+// kvStart is the memory of the KV cache that is there when a server begins, in bytes: enough for the first requests.
+const kvStart = 64 << 20
+
 // openModel is a model on a device, or on a simulated one, with its tokenizer.
 type openModel struct {
 	compute.Runner
@@ -48,12 +51,23 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 	options.KVMemory = int64(s.KVMemory)
 	options.OneGroup = s.KVDisk != "" // the disk has no slabs of other groups
 	options.Pools, options.Warn = pools, warnPool(log)
+	if s.Backend == "sim" || device.OnCaller(s.Backend) { // a pool of the host's memory
+		options.MaxSequences, options.KVStart = s.MaxBatchSize, kvStart
+	}
 	if s.Backend == "sim" {
-		options.MaxSequences = s.MaxBatchSize // a simulated pool takes real memory too
 		return m, m.simulate(options, s)
 	}
 	defer watchLoading(&options, log)()
 	return m, m.load(options)
+}
+
+// committed is the memory of the KV cache that is there when the model is open, in bytes.
+func (m *openModel) committed() uint64 {
+	slabs := m.Slabs()
+	if onDevice, ok := m.Runner.(*compute.Model); ok && onDevice.CommittedSlabs() > 0 {
+		slabs = onDevice.CommittedSlabs()
+	}
+	return uint64(slabs) * m.costs.SlabBytes
 }
 
 // newTokenizer opens the tokenizer of s.Model alone: no weights. The caller closes
