@@ -156,10 +156,11 @@ test("metrics are read with their labels, and histograms since an earlier state"
 });
 
 test("the map and the bar show every slab once", () => {
-  const stats = { slabs: 10, used: 4, shared: 1, cached: 3, promised: 5 };
-  assert.deepEqual(pool.states(stats).map((s) => [s.name, s.slabs]), [["held", 3], ["shared", 1], ["cached", 3], ["free", 3]]);
-  const map = { cell_slabs: 4, held: [3, 0, 0], shared: [1, 0, 0], cached: [0, 2, 1] };
-  assert.deepEqual(pool.cells(map, 10).map((c) => [c.all, c.held, c.shared, c.cached, c.free]), [[4, 3, 1, 0, 0], [4, 0, 0, 2, 2], [2, 0, 0, 1, 1]]);
+  const stats = { slabs: 10, committed: 9, used: 4, shared: 1, cached: 3, promised: 5 };
+  assert.deepEqual(pool.states(stats).map((s) => [s.name, s.slabs]), [["held", 3], ["shared", 1], ["cached", 3], ["free", 2], ["absent", 1]]);
+  const map = { cell_slabs: 4, held: [3, 0, 0], shared: [1, 0, 0], cached: [0, 2, 1], absent: [0, 0, 1] };
+  assert.deepEqual(pool.cells(map, 10).map((c) => [c.all, c.held, c.shared, c.cached, c.free, c.absent]), [[4, 3, 1, 0, 0, 0], [4, 0, 0, 2, 2, 0], [2, 0, 0, 1, 0, 1]]);
+  assert.deepEqual([0, 65536, 67108864, 536870912, 4e9, 2e11].map(pool.memory), ["0.0 MB", "0.1 MB", "67.1 MB", "537 MB", "4.0 GB", "200 GB"]);
   let samples = [];
   for (const at of [0, 1000, pool.span, pool.span + 1000]) samples = pool.remember(samples, at, stats);
   assert.deepEqual(samples.map((s) => s.at), [1000, pool.span, pool.span + 1000]);

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { theme } from "../theme";
 import { Scroll } from "./pipeline";
-import { cells, hitRatio, percent, span, states, type KVState, type KVStats, type Sample } from "./pool";
+import { cells, hitRatio, memory, percent, span, states, type KVState, type KVStats, type Sample } from "./pool";
 import { kv, prefixes, samples } from "./state";
 
 export function KVView() {
@@ -45,7 +45,12 @@ export function KVView() {
 function Figures({ state }: { state: KVState }) {
   const { stats } = state;
   const ratio = hitRatio(state.prefix, prefixes.value[0] ?? state.prefix);
+  const { bytes } = state;
   const figures: [string, string][] = [
+    ["Memory used", memory(bytes.used)],
+    ["Memory of cached prefixes", memory(bytes.cached)],
+    ["Memory committed", memory(bytes.committed)],
+    ["Memory reserved, at most", memory(bytes.reserved)],
     ["Used or promised", percent(stats.used + stats.promised, stats.slabs)],
     ["Slabs", stats.slabs.toLocaleString()],
     ["Prefix hits, last minute", ratio.recent],
@@ -103,7 +108,7 @@ function PoolMap({ state }: { state: KVState }) {
     const context = c.getContext("2d")!;
     context.scale(scale, scale);
     const side = cellSize - 2;
-    const names = ["held", "shared", "cached", "free"] as const;
+    const names = ["held", "shared", "cached", "free", "absent"] as const;
     const colors = names.map((name) => color(c, name));
     list.forEach((cell, i) => {
       let y = Math.floor(i / columns) * cellSize;

@@ -2,6 +2,7 @@
 
 export interface KVStats {
   slabs: number;
+  committed: number;
   used: number;
   shared: number;
   cached: number;
@@ -18,6 +19,7 @@ export interface KVMap {
   held: number[];
   shared: number[];
   cached: number[];
+  absent: number[];
 }
 
 export interface KVRegion {
@@ -36,6 +38,7 @@ export interface KVRegion {
 
 export interface KVState {
   stats: KVStats;
+  bytes: { reserved: number; committed: number; used: number; cached: number };
   map: KVMap;
   prefix: { tokens: number; hits: number };
   waiting: number;
@@ -49,7 +52,8 @@ export function states(stats: KVStats) {
     { name: "held", label: "held by one sequence", slabs: stats.used - stats.shared },
     { name: "shared", label: "shared by several", slabs: stats.shared },
     { name: "cached", label: "cached for their tokens alone", slabs: stats.cached },
-    { name: "free", label: "free", slabs: stats.slabs - stats.used - stats.cached },
+    { name: "free", label: "free", slabs: stats.committed - stats.used - stats.cached },
+    { name: "absent", label: "without memory until they are needed", slabs: stats.slabs - stats.committed },
   ] as const;
 }
 
@@ -57,9 +61,15 @@ export function states(stats: KVStats) {
 export function cells(map: KVMap, slabs: number) {
   return map.held.map((held, i) => {
     const all = Math.min(map.cell_slabs, slabs - i * map.cell_slabs);
-    const [shared, cached] = [map.shared[i]!, map.cached[i]!];
-    return { all, held, shared, cached, free: all - held - shared - cached };
+    const [shared, cached, absent] = [map.shared[i]!, map.cached[i]!, map.absent[i]!];
+    return { all, held, shared, cached, free: all - held - shared - cached - absent, absent };
   });
+}
+
+/** memory returns a number of bytes as text. */
+export function memory(bytes: number) {
+  const [size, unit] = bytes >= 1e9 ? [1e9, "GB"] : [1e6, "MB"];
+  return `${(bytes / size).toFixed(bytes < 100 * size ? 1 : 0)} ${unit}`;
 }
 
 export const percent = (part: number, all: number) => (all ? `${((100 * part) / all).toFixed(1)}%` : "–");
