@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/kvmgr"
@@ -104,6 +105,11 @@ func explainProgram(out io.Writer, o explainOptions) error {
 		return config.Usagef("--kv-eviction: %w", err)
 	}
 	r := &explain.Report{Explanation: explain.Describe(program, o.steps)}
+	if o.device.Backend != "sycl" && program.Lossy() == "" {
+		if r.Pool, err = explainPool(program); err != nil {
+			return err
+		}
+	}
 	if o.device.Backend == "sycl" {
 		options, err := modelOptions(dir, o.device)
 		if err != nil {
@@ -118,6 +124,22 @@ func explainProgram(out io.Writer, o explainOptions) error {
 		r.Beams = explain.NewBeams(segments, o.beams.batch, uint64(r.KVBytesPerToken))
 	}
 	return show(out, r, o.json, nil)
+}
+
+// explainPool computes the KV cache of a server with the defaults on this machine.
+func explainPool(p *model.Program) (*explain.Pool, error) {
+	var defaults config.Serve
+	defaults.RegisterBatch(pflag.NewFlagSet("", pflag.ContinueOnError))
+	d, err := device.Open(device.Options{Backend: "cpu", Threads: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	info, err := d.Info()
+	if err != nil {
+		return nil, err
+	}
+	return explain.NewPool(p, defaults.MaxBatchSize, kvStart, info.MemoryAvailable), nil
 }
 
 // beamMemory are explain's flags of the KV cache of beam searches.

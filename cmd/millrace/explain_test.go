@@ -31,6 +31,7 @@ func TestExplainPrintsTheDemoModelsProgram(t *testing.T) {
 	code, stdout, stderr = millrace(t, nil, "explain")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "LlamaForCausalLM: 8 layers, hidden 256, vocabulary 4096")
+	require.Contains(t, stdout, "KV cache of a server here: 0.54 GB reserved, what 64 sequences of 2048 tokens need")
 }
 
 func TestExplainNamesWhatIsWrong(t *testing.T) {
