@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 // ring is a keyring of a new file with the entries.
@@ -238,6 +239,32 @@ func TestTokensPerMinuteReserveAndGiveBack(t *testing.T) {
 	require.NoError(t, err)
 	finish(t, s)
 	require.InDelta(t, 50, s.(*stream).key.limiter.tokens.level, 1e-6)
+}
+
+// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt for each choice with its log probabilities, those of an answer for each beam. The engine
+// says 7, and 3 for each choice.
+func TestTokensCountAsOftenAsTheyAreComputed(t *testing.T) {
+	alternatives := 5
+	for name, c := range map[string]struct {
+		change         func(*api.Request)
+		reserved, used int
+	}{
+		"choices":                         {func(r *api.Request) { r.N = 3 }, 2 + 54, 7 + 9},
+		"log probabilities of the prompt": {func(r *api.Request) { r.N, r.PromptLogprobs = 3, &alternatives }, 6 + 54, 21 + 9},
+		"beams":                           {func(r *api.Request) { r.Beams = &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
+		"beams, of which two are kept":    {func(r *api.Request) { r.N, r.Beams = 2, &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, _, ctx, _ := guarded(t, func(e *Entry) { e.TokensPerMinute = 1000 })
+			r := request(1)
+			c.change(r)
+			s, err := g.Submit(ctx, r)
+			require.NoError(t, err)
+			require.Equal(t, c.reserved, s.(*stream).reserved)
+			finish(t, s)
+			require.InDelta(t, 1000-c.used, s.(*stream).key.limiter.tokens.level, 1e-6)
+		})
+	}
 }
 
 func TestConcurrentRequestsAndThoseCutShort(t *testing.T) {

@@ -38,7 +38,7 @@ func (g *guard) Submit(ctx context.Context, r *api.Request) (api.Stream, error) 
 		k.limiter.leave(g.now(), prompt+answer, 0)
 		return nil, err
 	}
-	return &stream{Stream: s, guard: g, key: k, reserved: prompt + answer, prompt: prompt}, nil
+	return &stream{Stream: s, guard: g, key: k, reserved: prompt + answer, prompt: prompt, rows: rowsOf(r)}, nil
 }
 
 // Tokenize implements api.Engine. It counts as a request, with the tokens that it finds.
@@ -107,8 +107,31 @@ func estimate(r *api.Request) (prompt, answer int) {
 	for i := range r.Messages {
 		bytes += len(r.Messages[i].Content)
 	}
-	return len(r.PromptTokens) + tokensOf(bytes), r.MaxTokens * max(r.N, 1)
+	rows := rowsOf(r)
+	return (len(r.PromptTokens) + tokensOf(bytes)) * rows.prompt, r.MaxTokens * rows.beams
 }
+
+// rows is how often the tokens of a request are computed.
+type rows struct {
+	prompt  int // of its prompt: the choices share it, but for its log probabilities
+	beams   int // of the answers, whichever are kept
+	answers int // those that are kept
+}
+
+func rowsOf(r *api.Request) rows {
+	n := max(r.N, 1)
+	v := rows{prompt: 1, beams: n, answers: n}
+	if r.PromptLogprobs != nil {
+		v.prompt = n
+	}
+	if r.Beams != nil {
+		v.beams = max(r.Beams.Width, n)
+	}
+	return v
+}
+
+// of returns the cost of the tokens of all answers.
+func (v rows) of(tokens int) int { return tokens * v.beams / v.answers }
 
 // tokensOf estimates the number of tokens of a text from its bytes.
 func tokensOf(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
@@ -120,6 +143,7 @@ type stream struct {
 	key      *Key
 	reserved int
 	prompt   int // estimated
+	rows     rows
 	answered int // tokens
 	once     sync.Once
 }
@@ -136,9 +160,9 @@ func (s *stream) count(ev *api.Event) {
 	}
 	s.answered += len(ev.Tokens)
 	if ev.Done {
-		used := s.prompt + s.answered
+		used := s.prompt + s.rows.of(s.answered)
 		if ev.Usage != nil {
-			used = ev.Usage.PromptTokens + ev.Usage.CompletionTokens
+			used = ev.Usage.PromptTokens*s.rows.prompt + s.rows.of(ev.Usage.CompletionTokens)
 		}
 		s.leave(used)
 	}
@@ -154,20 +178,19 @@ func (s *stream) Close() {
 	s.once.Do(func() {
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
-		used := s.prompt + s.answered
 		for {
 			ev, err := s.Stream.Next(over)
 			if err != nil {
 				break
 			}
 			if ev.Restart {
-				used = s.prompt
+				s.answered = 0
 			}
-			used += len(ev.Tokens)
+			s.answered += len(ev.Tokens)
 			if ev.Done {
 				break
 			}
 		}
-		s.key.limiter.leave(s.guard.now(), s.reserved, used)
+		s.key.limiter.leave(s.guard.now(), s.reserved, s.prompt+s.rows.of(s.answered))
 	})
 }

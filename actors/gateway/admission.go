@@ -13,6 +13,7 @@ import (
 // guards it.
 type admission struct {
 	limit   *sched.SharedLimit // nil: no bound
+	scores  *sched.SharedLimit // room for log probabilities, see logprobPlaces
 	waits   *sched.WaitEstimator
 	longest time.Duration // wait for the first row of the prompt; 0: no bound
 	size    int
@@ -28,13 +29,14 @@ type admission struct {
 type entry struct {
 	tenant  string
 	places  int
+	scores  int // places for log probabilities
 	entered time.Time
 	begun   bool // it waits no more
 	idle    bool // it runs only in steps that no other request needs
 }
 
 func newAdmission(size, batch int, longest time.Duration, now time.Time) admission {
-	e := admission{size: size, batch: batch, most: idleShare(batch, 1), longest: longest, waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
+	e := admission{size: size, batch: batch, most: idleShare(batch, 1), longest: longest, scores: sched.NewSharedLimit(logprobPlaces), waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
 	if size > 0 {
 		e.limit = sched.NewSharedLimit(size)
 	}
@@ -77,6 +79,10 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 		e.takePlace(r, now)
 		return nil
 	}
+	if n := logprobsOf(r).places(r); n > 0 && !e.scores.MayEnter(r.Tenant, r.Weight, n) {
+		return overloaded(reasonQueueFull, e.waits.Wait(r.Tenant, r.Weight), "the requests in hand have about %d log probabilities, at most %d, or a tenant's share of them, and the request needs about %d: try again later, or for fewer choices or alternatives",
+			e.scores.Inside()*logprobBlock, logprobPlaces*logprobBlock, n*logprobBlock)
+	}
 	if r.Priority == api.PriorityIdle {
 		return e.enterIdle(r, now)
 	}
@@ -116,7 +122,10 @@ func (e *admission) idlePlaces() int {
 }
 
 func (e *admission) takePlace(r *api.Request, now time.Time) {
-	v := &entry{tenant: r.Tenant, places: placesOf(r), entered: now, idle: r.Priority == api.PriorityIdle}
+	v := &entry{tenant: r.Tenant, places: placesOf(r), scores: logprobsOf(r).places(r), entered: now, idle: r.Priority == api.PriorityIdle}
+	if v.scores > 0 {
+		e.scores.Admit(r.Tenant, r.Weight, v.scores)
+	}
 	if v.idle {
 		e.inside[r.Key()] = v
 		e.idle += v.places
@@ -145,6 +154,9 @@ func (e *admission) leave(key string) {
 		return
 	}
 	delete(e.inside, key)
+	if v.scores > 0 {
+		e.scores.Leave(v.tenant, v.scores)
+	}
 	if v.idle {
 		e.idle -= v.places
 		return

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
 )
 
 // checkBeams says what a beam search cannot do.
@@ -14,6 +15,9 @@ func checkBeams(r *api.Request, m *model) error {
 	}
 	if err := r.Beams.Validate(); err != nil {
 		return api.InvalidParam(err)
+	}
+	if rows := rowsOfTenant(r, m.capacity); r.Beams.Width > rows && rows < m.capacity {
+		return api.Invalid("num_beams", "num_beams is %d, expected at most %d: the others of the %d rows of a step (max_batch_size) are kept for other tenants", r.Beams.Width, rows, m.capacity)
 	}
 	switch {
 	case m.noBeams:
@@ -30,6 +34,15 @@ func checkBeams(r *api.Request, m *model) error {
 		return api.Invalid("stop", "not supported together with beam search: use stop_token_ids")
 	}
 	return nil
+}
+
+// rowsOfTenant returns the part of some rows, or of the KV memory, that one beam search may have: it needs all of its rows in each step, so those
+// that are kept for other tenants cannot be taken back from it. A request that another gateway accepted, or one without a key, may have all.
+func rowsOfTenant(r *api.Request, all int) int {
+	if r.Tenant == "" || r.Takeover != nil {
+		return all
+	}
+	return sched.ShareWithOthers(all)
 }
 
 // checkGrammar says what a grammar cannot do.
@@ -67,7 +80,7 @@ func checkPool(r *api.Request, m *model) error {
 
 // beamLimit is the longest answer of a beam search after a prompt; it may be
 // less than 1.
-func (m modelLimits) beamLimit(prompt, width int) int {
+func (m modelLimits) beamLimit(r *api.Request, prompt int) int {
 	shared := (prompt + m.slabTokens - 1) / m.slabTokens
-	return min(m.context-prompt, (m.pool/m.slabTokens-shared)/width*m.slabTokens)
+	return min(m.context-prompt, (rowsOfTenant(r, m.pool/m.slabTokens)-shared)/r.Beams.Width*m.slabTokens)
 }

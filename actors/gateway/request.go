@@ -383,7 +383,7 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	longest := r.limits.longest()
 	left := longest - prompt
 	if r.api.Beams != nil {
-		left = r.limits.beamLimit(prompt, r.api.Beams.Width)
+		left = r.limits.beamLimit(r.api, prompt)
 	}
 	if left < 1 && r.api.Beams != nil {
 		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (context of the model %d tokens, KV memory for %d)",
@@ -397,10 +397,11 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
 			r.api.MaxTokens, prompt, left, r.limits.context, r.limits.pool)
 	}
-	if r.api.MaxTokens > 0 {
-		return min(r.api.MaxTokens, left), nil
+	left, err := logprobsOf(r.api).limit(r.api, prompt, left)
+	if err != nil || r.api.MaxTokens == 0 {
+		return left, err
 	}
-	return left, nil
+	return min(r.api.MaxTokens, left), nil
 }
 
 // running lists the sequences that have not ended.
