@@ -16,8 +16,10 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/datadir"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/logging"
+	"github.com/millrace/millrace/tokenizer"
 )
 
 // minMapCount is the default of vm.max_map_count on Linux. Each used slab of the KV cache is a
@@ -234,17 +236,43 @@ func (r *report) checkModel(o *doctorOptions) {
 		return
 	}
 	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = device.SlabTokens, 1, 1, 1
+	if _, err := model.ReadPooling(dir); err != nil {
+		r.add("model", statusFail, "%v", err)
+		return
+	}
 	m, err := compute.Open(options)
 	if err != nil {
-		r.add("model", statusFail, "%s: %v", dir, err)
+		r.add("model", statusFail, "%v", err)
 		return
 	}
 	defer m.Close()
+	if !r.checkTokenizer(dir, m.Program.Vocab) {
+		return
+	}
 	info, n := m.Engine().Info(), m.Numerics()
 	r.Numerics, r.Class = n.Digest(), n.Class
 	r.add("model", statusOK, "%s: %s, %d layers, weights %s, a KV slab of %d tokens %s (%s), linear ops by %s",
 		dir, m.Program.Architecture, m.Program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.KVType, info.Linear)
 	r.add("numerics", statusOK, "%s (%s): streams continue at processes with the same", r.Numerics, r.Class)
+}
+
+// checkTokenizer says whether serve can open the tokenizer of a model.
+func (r *report) checkTokenizer(dir string, vocab int) bool {
+	t, err := tokenizer.LoadOrBare(dir, vocab)
+	if err != nil {
+		r.add("tokenizer", statusFail, "%v", err)
+		return false
+	}
+	defer t.Close() //nolint:errcheck // nothing was written
+	switch err := t.NoText(); {
+	case err != nil:
+		r.add("tokenizer", statusWarn, "%v", err)
+	case !t.HasChatTemplate():
+		r.add("tokenizer", statusWarn, "%d tokens, no chat template: chats are refused, completions are served", t.VocabSize())
+	default:
+		r.add("tokenizer", statusOK, "%d tokens, a chat template", t.VocabSize())
+	}
+	return true
 }
 
 // amount is a number of bytes for people: "1.5 GiB".

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +36,7 @@ func TestDoctorFindsAMachineThatCanServe(t *testing.T) {
 	require.Positive(t, r.Device.Threads)
 	require.Equal(t, statusOK, checks["model"].Status, checks["model"].Detail)
 	require.Contains(t, checks["model"].Detail, "LlamaForCausalLM, 8 layers")
+	require.Equal(t, "4096 tokens, a chat template", checks["tokenizer"].Detail)
 }
 
 func TestDoctorWarnsOfAPortInUse(t *testing.T) {
@@ -61,6 +63,36 @@ func TestDoctorFailsOnWhatCannotWork(t *testing.T) {
 		require.Equal(t, 1, code, name)
 		require.False(t, r.OK)
 		require.Equal(t, statusFail, checks[name].Status, checks[name].Detail)
+	}
+}
+
+// TestDoctorRefusesWhatServeRefuses beside the weights.
+func TestDoctorRefusesWhatServeRefuses(t *testing.T) {
+	demo := os.DirFS(absolute(t, "../../models/tiny-chat"))
+	for name, c := range map[string]struct {
+		file, text string
+		check      string
+		want       status
+		detail     string
+	}{
+		"tokenizer":    {"tokenizer.json", `{"model": {"type": "none"}}`, "tokenizer", statusFail, "tokenizer.json: "},
+		"template":     {"chat_template.jinja", "{% for %}", "tokenizer", statusFail, "chat_template.jinja: "},
+		"pooling":      {"modules.json", "{", "model", statusFail, "modules.json: found"},
+		"no tokenizer": {"tokenizer.json", "", "tokenizer", statusWarn, "only token ids can be used"},
+	} {
+		dir := t.TempDir()
+		require.NoError(t, os.CopyFS(dir, demo))
+		path := filepath.Join(dir, c.file)
+		require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
+		if c.text == "" {
+			require.NoError(t, os.Remove(path))
+		}
+		code, r, checks := doctor(t, "--model", dir)
+		require.Equal(t, c.want != statusFail, r.OK, name)
+		require.Equal(t, c.want == statusFail, code == 1, name)
+		require.Equal(t, c.want, checks[c.check].Status, name)
+		require.Contains(t, checks[c.check].Detail, c.detail)
+		require.LessOrEqual(t, strings.Count(checks[c.check].Detail, dir), 1, "the file is named once: %s", checks[c.check].Detail)
 	}
 }
 
