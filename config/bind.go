@@ -20,6 +20,9 @@ const EnvPrefix = "MILLRACE_"
 // FileFlag names the flag with the path of the YAML file.
 const FileFlag = "config"
 
+// HelpAllFlag names the flag that shows all flags of a command. It is no setting.
+const HelpAllFlag = "help-all"
+
 // DefaultFile is read if it exists and no other file is named.
 const DefaultFile = "millrace.yaml"
 
@@ -93,7 +96,7 @@ func reason(err error) error {
 func flagNames(cmd *cobra.Command) map[string]bool {
 	names := map[string]bool{}
 	add := func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "version" {
+		if f.Name != "help" && f.Name != HelpAllFlag && f.Name != "version" {
 			names[f.Name] = true
 		}
 	}

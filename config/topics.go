@@ -31,7 +31,7 @@ func Topics() []Topic {
 			"nats-clients", "nats-tls-ca", "nats-tls-cert", "nats-tls-key",
 		}},
 		{"Observability", []string{"log-level", "log-format", "metrics-names", "otlp-endpoint", "trace-ratio"}},
-		{"General", []string{"config", "json", "help"}},
+		{"General", []string{"config", "json", "help", HelpAllFlag}},
 	}
 }
 

@@ -28,7 +28,12 @@ func usage(cmd *cobra.Command) error {
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	for _, g := range config.ByTopic(allFlags(cmd)) {
+	flags := allFlags(cmd)
+	if brief := briefFlags(cmd); brief != nil {
+		fmt.Fprintf(&b, "\nFlags:\n%s\n%s --%s shows the other %d flags, by topic.\n", brief.FlagUsages(), cmd.CommandPath(), helpAll, visible(flags)-visible(brief))
+		flags = pflag.NewFlagSet("", pflag.ContinueOnError)
+	}
+	for _, g := range config.ByTopic(flags) {
 		title := g.Topic
 		if title == "" {
 			title = "Flags"
@@ -40,6 +45,45 @@ func usage(cmd *cobra.Command) error {
 	}
 	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
 	return err
+}
+
+// helpAll is the flag that shows all flags of a command whose --help shows the most used ones.
+const helpAll = config.HelpAllFlag
+
+// mostUsed is the annotation of a command that names the flags of its --help, separated by commas.
+const mostUsed = "most used flags"
+
+// briefHelp makes --help of a command show these flags only.
+func briefHelp(cmd *cobra.Command, flags ...string) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[mostUsed] = strings.Join(flags, ",")
+	cmd.Flags().Bool(helpAll, false, "help with all flags")
+}
+
+// briefFlags returns the flags that the help of a command shows; nil: all.
+func briefFlags(cmd *cobra.Command) *pflag.FlagSet {
+	names, ok := cmd.Annotations[mostUsed]
+	if !ok || cmd.Flags().Changed(helpAll) {
+		return nil
+	}
+	brief := pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
+	brief.SortFlags = false
+	for name := range strings.SplitSeq(names+",help,"+helpAll, ",") {
+		brief.AddFlag(cmd.Flags().Lookup(name))
+	}
+	return brief
+}
+
+// visible counts the flags that help shows.
+func visible(flags *pflag.FlagSet) (n int) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			n++
+		}
+	})
+	return n
 }
 
 // allFlags returns the flags of a command, its own and those of every command.

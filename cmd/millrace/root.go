@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/logging"
@@ -40,6 +41,9 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 		SilenceErrors: true, // main prints them, on one line
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed(helpAll) {
+				return pflag.ErrHelp
+			}
 			if err := config.Bind(cmd, environ); err != nil {
 				return err
 			}
@@ -75,6 +79,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 		newKeys(),
 		newVersion(),
 	)
+	completeValues(root)
 	markFailures(root)
 	return root
 }

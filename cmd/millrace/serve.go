@@ -72,6 +72,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 		},
 	}
 	s.Register(cmd.Flags())
+	briefHelp(cmd, "model", "served-model-name", "weights", "kv-memory", "max-batch-size", "listen", "api-keys", "nats", "roles", "data-dir")
 	return cmd
 }
 

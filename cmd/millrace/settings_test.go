@@ -36,7 +36,7 @@ These are the flags of ` + "`millrace serve`" + `. Each flag is also an environm
 (` + "`" + config.DefaultFile + "`" + ` in the working directory by default): ` + "`--kv-memory` is `MILLRACE_KV_MEMORY` and `kv-memory:`" + `. A flag takes precedence over
 the environment, the environment over the file. An unknown name is an error.
 
-` + "`millrace COMMAND --help`" + ` prints the flags of a command.
+` + "`millrace COMMAND --help`" + ` prints the flags of a command, ` + "`millrace serve --help-all`" + ` all of these.
 `)
 	serve, _, err := root.Find([]string{"serve"})
 	if err != nil {
@@ -45,6 +45,9 @@ the environment, the environment over the file. An unknown name is an error.
 	for _, g := range config.ByTopic(allFlags(serve)) {
 		fmt.Fprintf(&b, "\n## %s\n| flag | default | meaning |\n|---|---|---|\n", g.Topic)
 		g.Flags.VisitAll(func(f *pflag.Flag) {
+			if f.Name == helpAll { // no setting
+				return
+			}
 			value := ""
 			if f.DefValue != "" {
 				value = "`" + f.DefValue + "`"
@@ -83,7 +86,7 @@ func TestEveryFlagOfServeHasATopic(t *testing.T) {
 // TestHelpGroupsFlagsByTopic: a flag stands below the name of its topic.
 func TestHelpGroupsFlagsByTopic(t *testing.T) {
 	var out bytes.Buffer
-	require.Zero(t, run(t.Context(), []string{"serve", "--help"}, nil, &out, os.Stderr))
+	require.Zero(t, run(t.Context(), []string{"serve", "--help-all"}, nil, &out, os.Stderr))
 	lines := strings.Split(out.String(), "\n")
 	below := func(topic, flag string) {
 		t.Helper()
