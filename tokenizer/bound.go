@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // bound is how much text a token can stand for at most. The zero value knows no bound.
@@ -80,7 +82,7 @@ type stage struct {
 func newBound(data []byte, v *vocabulary) (bound, error) {
 	var p pipeline
 	if err := json.Unmarshal(data, &p); err != nil {
-		return bound{}, err
+		return bound{}, fmt.Errorf("found %s, expected a tokenizer", weights.JSONFault(err))
 	}
 	shrinks := p.Normalizer.shrinks()
 	if shrinks == 0 || !p.PreTokenizer.keeps() {

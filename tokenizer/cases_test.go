@@ -161,6 +161,7 @@ func TestWrongFilesAreErrorsThatNameThem(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"missing":       {},
 		"not JSON":      {"tokenizer.json": "{"},
+		"a list":        {"tokenizer.json": "[]"},
 		"no model":      {"tokenizer.json": "{}"},
 		"negative id":   {"tokenizer.json": `{"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}}`},
 		"huge id":       {"tokenizer.json": `{"model":{"type":"BPE","vocab":{"a":999999999999},"merges":[]}}`},
@@ -179,6 +180,7 @@ func TestWrongFilesAreErrorsThatNameThem(t *testing.T) {
 		_, err := tokenizer.Load(dir)
 		require.ErrorIs(t, err, tokenizer.ErrFile, name)
 		require.Equal(t, 1, strings.Count(err.Error(), dir), "%s: %v", name, err)
+		require.NotContains(t, err.Error(), "Go ", "%s: a type of the program", name)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/compute/weights"
 )
 
 const (
@@ -75,7 +77,7 @@ func (c *component) isOnly(kind string) bool {
 func newVocabulary(data []byte) (vocabulary, error) {
 	var f tokenizerFile
 	if err := json.Unmarshal(data, &f); err != nil {
-		return vocabulary{}, err
+		return vocabulary{}, fmt.Errorf("found %s, expected a tokenizer", weights.JSONFault(err))
 	}
 	pieces, err := modelPieces(f.Model.Vocab)
 	if err != nil {

@@ -93,7 +93,7 @@ func (c *Checkpoint) open() error {
 	c.stamp(filepath.Join(c.dir, indexFile))
 	index, err := readIndex(filepath.Join(c.dir, indexFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return &FormatError{File: c.dir, Found: "no weights", Expected: singleFile + " or " + indexFile}
+		return &FormatError{File: c.dir, Found: "no weights" + OtherFiles(c.dir), Expected: singleFile + " or " + indexFile}
 	}
 	if err != nil {
 		return err

@@ -70,6 +70,12 @@ func TestOpenFaultsNameTheFile(t *testing.T) {
 		want string // %[1]s is the directory
 	}{
 		{"no weights", func(*testing.T, string) {}, "%[1]s: found no weights, expected model.safetensors or model.safetensors.index.json"},
+		{"GGUF in a folder", func(t *testing.T, dir string) { write(t, dir, "a.gguf", nil) },
+			"%[1]s: found no weights but a.gguf: the path of a GGUF file is a model by itself, expected model.safetensors or"},
+		{"pickle", func(t *testing.T, dir string) { write(t, dir, "pytorch_model.bin", nil) },
+			"%[1]s: found no weights but pytorch_model.bin: save_pretrained of transformers writes safetensors, expected"},
+		{"page of a proxy", func(t *testing.T, dir string) { write(t, dir, singleFile, []byte("<!DOCTYPE html><html>")) },
+			`%[1]s/model.safetensors: header: found the text "<!DOCTYP", expected a length of 104857600 bytes at most`},
 		{"empty file", func(t *testing.T, dir string) { write(t, dir, singleFile, nil) },
 			"%[1]s/model.safetensors: found 0 bytes, expected 8 bytes of header length or more"},
 		{"directory", func(t *testing.T, dir string) { require.NoError(t, os.Mkdir(filepath.Join(dir, singleFile), 0o700)) },

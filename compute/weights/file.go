@@ -94,6 +94,23 @@ func fileKind(m fs.FileMode) string {
 	return m.Type().String()
 }
 
+// OtherFiles says what a folder has that is no checkpoint but could be meant as one; "" for nothing.
+func OtherFiles(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case IsGGUF(name):
+			return " but " + name + ": the path of a GGUF file is a model by itself"
+		case strings.HasPrefix(name, "pytorch_model") && strings.HasSuffix(name, ".bin"), strings.HasPrefix(name, "consolidated") && strings.HasSuffix(name, ".pth"):
+			return " but " + name + ": save_pretrained of transformers writes safetensors"
+		}
+	}
+	return ""
+}
+
 // cut is what a file that ends too early is, after what was expected.
 const cut = ": the file is cut, as by an interrupted download"
 

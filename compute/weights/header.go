@@ -57,6 +57,9 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 		return nil, fault("", "8 bytes of header length or more", "%d bytes", len(file))
 	}
 	length := binary.LittleEndian.Uint64(file)
+	if text := file[:lengthBytes]; length > maxHeader && isText(text) {
+		return nil, fault("header", fmt.Sprintf("a length of %d bytes at most", maxHeader), "the text %q", text)
+	}
 	if length > maxHeader {
 		return nil, fault("header", fmt.Sprintf("%d bytes at most", maxHeader), "a length of %d bytes", length)
 	}
@@ -99,6 +102,11 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 		tensors[at.name] = t
 	}
 	return tensors, nil
+}
+
+// isText says whether bytes are printable ASCII or white space.
+func isText(b []byte) bool {
+	return !bytes.ContainsFunc(b, func(r rune) bool { return r > '~' || r < ' ' && r != '\n' && r != '\r' && r != '\t' })
 }
 
 // extent is the place of a tensor in the bytes after the header.
