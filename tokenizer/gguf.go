@@ -63,6 +63,20 @@ func loadGGUF(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
+// CheckGGUFBegin returns an error if the tokenizer of a GGUF file is not read. It takes a file that has the begin of the GGUF file. A model
+// without a tokenizer is no error.
+func CheckGGUFBegin(path string) error {
+	g, err := weights.ReadGGUFBegin(path)
+	if err != nil {
+		return err
+	}
+	v := ggufVocabulary{metadata: g.Metadata}
+	if _, err := v.tokenizerJSON(); err != nil && !errors.Is(err, errNoTokens) {
+		return err
+	}
+	return nil
+}
+
 func hasTokenizer(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "tokenizer.json"))
 	return err == nil

@@ -1,6 +1,7 @@
 package tokenizer_test
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"path/filepath"
@@ -61,6 +62,18 @@ func TestGGUFWithoutItsOwnTokenizer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 4096, beside.VocabSize())
 	require.NoError(t, beside.Close())
+}
+
+// TestGGUFTokenizersAreCheckedFromTheBeginOfAFile, before the rest of it is downloaded.
+func TestGGUFTokenizersAreCheckedFromTheBeginOfAFile(t *testing.T) {
+	file, err := os.ReadFile(ggufFolder + "llama-bpe.gguf")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "begin.partial")
+	require.NoError(t, os.WriteFile(path, file, 0o600))
+	require.NoError(t, tokenizer.CheckGGUFBegin(path))
+	require.NoError(t, os.WriteFile(path, bytes.Replace(file, []byte("llama-bpe"), []byte("llama-abc"), 1), 0o600))
+	require.ErrorContains(t, tokenizer.CheckGGUFBegin(path), `found tokenizer.ggml.pre "llama-abc", expected gpt-2, llama-bpe or qwen2: a tokenizer.json beside the file`)
+	require.NoError(t, tokenizer.CheckGGUFBegin("../testdata/quantized/gguf/qwen2.gguf"), "token ids alone")
 }
 
 func copyFile(t *testing.T, from, to string) {

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/models/hub"
+	"github.com/millrace/millrace/tokenizer"
 )
 
 // admit says what a model is and needs, by the folder of its config.json or a file with the begin of its GGUF file. The error of one
@@ -34,8 +35,11 @@ func admit(n hub.Name, path string) (about string, err error) {
 		}
 		return "", fmt.Errorf("%s is not served, and is not downloaded: %s: found %s, expected %s", n, cmp.Or(wrong.Name, "config.json"), wrong.Found, expected)
 	}
+	if err == nil && n.Variant != "" {
+		err = tokenizer.CheckGGUFBegin(path)
+	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s is not served, and is not downloaded: %w", n, err)
 	}
 	whole, kv := sim.WeightBytes(program), 1000*program.KVBytesPerToken(model.BF16Sizes())
 	less, err := model.ParseWeights("int8")

@@ -284,7 +284,7 @@ func (t *ggufTensor) size() (blockType, uint64, error) {
 		if name == "" {
 			name = fmt.Sprintf("number %d", t.kind)
 		}
-		return b, 0, fault(t.name, "F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K", "type %s", name)
+		return b, 0, fault(t.name, "F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K: a model's Q8_0 file has no other types", "type %s", name)
 	}
 	width := t.shape[len(t.shape)-1]
 	if width%b.elements != 0 {
