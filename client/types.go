@@ -43,6 +43,15 @@ type Sampling struct {
 	RepetitionPenalty float64            `json:"repetition_penalty,omitempty"`
 	PresencePenalty   float64            `json:"presence_penalty,omitempty"`
 	FrequencyPenalty  float64            `json:"frequency_penalty,omitempty"`
+	DRYMultiplier     float64            `json:"dry_multiplier,omitempty"`
+	DRYBase           float64            `json:"dry_base,omitempty"`
+	DRYAllowedLength  *int               `json:"dry_allowed_length,omitempty"`
+	DRYPenaltyLastN   *int               `json:"dry_penalty_last_n,omitempty"`
+	DRYBreakers       []string           `json:"dry_sequence_breakers,omitempty"`
+	XTCProbability    float64            `json:"xtc_probability,omitempty"`
+	XTCThreshold      *float64           `json:"xtc_threshold,omitempty"`
+	TopNSigma         float64            `json:"top_n_sigma,omitempty"`
+	BadWords          []string           `json:"bad_words,omitempty"`
 	LogitBias         map[string]float64 `json:"logit_bias,omitempty"`
 	Seed              *int64             `json:"seed,omitempty"`
 	Stop              []string           `json:"stop,omitempty"`

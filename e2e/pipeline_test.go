@@ -125,7 +125,10 @@ func variedRequest(i int) *api.Request {
 		ID: strconv.Itoa(i), Model: "tiny-chat", N: 1, PromptTokens: promptOf(r, 200), MaxTokens: 5 + r.IntN(40),
 		TopLogprobs: -1, Sampling: sample.Params{}, Arrival: time.Now(), IgnoreEOS: true,
 	}
-	if i%2 == 1 {
+	switch i % 4 {
+	case 1:
+		q.Sampling = allSamplers(uint64(i))
+	case 3:
 		q.Sampling = sample.Params{Temperature: 1.2, TopP: 0.95, TopK: 200, RepetitionPenalty: 1.1, Seed: uint64(i)}
 	}
 	return q
@@ -184,7 +187,10 @@ func TestDraftTokensChangeNoToken(t *testing.T) {
 	request := func(i int) *api.Request {
 		q := variedRequest(i)
 		q.PromptTokens, q.MaxTokens = slices.Repeat(promptOf(rand.New(rand.NewPCG(8, uint64(i))), 12), 6), 100
-		if q.Sampling.Temperature > 0 {
+		switch {
+		case q.Sampling.DRY != nil: // which would end the repetitions that make draft tokens
+			q.Sampling.Temperature, q.Sampling.TopK, q.Sampling.DRY.Multiplier = 0.6, 5, 0.01
+		case q.Sampling.Temperature > 0:
 			q.Sampling = sample.Params{Temperature: 0.6, TopK: 5, FrequencyPenalty: 0.01, Seed: uint64(i)}
 		}
 		return q

@@ -75,11 +75,22 @@ func resumable() map[string]func() *api.Request {
 		"penalties": with(1, func(r *api.Request) {
 			r.Sampling = sample.Params{Temperature: 1, RepetitionPenalty: 1.3, PresencePenalty: 0.5, FrequencyPenalty: 0.7, Seed: 3}
 		}),
+		"llama.cpp's samplers and bad words": with(2, func(r *api.Request) {
+			r.Sampling = allSamplers(3)
+		}),
 		"logprobs": with(1, func(r *api.Request) { r.TopLogprobs = 3 }),
 		"characters of several tokens": with(1, func(r *api.Request) {
 			r.Prompt, r.Sampling = "日本語で: ", sample.Params{Temperature: 2, Seed: 11}
 		}),
 	}
+}
+
+// allSamplers are parameters under which the tokens so far decide about the next one in every way.
+func allSamplers(seed uint64) sample.Params {
+	dry := sample.DefaultDRY()
+	dry.Multiplier, dry.Allowed = 0.8, 1
+	return sample.Params{Temperature: 1.1, TopK: 100, Seed: seed, DRY: &dry, TopNSigma: 3, XTC: sample.XTC{Probability: 0.5, Threshold: 0.05},
+		BadWords: []string{"the", "little girl", "."}}
 }
 
 func TestAnAnswerThatGoesOnElsewhereIsTheSameToTheByte(t *testing.T) {

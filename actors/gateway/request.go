@@ -28,7 +28,8 @@ type request struct {
 	bond     bond
 	prompt   []int32
 	thought  tools.Thought
-	limit    int // tokens of a choice
+	texts    *sample.TextTokens // of the sampling parameters
+	limit    int                // tokens of a choice
 	stop     []int32
 	choices  []choice
 	open     int  // choices that have not ended
@@ -106,6 +107,8 @@ type prompt struct {
 	eos  []int32 // end-of-sequence tokens
 	// thought is what the end of the prompt says of reasoning.
 	thought tools.Thought
+	// texts are the tokens of the texts in the sampling parameters.
+	texts *sample.TextTokens
 }
 
 // tokenized takes the prompt. The request's choices are to be started then; those
@@ -129,6 +132,7 @@ func (r *request) tokenized(p prompt) error {
 		return err
 	}
 	r.prompt, r.limit, r.started, r.thought = ids, limit, true, p.thought
+	r.texts = p.texts
 	r.stop, r.open = r.api.StopTokens, 0
 	if !r.api.IgnoreEOS || r.api.Grammar != nil { // a grammar ends nowhere else
 		r.stop = append(append([]int32(nil), r.stop...), p.eos...)
@@ -192,7 +196,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	g := r.group(first)
 	params := r.api.Sampling
 	params.Seed += uint64(first) // choices differ, and the request stays reproducible
-	params.Thinking = r.thinking()
+	params.Thinking, params.Tokens = r.thinking(), r.texts
 	if r.api.TopLogprobs >= 0 {
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,7 +25,8 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 		}
 		text = route.To(at.text)
 	}
-	if r.PromptTokens != nil && r.Grammar == nil {
+	texts := r.Sampling.Texts()
+	if r.PromptTokens != nil && r.Grammar == nil && texts == nil {
 		a.tokenized(ctx, &msg.Tokenized{Tokens: r.PromptTokens, Text: text.Digest})
 		return
 	}
@@ -40,9 +42,12 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 	patience := min(tokenizeFirst<<(a.tried.times-1), tokenizeMost)
 	a.unplacedSince, a.askAgain = time.Time{}, time.Now().Add(patience)
 	a.watch.wait(time.Now(), ctx.Self(), a.tried.nodes, patience)
-	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Trace: a.span.SpanContext()}
-	if r.PromptTokens == nil {
+	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Texts: texts, Trace: a.span.SpanContext()}
+	switch {
+	case r.PromptTokens == nil:
 		m.Input = promptOf(r)
+	case r.Grammar == nil: // a tokenizer of an earlier version expects one of both
+		m.Input = &api.TokenizeRequest{Model: r.Model}
 	}
 	ctx.Send(to, m)
 }
@@ -86,12 +91,15 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	if err == nil && r.Grammar != nil && !m.Checked {
 		err = api.Unavailable(fmt.Errorf("%s: the tokenizer is of a version without grammars", r.Grammar.Param))
 	}
+	if err == nil && m.Texts == nil && r.Sampling.Texts() != nil {
+		err = api.Unavailable(errors.New("bad_words or dry_sequence_breakers: the tokenizer is of a version without them"))
+	}
 	if err == nil {
 		ids := m.Tokens
 		if r.PromptTokens != nil {
 			ids = r.PromptTokens
 		}
-		err = a.state.tokenized(prompt{ids, m.Text, eos, m.Thought})
+		err = a.state.tokenized(prompt{ids, m.Text, eos, m.Thought, m.Texts})
 	}
 	if err != nil {
 		a.end(ctx, a.state.fail(err))

@@ -37,21 +37,23 @@ import (
 // high half is its node's.
 type SeqID uint64
 
-// Tokenize requests the ids of a text or a chat, and that a grammar is compiled; the answer is a Tokenized to Reply.
+// Tokenize requests the ids of a text or a chat, the tokens of texts in parameters, and that a grammar is compiled; the answer is a Tokenized to Reply.
 type Tokenize struct {
 	Reply   *actor.PID
-	Input   *api.TokenizeRequest // nil: only the grammar
+	Input   *api.TokenizeRequest // nil: only the grammar and the texts
 	Grammar *grammar.Spec        // nil: none
 	Tenant  string               // with Grammar
+	Texts   *sample.Texts        // of the sampling parameters; nil: none
 	Trace   tracing.Parent
 }
 
 // Tokenized answers Tokenize. Err is an *api.Error.
 type Tokenized struct {
 	Tokens  []int32
-	Text    string        // digest of the node that made them, see api.Pin
-	Checked bool          // the grammar can be compiled; earlier versions do not know grammars
-	Thought tools.Thought // of a chat: what the end of the prompt says of reasoning
+	Text    string             // digest of the node that made them, see api.Pin
+	Checked bool               // the grammar can be compiled; earlier versions do not know grammars
+	Thought tools.Thought      // of a chat: what the end of the prompt says of reasoning
+	Texts   *sample.TextTokens // nil: there are none, or an earlier version does not know them
 	Err     error
 }
 

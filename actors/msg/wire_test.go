@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/actors/msg/msgpb"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/grammar"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sample/samplepb"
 	"github.com/millrace/millrace/tracing"
 )
@@ -104,6 +105,7 @@ func valid(m any) any {
 		g.Choices[0], g.Generated, g.MaxTokens = g.Seq, nil, 5
 		g.Sampling.TopP, g.Sampling.MinP, g.Sampling.TypicalP, g.Sampling.Temperature = 0.5, 0.25, 0.75, 1.5
 		g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty, g.Sampling.TopLogprobs = 1.5, -1.5, 7
+		g.Sampling.XTC, g.Sampling.TopNSigma = sample.XTC{Probability: 0.25, Threshold: 0.125}, 2.5
 		g.Beams.Width, g.Beams.LengthPenalty, g.Beams.Early = 3, 0.5, 2
 		*g.Scored, g.Pool.Pooling = 7, api.PoolNone
 	}

@@ -46,10 +46,13 @@ type Config struct {
 	Longest   func() int     // context of the model, in tokens; 0: it is not known
 	Stage     *metrics.Stage // of tokenizing
 	Tracer    trace.Tracer
+
+	breakers *breakers
 }
 
 // NewPool spawns the tokenizers.
 func NewPool(cfg Config) (*Pool, error) {
+	cfg.breakers = &breakers{tokenizer: cfg.Tokenizer}
 	p := &Pool{cfg: cfg}
 	for i := range cmp.Or(cfg.Actors, 2) {
 		pid, err := cfg.Spawn(fmt.Sprint("tokenize-", i), &tokenizerActor{&p.cfg, &p.load})
@@ -114,7 +117,10 @@ func (a *tokenizerActor) Receive(ctx actor.Context) {
 func (a *tokenizerActor) tokenize(m *msg.Tokenize) *msg.Tokenized {
 	span := tracing.Stage(a.Tracer, m.Trace, "tokenize")
 	t := &msg.Tokenized{Text: a.Text}
-	if m.Input != nil || m.Grammar == nil {
+	if m.Texts != nil {
+		t.Texts, t.Err = textTokens(a.Tokenizer, m.Texts, a.breakers)
+	}
+	if t.Err == nil && (m.Input != nil || m.Grammar == nil && m.Texts == nil) {
 		t.Tokens, t.Thought, t.Err = encode(a.Tokenizer, m.Input, a.Longest())
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(t.Tokens)))
 	}

@@ -139,6 +139,15 @@ type options struct {
 	FrequencyPenalty json.RawMessage `json:"frequency_penalty"`
 	Seed             json.RawMessage `json:"seed"`
 	Stop             json.RawMessage `json:"stop"`
+
+	TopNSigma        json.RawMessage `json:"top_n_sigma"`
+	XTCProbability   json.RawMessage `json:"xtc_probability"`
+	XTCThreshold     json.RawMessage `json:"xtc_threshold"`
+	DRYMultiplier    json.RawMessage `json:"dry_multiplier"`
+	DRYBase          json.RawMessage `json:"dry_base"`
+	DRYAllowedLength json.RawMessage `json:"dry_allowed_length"`
+	DRYPenaltyLastN  json.RawMessage `json:"dry_penalty_last_n"`
+	DRYBreakers      json.RawMessage `json:"dry_sequence_breakers"`
 }
 
 func read(body []byte) (*request, error) {
@@ -178,6 +187,9 @@ func (r *request) common(plain bool) (body, error) {
 	for name, v := range map[string]json.RawMessage{
 		"temperature": o.Temperature, "top_p": o.TopP, "top_k": o.TopK, "min_p": o.MinP, "typical_p": o.TypicalP, "repetition_penalty": o.RepeatPenalty,
 		"presence_penalty": o.PresencePenalty, "frequency_penalty": o.FrequencyPenalty, "seed": o.Seed, "stop": o.Stop,
+		"top_n_sigma": o.TopNSigma, "xtc_probability": o.XTCProbability, "xtc_threshold": o.XTCThreshold,
+		"dry_multiplier": o.DRYMultiplier, "dry_base": o.DRYBase, "dry_allowed_length": o.DRYAllowedLength,
+		"dry_penalty_last_n": o.DRYPenaltyLastN, "dry_sequence_breakers": o.DRYBreakers,
 	} {
 		if len(v) > 0 {
 			out[name] = v
@@ -318,7 +330,8 @@ func renamed(err error) error {
 	name, ok := names[e.Param]
 	if !ok {
 		switch e.Param {
-		case "temperature", "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "seed", "stop":
+		case "temperature", "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "seed", "stop",
+			"top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers":
 			name = "options." + e.Param
 		default:
 			return err

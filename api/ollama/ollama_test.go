@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 var models = []api.Model{{ID: "m", ContextLength: 1000}}
@@ -41,6 +42,11 @@ func TestAChatIsTheSameChatCall(t *testing.T) {
 	require.JSONEq(t, `[{"id":"call_0","type":"function","function":{"name":"f","arguments":{"a":1}}}]`, string(calls))
 	require.Equal(t, "call_0", r.Messages[2].ToolCallID)
 	require.False(t, decoded(t, DecodeChat, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]}`).Stream)
+	sampling := decoded(t, DecodeChat, `{"model":"m","options":{"dry_multiplier":0.8,"dry_base":2,"dry_allowed_length":1,"dry_penalty_last_n":9,"dry_sequence_breakers":["x"],
+		"xtc_probability":0.5,"xtc_threshold":0.2,"top_n_sigma":2},"messages":[{"role":"user","content":"hi"}]}`).Requests[0].Sampling
+	require.Equal(t, &sample.DRY{Multiplier: 0.8, Base: 2, Allowed: 1, Last: 9, Breakers: []string{"x"}}, sampling.DRY)
+	require.Equal(t, sample.XTC{Probability: 0.5, Threshold: 0.2}, sampling.XTC)
+	require.InDelta(t, 2, sampling.TopNSigma, 0)
 	require.Zero(t, decoded(t, DecodeChat, `{"model":"m","options":{"num_predict":-1},"messages":[{"role":"user","content":"hi"}]}`).Requests[0].MaxTokens)
 }
 
@@ -154,6 +160,8 @@ func TestABadCallNamesItsField(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"model":"m","options":{"temperature":9},` + messages + `}`:                  "options.temperature",
 		`{"model":"m","options":{"repeat_penalty":-1},` + messages + `}`:              "options.repeat_penalty",
+		`{"model":"m","options":{"dry_base":0},` + messages + `}`:                     "options.dry_base",
+		`{"model":"m","options":{"xtc_probability":2},` + messages + `}`:              "options.xtc_probability",
 		`{"model":"m","options":{"num_predict":"x"},` + messages + `}`:                "options.num_predict",
 		`{"model":"m","format":"xml",` + messages + `}`:                               "format",
 		`{"model":"m","think":3,` + messages + `}`:                                    "think",

@@ -23,6 +23,15 @@ type Sampled struct {
 	RepetitionPenalty float64            `json:"repetition_penalty,omitempty" exclusiveMinimum:"0" maximum:"10" default:"1" doc:"Over prompt and output. (vLLM)"`
 	PresencePenalty   float64            `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
 	FrequencyPenalty  float64            `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
+	DRYMultiplier     float64            `json:"dry_multiplier,omitempty" minimum:"0" maximum:"100" default:"0" doc:"Lowers the logits of tokens that would continue a repetition, by dry_multiplier * dry_base^(its length - dry_allowed_length). (llama.cpp)"`
+	DRYBase           float64            `json:"dry_base,omitempty" minimum:"1" maximum:"100" default:"1.75" doc:"(llama.cpp)"`
+	DRYAllowed        int                `json:"dry_allowed_length,omitempty" minimum:"0" maximum:"16777216" default:"2" doc:"(llama.cpp)"`
+	DRYLast           int                `json:"dry_penalty_last_n,omitempty" minimum:"-1" maximum:"2147483647" default:"-1" doc:"Tokens in which repetitions are found; -1: all, 0: none. (llama.cpp)"`
+	DRYBreakers       []string           `json:"dry_sequence_breakers,omitempty" maxItems:"16" doc:"Texts that no repetition crosses, of at most 64 bytes; a line feed, colon, quotation mark and asterisk when left out. (llama.cpp)"`
+	XTCProbability    float64            `json:"xtc_probability,omitempty" minimum:"0" maximum:"1" default:"0" doc:"How often the tokens that reach xtc_threshold, but the least likely of them, are left out. (llama.cpp)"`
+	XTCThreshold      float64            `json:"xtc_threshold,omitempty" minimum:"0" maximum:"1" default:"0.1" doc:"Over 0.5: off. (llama.cpp)"`
+	TopNSigma         float64            `json:"top_n_sigma,omitempty" minimum:"-1" maximum:"100" default:"-1" doc:"Leaves out tokens whose logit is more than this many standard deviations below the largest. 0 or below: off. (llama.cpp)"`
+	BadWords          []string           `json:"bad_words,omitempty" maxItems:"256" doc:"Texts of at most 256 bytes whose tokens the answer does not have. (vLLM)"`
 	LogitBias         map[string]float64 `json:"logit_bias,omitempty" doc:"Token id to a bias from -100 to 100."`
 	Seed              int64              `json:"seed,omitempty" doc:"The same seed and request give the same tokens. Random when left out."`
 	Stop              *stringOrStrings   `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`

@@ -213,6 +213,9 @@ func sampling(r *api.Request, s map[string]string) {
 	if p.MinTokens > 0 {
 		s["min_tokens"] = strconv.Itoa(p.MinTokens)
 	}
+	if p.Texts() != nil || p.DRY != nil || p.TopNSigma != 0 || p.XTC.Probability != 0 {
+		samplers(p, s)
+	}
 	if t := p.Thinking; t != nil {
 		s["thinking_token_budget"] = strconv.Itoa(t.Budget)
 	}
@@ -222,6 +225,23 @@ func sampling(r *api.Request, s map[string]string) {
 			biases = append(biases, fmt.Sprintf("%d:%s", id, number(p.LogitBias[id])))
 		}
 		s["logit_bias"] = strings.Join(biases, ",")
+	}
+}
+
+// samplers adds the parameters of llama.cpp's samplers and the bad words, those that are on.
+func samplers(p *sample.Params, s map[string]string) {
+	if d := p.DRY; d != nil {
+		s["dry_multiplier"], s["dry_base"], s["dry_sequence_breakers"] = number(d.Multiplier), number(d.Base), list(d.Breakers)
+		s["dry_allowed_length"], s["dry_penalty_last_n"] = strconv.Itoa(d.Allowed), strconv.Itoa(d.Last)
+	}
+	if p.XTC.Probability != 0 {
+		s["xtc_probability"], s["xtc_threshold"] = number(p.XTC.Probability), number(p.XTC.Threshold)
+	}
+	if p.TopNSigma != 0 {
+		s["top_n_sigma"] = number(p.TopNSigma)
+	}
+	if len(p.BadWords) > 0 {
+		s["bad_words"] = list(p.BadWords)
 	}
 }
 

@@ -99,16 +99,28 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 			spec(func(*grammar.Spec) {})(c, r)
 			c.Requests[0].ReasoningEnd = "</think>"
 		},
-		"Params.Temperature":        of(func(r *api.Request) { r.Sampling.Temperature = 1 }),
-		"Params.TopK":               of(func(r *api.Request) { r.Sampling.TopK = 5 }),
-		"Params.TopP":               of(func(r *api.Request) { r.Sampling.TopP = 0.5 }),
-		"Params.MinP":               of(func(r *api.Request) { r.Sampling.MinP = 0.5 }),
-		"Params.TypicalP":           of(func(r *api.Request) { r.Sampling.TypicalP = 0.5 }),
-		"Params.RepetitionPenalty":  of(func(r *api.Request) { r.Sampling.RepetitionPenalty = 1.5 }),
-		"Params.PresencePenalty":    of(func(r *api.Request) { r.Sampling.PresencePenalty = 1.5 }),
-		"Params.FrequencyPenalty":   of(func(r *api.Request) { r.Sampling.FrequencyPenalty = 1.5 }),
-		"Params.LogitBias":          of(func(r *api.Request) { r.Sampling.LogitBias = map[int32]float32{5: 1, 3: -0.5} }),
-		"Params.Thinking":           of(func(r *api.Request) { r.Sampling.Thinking = &sample.Thinking{Budget: 5} }),
+		"Params.Temperature":       of(func(r *api.Request) { r.Sampling.Temperature = 1 }),
+		"Params.TopK":              of(func(r *api.Request) { r.Sampling.TopK = 5 }),
+		"Params.TopP":              of(func(r *api.Request) { r.Sampling.TopP = 0.5 }),
+		"Params.MinP":              of(func(r *api.Request) { r.Sampling.MinP = 0.5 }),
+		"Params.TypicalP":          of(func(r *api.Request) { r.Sampling.TypicalP = 0.5 }),
+		"Params.RepetitionPenalty": of(func(r *api.Request) { r.Sampling.RepetitionPenalty = 1.5 }),
+		"Params.PresencePenalty":   of(func(r *api.Request) { r.Sampling.PresencePenalty = 1.5 }),
+		"Params.FrequencyPenalty":  of(func(r *api.Request) { r.Sampling.FrequencyPenalty = 1.5 }),
+		"Params.LogitBias":         of(func(r *api.Request) { r.Sampling.LogitBias = map[int32]float32{5: 1, 3: -0.5} }),
+		"Params.Thinking":          of(func(r *api.Request) { r.Sampling.Thinking = &sample.Thinking{Budget: 5} }),
+		"Params.DRY":               of(func(r *api.Request) { r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Breakers: []string{"a"}} }),
+		"DRY.Allowed": of(func(r *api.Request) {
+			r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Allowed: 1, Breakers: []string{"a"}}
+		}),
+		"DRY.Breakers": of(func(r *api.Request) { r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Breakers: []string{"b"}} }),
+		"DRY.Last": of(func(r *api.Request) {
+			r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Last: 9, Breakers: []string{"a"}}
+		}),
+		"Params.TopNSigma":          of(func(r *api.Request) { r.Sampling.TopNSigma = 1 }),
+		"Params.XTC":                of(func(r *api.Request) { r.Sampling.XTC = sample.XTC{Probability: 0.5, Threshold: 0.1} }),
+		"XTC.Threshold":             of(func(r *api.Request) { r.Sampling.XTC = sample.XTC{Probability: 0.5, Threshold: 0.2} }),
+		"Params.BadWords":           of(func(r *api.Request) { r.Sampling.BadWords = []string{"a"} }),
 		"Params.MinTokens":          of(func(r *api.Request) { r.Sampling.MinTokens = 5 }),
 		"Params.Seed":               of(func(r *api.Request) { r.Sampling.Seed++ }),
 		"BeamParams.Width":          beams(func(b *sample.BeamParams) { b.Width++ }),
@@ -150,7 +162,7 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 		Request.ID Request.First Request.Model Request.Tenant Request.Weight Request.CacheSalt Request.Truncate Request.Messages Request.Tools Request.TemplateArgs
 		Request.ContinueFinal Request.NoGenerationPrompt Request.Prompt Request.PromptTokens Request.TopLogprobs Request.PromptLogprobs Request.N Request.Sampling
 		Request.Priority Request.Deadline Request.Arrival Request.Clock Request.Equal Request.Buffered Request.Takeover Request.ClipMaxTokens
-		Params.Logprobs Params.TopLogprobs Spec.Param`)
+		Params.Logprobs Params.TopLogprobs Params.Tokens Spec.Param`)
 	for _, v := range []any{call.Call{}, api.Request{}, sample.Params{}, sample.BeamParams{}, grammar.Spec{}, api.Pin{}} {
 		for field := range reflect.TypeOf(v).Fields() {
 			name := reflect.TypeOf(v).Name() + "." + field.Name

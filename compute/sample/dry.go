@@ -15,7 +15,7 @@ const MaxDRY = 100
 type DRY struct {
 	Multiplier float32 // 0..MaxDRY
 	Base       float32 // 1..MaxDRY
-	Allowed    int     // length of a repetition without a penalty, in tokens, less one
+	Allowed    int     // a shorter repetition, in tokens, has no penalty
 	Last       int     // tokens at the end of the sequence in which repetitions are found; -1: all, 0: none
 	// Breakers are texts that no repetition crosses.
 	Breakers []string
@@ -42,7 +42,7 @@ func (d *DRY) validate() error {
 	if d.Last < -1 {
 		return &ParamError{"dry_penalty_last_n", fmt.Sprint(d.Last), "-1 (all), or 0 or more"}
 	}
-	return validateTexts("dry_sequence_breakers", d.Breakers, MaxBreakers)
+	return validateTexts("dry_sequence_breakers", d.Breakers, MaxBreakers, MaxBreakerBytes)
 }
 
 // dry is DRY with the tokens of its breakers.

@@ -91,7 +91,7 @@ func (p Params) Validate() error {
 	if err := p.DRY.validate(); err != nil {
 		return err
 	}
-	if err := validateTexts("bad_words", p.BadWords, MaxBadWords); err != nil {
+	if err := validateTexts("bad_words", p.BadWords, MaxBadWords, MaxBadWordBytes); err != nil {
 		return err
 	}
 	if p.TopK < -1 {

@@ -31,7 +31,7 @@ func TestValidateNamesTheFieldTheValueAndTheRange(t *testing.T) {
 		{Params{DRY: &DRY{Base: 0.5}}, "dry_base: found 0.5, expected 1 to 100"},
 		{Params{DRY: &DRY{Base: 2, Allowed: -1}}, "dry_allowed_length: found -1, expected 0 or more"},
 		{Params{DRY: &DRY{Base: 2, Last: -2}}, "dry_penalty_last_n: found -2, expected -1 (all), or 0 or more"},
-		{Params{DRY: &DRY{Base: 2, Breakers: []string{"a", ""}}}, "dry_sequence_breakers[1]: found 0 bytes, expected 1 to 256"},
+		{Params{DRY: &DRY{Base: 2, Breakers: []string{"a", ""}}}, "dry_sequence_breakers[1]: found 0 bytes, expected 1 to 64"},
 		{Params{BadWords: make([]string, 257)}, "bad_words: found 257 texts, expected at most 256"},
 		{Params{TopLogprobs: 21}, "top_logprobs: found 21, expected 0 to 20"},
 		{Params{TopLogprobs: -1}, "top_logprobs: found -1, expected 0 to 20"},

@@ -4,9 +4,10 @@ import "fmt"
 
 // The bounds of the texts in parameters.
 const (
-	MaxBadWords  = 256
-	MaxBreakers  = 64
-	MaxTextBytes = 256 // of each
+	MaxBadWords     = 256
+	MaxBadWordBytes = 256 // of each
+	MaxBreakers     = 16
+	MaxBreakerBytes = 64 // of each
 )
 
 // Texts are the texts in parameters, of which a tokenizer makes TextTokens.
@@ -34,13 +35,13 @@ func (p *Params) Texts() *Texts {
 	return t
 }
 
-func validateTexts(field string, texts []string, most int) error {
+func validateTexts(field string, texts []string, most, longest int) error {
 	if len(texts) > most {
 		return &ParamError{field, fmt.Sprintf("%d texts", len(texts)), fmt.Sprintf("at most %d", most)}
 	}
 	for i, text := range texts {
-		if text == "" || len(text) > MaxTextBytes {
-			return &ParamError{fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d bytes", len(text)), fmt.Sprintf("1 to %d", MaxTextBytes)}
+		if text == "" || len(text) > longest {
+			return &ParamError{fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d bytes", len(text)), fmt.Sprintf("1 to %d", longest)}
 		}
 	}
 	return nil

@@ -640,6 +640,7 @@ type Tokenize struct {
 	Tenant             string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	OnlyGrammar        bool                   `protobuf:"varint,14,opt,name=only_grammar,json=onlyGrammar,proto3" json:"only_grammar,omitempty"`
 	Truncate           bool                   `protobuf:"varint,15,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	Texts              *samplepb.Texts        `protobuf:"bytes,16,opt,name=texts,proto3" json:"texts,omitempty"` // absent: none
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -779,6 +780,13 @@ func (x *Tokenize) GetTruncate() bool {
 	return false
 }
 
+func (x *Tokenize) GetTexts() *samplepb.Texts {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 type Tokenized struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []int32                `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
@@ -786,6 +794,7 @@ type Tokenized struct {
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"` // digest of the tokenizer
 	Checked       bool                   `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
 	Thought       uint32                 `protobuf:"varint,5,opt,name=thought,proto3" json:"thought,omitempty"` // a tools.Thought
+	Texts         *samplepb.TextTokens   `protobuf:"bytes,6,opt,name=texts,proto3" json:"texts,omitempty"`      // absent: none, or of a version that does not know them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -853,6 +862,13 @@ func (x *Tokenized) GetThought() uint32 {
 		return x.Thought
 	}
 	return 0
+}
+
+func (x *Tokenized) GetTexts() *samplepb.TextTokens {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
 }
 
 type Detokenize struct {
@@ -2943,7 +2959,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\xa0\x04\n" +
+	"tracestate\"\xce\x04\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -2960,14 +2976,16 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\agrammar\x18\f \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x16\n" +
 	"\x06tenant\x18\r \x01(\tR\x06tenant\x12!\n" +
 	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammar\x12\x1a\n" +
-	"\btruncate\x18\x0f \x01(\bR\btruncateB\v\n" +
-	"\t_clock_ns\"\x96\x01\n" +
+	"\btruncate\x18\x0f \x01(\bR\btruncate\x12,\n" +
+	"\x05texts\x18\x10 \x01(\v2\x16.millrace.sample.TextsR\x05textsB\v\n" +
+	"\t_clock_ns\"\xc9\x01\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
 	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x18\n" +
 	"\achecked\x18\x04 \x01(\bR\achecked\x12\x18\n" +
-	"\athought\x18\x05 \x01(\rR\athought\"M\n" +
+	"\athought\x18\x05 \x01(\rR\athought\x121\n" +
+	"\x05texts\x18\x06 \x01(\v2\x1b.millrace.sample.TextTokensR\x05texts\"M\n" +
 	"\n" +
 	"Detokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
@@ -3160,41 +3178,43 @@ func file_actors_msg_messages_proto_rawDescGZIP() []byte {
 
 var file_actors_msg_messages_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_actors_msg_messages_proto_goTypes = []any{
-	(*Envelope)(nil),        // 0: millrace.msg.Envelope
-	(*PID)(nil),             // 1: millrace.msg.PID
-	(*Error)(nil),           // 2: millrace.msg.Error
-	(*Trace)(nil),           // 3: millrace.msg.Trace
-	(*Tokenize)(nil),        // 4: millrace.msg.Tokenize
-	(*Tokenized)(nil),       // 5: millrace.msg.Tokenized
-	(*Detokenize)(nil),      // 6: millrace.msg.Detokenize
-	(*Detokenized)(nil),     // 7: millrace.msg.Detokenized
-	(*OpenText)(nil),        // 8: millrace.msg.OpenText
-	(*CloseText)(nil),       // 9: millrace.msg.CloseText
-	(*Generate)(nil),        // 10: millrace.msg.Generate
-	(*Pool)(nil),            // 11: millrace.msg.Pool
-	(*Source)(nil),          // 12: millrace.msg.Source
-	(*Prefetch)(nil),        // 13: millrace.msg.Prefetch
-	(*Prefetched)(nil),      // 14: millrace.msg.Prefetched
-	(*Fetch)(nil),           // 15: millrace.msg.Fetch
-	(*Slab)(nil),            // 16: millrace.msg.Slab
-	(*Redirect)(nil),        // 17: millrace.msg.Redirect
-	(*Find)(nil),            // 18: millrace.msg.Find
-	(*Found)(nil),           // 19: millrace.msg.Found
-	(*Cancel)(nil),          // 20: millrace.msg.Cancel
-	(*Tokens)(nil),          // 21: millrace.msg.Tokens
-	(*Token)(nil),           // 22: millrace.msg.Token
-	(*Scored)(nil),          // 23: millrace.msg.Scored
-	(*Alternative)(nil),     // 24: millrace.msg.Alternative
-	(*Text)(nil),            // 25: millrace.msg.Text
-	(*Logprob)(nil),         // 26: millrace.msg.Logprob
-	(*Started)(nil),         // 27: millrace.msg.Started
-	(*Progress)(nil),        // 28: millrace.msg.Progress
-	(*Lost)(nil),            // 29: millrace.msg.Lost
-	(*ListBlocks)(nil),      // 30: millrace.msg.ListBlocks
-	(*Blocks)(nil),          // 31: millrace.msg.Blocks
-	(*grammarpb.Spec)(nil),  // 32: millrace.grammar.Spec
-	(*samplepb.Params)(nil), // 33: millrace.sample.Params
-	(*samplepb.Beams)(nil),  // 34: millrace.sample.Beams
+	(*Envelope)(nil),            // 0: millrace.msg.Envelope
+	(*PID)(nil),                 // 1: millrace.msg.PID
+	(*Error)(nil),               // 2: millrace.msg.Error
+	(*Trace)(nil),               // 3: millrace.msg.Trace
+	(*Tokenize)(nil),            // 4: millrace.msg.Tokenize
+	(*Tokenized)(nil),           // 5: millrace.msg.Tokenized
+	(*Detokenize)(nil),          // 6: millrace.msg.Detokenize
+	(*Detokenized)(nil),         // 7: millrace.msg.Detokenized
+	(*OpenText)(nil),            // 8: millrace.msg.OpenText
+	(*CloseText)(nil),           // 9: millrace.msg.CloseText
+	(*Generate)(nil),            // 10: millrace.msg.Generate
+	(*Pool)(nil),                // 11: millrace.msg.Pool
+	(*Source)(nil),              // 12: millrace.msg.Source
+	(*Prefetch)(nil),            // 13: millrace.msg.Prefetch
+	(*Prefetched)(nil),          // 14: millrace.msg.Prefetched
+	(*Fetch)(nil),               // 15: millrace.msg.Fetch
+	(*Slab)(nil),                // 16: millrace.msg.Slab
+	(*Redirect)(nil),            // 17: millrace.msg.Redirect
+	(*Find)(nil),                // 18: millrace.msg.Find
+	(*Found)(nil),               // 19: millrace.msg.Found
+	(*Cancel)(nil),              // 20: millrace.msg.Cancel
+	(*Tokens)(nil),              // 21: millrace.msg.Tokens
+	(*Token)(nil),               // 22: millrace.msg.Token
+	(*Scored)(nil),              // 23: millrace.msg.Scored
+	(*Alternative)(nil),         // 24: millrace.msg.Alternative
+	(*Text)(nil),                // 25: millrace.msg.Text
+	(*Logprob)(nil),             // 26: millrace.msg.Logprob
+	(*Started)(nil),             // 27: millrace.msg.Started
+	(*Progress)(nil),            // 28: millrace.msg.Progress
+	(*Lost)(nil),                // 29: millrace.msg.Lost
+	(*ListBlocks)(nil),          // 30: millrace.msg.ListBlocks
+	(*Blocks)(nil),              // 31: millrace.msg.Blocks
+	(*grammarpb.Spec)(nil),      // 32: millrace.grammar.Spec
+	(*samplepb.Texts)(nil),      // 33: millrace.sample.Texts
+	(*samplepb.TextTokens)(nil), // 34: millrace.sample.TextTokens
+	(*samplepb.Params)(nil),     // 35: millrace.sample.Params
+	(*samplepb.Beams)(nil),      // 36: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -3222,45 +3242,47 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	1,  // 22: millrace.msg.Tokenize.reply:type_name -> millrace.msg.PID
 	3,  // 23: millrace.msg.Tokenize.trace:type_name -> millrace.msg.Trace
 	32, // 24: millrace.msg.Tokenize.grammar:type_name -> millrace.grammar.Spec
-	2,  // 25: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
-	1,  // 26: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	2,  // 27: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	1,  // 28: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	1,  // 29: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	3,  // 30: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	1,  // 31: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	1,  // 32: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	1,  // 33: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	33, // 34: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
-	34, // 35: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
-	3,  // 36: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	12, // 37: millrace.msg.Generate.source:type_name -> millrace.msg.Source
-	32, // 38: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
-	11, // 39: millrace.msg.Generate.pool:type_name -> millrace.msg.Pool
-	1,  // 40: millrace.msg.Source.kv:type_name -> millrace.msg.PID
-	1,  // 41: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
-	12, // 42: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
-	1,  // 43: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
-	1,  // 44: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 45: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 46: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 47: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 48: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	22, // 49: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	24, // 50: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 51: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	23, // 52: millrace.msg.Token.prompt:type_name -> millrace.msg.Scored
-	24, // 53: millrace.msg.Scored.top:type_name -> millrace.msg.Alternative
-	26, // 54: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 55: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	26, // 56: millrace.msg.Text.prompt:type_name -> millrace.msg.Logprob
-	26, // 57: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	1,  // 58: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	33, // 25: millrace.msg.Tokenize.texts:type_name -> millrace.sample.Texts
+	2,  // 26: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
+	34, // 27: millrace.msg.Tokenized.texts:type_name -> millrace.sample.TextTokens
+	1,  // 28: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	2,  // 29: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	1,  // 30: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	1,  // 31: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	3,  // 32: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	1,  // 33: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	1,  // 34: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	1,  // 35: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	35, // 36: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	36, // 37: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
+	3,  // 38: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	12, // 39: millrace.msg.Generate.source:type_name -> millrace.msg.Source
+	32, // 40: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
+	11, // 41: millrace.msg.Generate.pool:type_name -> millrace.msg.Pool
+	1,  // 42: millrace.msg.Source.kv:type_name -> millrace.msg.PID
+	1,  // 43: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
+	12, // 44: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
+	1,  // 45: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
+	1,  // 46: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 47: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 48: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 49: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 50: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	22, // 51: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	24, // 52: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 53: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	23, // 54: millrace.msg.Token.prompt:type_name -> millrace.msg.Scored
+	24, // 55: millrace.msg.Scored.top:type_name -> millrace.msg.Alternative
+	26, // 56: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 57: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	26, // 58: millrace.msg.Text.prompt:type_name -> millrace.msg.Logprob
+	26, // 59: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	1,  // 60: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }

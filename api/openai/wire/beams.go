@@ -29,6 +29,10 @@ var notWithBeams = []struct {
 	{"frequency_penalty", []float64{0}},
 	{"logit_bias", nil},
 	{"min_tokens", []float64{0}},
+	{"dry_multiplier", []float64{0}},
+	{"top_n_sigma", []float64{-1, 0}},
+	{"xtc_probability", []float64{0}},
+	{"bad_words", nil},
 }
 
 // beams reads the fields of a beam search. Its width is num_beams or, as in vLLM, best_of or n. Without
@@ -98,7 +102,7 @@ func (o *object) refuseWithBeams(name string, neutral []float64) {
 		return
 	}
 	var v float64
-	if string(raw) == "{}" || json.Unmarshal(raw, &v) == nil && slices.Contains(neutral, v) {
+	if string(raw) == "{}" || string(raw) == "[]" || json.Unmarshal(raw, &v) == nil && slices.Contains(neutral, v) {
 		return
 	}
 	o.fail(name, "not supported together with use_beam_search, found %s", snippet(raw))

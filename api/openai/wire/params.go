@@ -35,7 +35,6 @@ var unsupported = []struct {
 	neutral []string
 }{
 	{"allowed_token_ids", []string{"[]"}},
-	{"bad_words", []string{"[]"}},
 	{"logits_processors", []string{"[]"}},
 	{"spaces_between_special_tokens", []string{"true"}},
 	{"truncate_prompt_tokens", nil},
@@ -197,6 +196,7 @@ func (o *object) sampling(p *sample.Params) {
 	o.number("presence_penalty", -2, 2, false, &p.PresencePenalty)
 	o.number("frequency_penalty", -2, 2, false, &p.FrequencyPenalty)
 	o.int("min_tokens", 0, maxMaxTokens, &p.MinTokens)
+	o.samplers(p)
 	o.logitBias(p)
 	var seed int64
 	if o.integer("seed", math.MinInt64, math.MaxInt64, &seed) {

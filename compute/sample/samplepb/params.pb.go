@@ -42,6 +42,12 @@ type Params struct {
 	TopLogprobs       int64                  `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
 	MinTokens         int64                  `protobuf:"varint,13,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	Thinking          *Thinking              `protobuf:"bytes,14,opt,name=thinking,proto3" json:"thinking,omitempty"` // absent: none
+	Dry               *DRY                   `protobuf:"bytes,15,opt,name=dry,proto3" json:"dry,omitempty"`           // absent: off
+	TopNSigma         float32                `protobuf:"fixed32,16,opt,name=top_n_sigma,json=topNSigma,proto3" json:"top_n_sigma,omitempty"`
+	XtcProbability    float32                `protobuf:"fixed32,17,opt,name=xtc_probability,json=xtcProbability,proto3" json:"xtc_probability,omitempty"`
+	XtcThreshold      float32                `protobuf:"fixed32,18,opt,name=xtc_threshold,json=xtcThreshold,proto3" json:"xtc_threshold,omitempty"`
+	BadWords          []string               `protobuf:"bytes,19,rep,name=bad_words,json=badWords,proto3" json:"bad_words,omitempty"`
+	Tokens            *TextTokens            `protobuf:"bytes,20,opt,name=tokens,proto3" json:"tokens,omitempty"` // absent: none
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -174,6 +180,284 @@ func (x *Params) GetThinking() *Thinking {
 	return nil
 }
 
+func (x *Params) GetDry() *DRY {
+	if x != nil {
+		return x.Dry
+	}
+	return nil
+}
+
+func (x *Params) GetTopNSigma() float32 {
+	if x != nil {
+		return x.TopNSigma
+	}
+	return 0
+}
+
+func (x *Params) GetXtcProbability() float32 {
+	if x != nil {
+		return x.XtcProbability
+	}
+	return 0
+}
+
+func (x *Params) GetXtcThreshold() float32 {
+	if x != nil {
+		return x.XtcThreshold
+	}
+	return 0
+}
+
+func (x *Params) GetBadWords() []string {
+	if x != nil {
+		return x.BadWords
+	}
+	return nil
+}
+
+func (x *Params) GetTokens() *TextTokens {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+// DRY is a sample.DRY.
+type DRY struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Multiplier    float32                `protobuf:"fixed32,1,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
+	Base          float32                `protobuf:"fixed32,2,opt,name=base,proto3" json:"base,omitempty"`
+	Allowed       int64                  `protobuf:"varint,3,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Last          int64                  `protobuf:"zigzag64,4,opt,name=last,proto3" json:"last,omitempty"`
+	Breakers      []string               `protobuf:"bytes,5,rep,name=breakers,proto3" json:"breakers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DRY) Reset() {
+	*x = DRY{}
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DRY) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DRY) ProtoMessage() {}
+
+func (x *DRY) ProtoReflect() protoreflect.Message {
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DRY.ProtoReflect.Descriptor instead.
+func (*DRY) Descriptor() ([]byte, []int) {
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DRY) GetMultiplier() float32 {
+	if x != nil {
+		return x.Multiplier
+	}
+	return 0
+}
+
+func (x *DRY) GetBase() float32 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *DRY) GetAllowed() int64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *DRY) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *DRY) GetBreakers() []string {
+	if x != nil {
+		return x.Breakers
+	}
+	return nil
+}
+
+// Texts is a sample.Texts.
+type Texts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Words         []string               `protobuf:"bytes,1,rep,name=words,proto3" json:"words,omitempty"`
+	Breakers      []string               `protobuf:"bytes,2,rep,name=breakers,proto3" json:"breakers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Texts) Reset() {
+	*x = Texts{}
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Texts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Texts) ProtoMessage() {}
+
+func (x *Texts) ProtoReflect() protoreflect.Message {
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Texts.ProtoReflect.Descriptor instead.
+func (*Texts) Descriptor() ([]byte, []int) {
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Texts) GetWords() []string {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *Texts) GetBreakers() []string {
+	if x != nil {
+		return x.Breakers
+	}
+	return nil
+}
+
+// TextTokens is a sample.TextTokens.
+type TextTokens struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Words         []*Tokens              `protobuf:"bytes,1,rep,name=words,proto3" json:"words,omitempty"`
+	Breaks        []int32                `protobuf:"varint,2,rep,packed,name=breaks,proto3" json:"breaks,omitempty"`
+	LongBreaks    []*Tokens              `protobuf:"bytes,3,rep,name=long_breaks,json=longBreaks,proto3" json:"long_breaks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TextTokens) Reset() {
+	*x = TextTokens{}
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TextTokens) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TextTokens) ProtoMessage() {}
+
+func (x *TextTokens) ProtoReflect() protoreflect.Message {
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TextTokens.ProtoReflect.Descriptor instead.
+func (*TextTokens) Descriptor() ([]byte, []int) {
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TextTokens) GetWords() []*Tokens {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *TextTokens) GetBreaks() []int32 {
+	if x != nil {
+		return x.Breaks
+	}
+	return nil
+}
+
+func (x *TextTokens) GetLongBreaks() []*Tokens {
+	if x != nil {
+		return x.LongBreaks
+	}
+	return nil
+}
+
+// Tokens is a sequence of tokens.
+type Tokens struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ids           []int32                `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tokens) Reset() {
+	*x = Tokens{}
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tokens) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tokens) ProtoMessage() {}
+
+func (x *Tokens) ProtoReflect() protoreflect.Message {
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
+func (*Tokens) Descriptor() ([]byte, []int) {
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Tokens) GetIds() []int32 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 // Thinking is a sample.Thinking.
 type Thinking struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -187,7 +471,7 @@ type Thinking struct {
 
 func (x *Thinking) Reset() {
 	*x = Thinking{}
-	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -199,7 +483,7 @@ func (x *Thinking) String() string {
 func (*Thinking) ProtoMessage() {}
 
 func (x *Thinking) ProtoReflect() protoreflect.Message {
-	mi := &file_compute_sample_samplepb_params_proto_msgTypes[1]
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -212,7 +496,7 @@ func (x *Thinking) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thinking.ProtoReflect.Descriptor instead.
 func (*Thinking) Descriptor() ([]byte, []int) {
-	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{1}
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Thinking) GetBudget() int64 {
@@ -255,7 +539,7 @@ type Beams struct {
 
 func (x *Beams) Reset() {
 	*x = Beams{}
-	mi := &file_compute_sample_samplepb_params_proto_msgTypes[2]
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -267,7 +551,7 @@ func (x *Beams) String() string {
 func (*Beams) ProtoMessage() {}
 
 func (x *Beams) ProtoReflect() protoreflect.Message {
-	mi := &file_compute_sample_samplepb_params_proto_msgTypes[2]
+	mi := &file_compute_sample_samplepb_params_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -280,7 +564,7 @@ func (x *Beams) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beams.ProtoReflect.Descriptor instead.
 func (*Beams) Descriptor() ([]byte, []int) {
-	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{2}
+	return file_compute_sample_samplepb_params_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Beams) GetWidth() int64 {
@@ -308,7 +592,7 @@ var File_compute_sample_samplepb_params_proto protoreflect.FileDescriptor
 
 const file_compute_sample_samplepb_params_proto_rawDesc = "" +
 	"\n" +
-	"$compute/sample/samplepb/params.proto\x12\x0fmillrace.sample\"\xbb\x04\n" +
+	"$compute/sample/samplepb/params.proto\x12\x0fmillrace.sample\"\xa3\x06\n" +
 	"\x06Params\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
 	"\x05top_k\x18\x02 \x01(\x03R\x04topK\x12\x13\n" +
@@ -326,10 +610,35 @@ const file_compute_sample_samplepb_params_proto_rawDesc = "" +
 	"\ftop_logprobs\x18\f \x01(\x03R\vtopLogprobs\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\r \x01(\x03R\tminTokens\x125\n" +
-	"\bthinking\x18\x0e \x01(\v2\x19.millrace.sample.ThinkingR\bthinking\x1a<\n" +
+	"\bthinking\x18\x0e \x01(\v2\x19.millrace.sample.ThinkingR\bthinking\x12&\n" +
+	"\x03dry\x18\x0f \x01(\v2\x14.millrace.sample.DRYR\x03dry\x12\x1e\n" +
+	"\vtop_n_sigma\x18\x10 \x01(\x02R\ttopNSigma\x12'\n" +
+	"\x0fxtc_probability\x18\x11 \x01(\x02R\x0extcProbability\x12#\n" +
+	"\rxtc_threshold\x18\x12 \x01(\x02R\fxtcThreshold\x12\x1b\n" +
+	"\tbad_words\x18\x13 \x03(\tR\bbadWords\x123\n" +
+	"\x06tokens\x18\x14 \x01(\v2\x1b.millrace.sample.TextTokensR\x06tokens\x1a<\n" +
 	"\x0eLogitBiasEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"`\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"\x83\x01\n" +
+	"\x03DRY\x12\x1e\n" +
+	"\n" +
+	"multiplier\x18\x01 \x01(\x02R\n" +
+	"multiplier\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x02R\x04base\x12\x18\n" +
+	"\aallowed\x18\x03 \x01(\x03R\aallowed\x12\x12\n" +
+	"\x04last\x18\x04 \x01(\x12R\x04last\x12\x1a\n" +
+	"\bbreakers\x18\x05 \x03(\tR\bbreakers\"9\n" +
+	"\x05Texts\x12\x14\n" +
+	"\x05words\x18\x01 \x03(\tR\x05words\x12\x1a\n" +
+	"\bbreakers\x18\x02 \x03(\tR\bbreakers\"\x8d\x01\n" +
+	"\n" +
+	"TextTokens\x12-\n" +
+	"\x05words\x18\x01 \x03(\v2\x17.millrace.sample.TokensR\x05words\x12\x16\n" +
+	"\x06breaks\x18\x02 \x03(\x05R\x06breaks\x128\n" +
+	"\vlong_breaks\x18\x03 \x03(\v2\x17.millrace.sample.TokensR\n" +
+	"longBreaks\"\x1a\n" +
+	"\x06Tokens\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\x05R\x03ids\"`\n" +
 	"\bThinking\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\x03R\x06budget\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x11R\x05start\x12\x10\n" +
@@ -352,21 +661,29 @@ func file_compute_sample_samplepb_params_proto_rawDescGZIP() []byte {
 	return file_compute_sample_samplepb_params_proto_rawDescData
 }
 
-var file_compute_sample_samplepb_params_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_compute_sample_samplepb_params_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_compute_sample_samplepb_params_proto_goTypes = []any{
-	(*Params)(nil),   // 0: millrace.sample.Params
-	(*Thinking)(nil), // 1: millrace.sample.Thinking
-	(*Beams)(nil),    // 2: millrace.sample.Beams
-	nil,              // 3: millrace.sample.Params.LogitBiasEntry
+	(*Params)(nil),     // 0: millrace.sample.Params
+	(*DRY)(nil),        // 1: millrace.sample.DRY
+	(*Texts)(nil),      // 2: millrace.sample.Texts
+	(*TextTokens)(nil), // 3: millrace.sample.TextTokens
+	(*Tokens)(nil),     // 4: millrace.sample.Tokens
+	(*Thinking)(nil),   // 5: millrace.sample.Thinking
+	(*Beams)(nil),      // 6: millrace.sample.Beams
+	nil,                // 7: millrace.sample.Params.LogitBiasEntry
 }
 var file_compute_sample_samplepb_params_proto_depIdxs = []int32{
-	3, // 0: millrace.sample.Params.logit_bias:type_name -> millrace.sample.Params.LogitBiasEntry
-	1, // 1: millrace.sample.Params.thinking:type_name -> millrace.sample.Thinking
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	7, // 0: millrace.sample.Params.logit_bias:type_name -> millrace.sample.Params.LogitBiasEntry
+	5, // 1: millrace.sample.Params.thinking:type_name -> millrace.sample.Thinking
+	1, // 2: millrace.sample.Params.dry:type_name -> millrace.sample.DRY
+	3, // 3: millrace.sample.Params.tokens:type_name -> millrace.sample.TextTokens
+	4, // 4: millrace.sample.TextTokens.words:type_name -> millrace.sample.Tokens
+	4, // 5: millrace.sample.TextTokens.long_breaks:type_name -> millrace.sample.Tokens
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_compute_sample_samplepb_params_proto_init() }
@@ -380,7 +697,7 @@ func file_compute_sample_samplepb_params_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_compute_sample_samplepb_params_proto_rawDesc), len(file_compute_sample_samplepb_params_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
