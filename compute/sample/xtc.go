@@ -16,7 +16,7 @@ func (x XTC) applies(seed uint64, position int) bool {
 	return x.Probability > 0 && x.Threshold <= 0.5 && random(seed, position, forExclusion) <= float64(x.Probability)
 }
 
-// withoutTop drops the candidates whose probability reaches the threshold, but the one with the smallest. Of equal ones the highest
+// withoutTop drops the candidates whose probability reaches the threshold, but the one with the smallest. Among equal ones the highest
 // id stays. top is the largest logit.
 func withoutTop(set []candidate, threshold float32, logits []float32, top float32) []candidate {
 	weight := func(c *candidate) float64 { return expNeg(widen(top - logits[c.id])) }
