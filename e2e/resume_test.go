@@ -75,7 +75,7 @@ func resumable() map[string]func() *api.Request {
 		"penalties": with(1, func(r *api.Request) {
 			r.Sampling = sample.Params{Temperature: 1, RepetitionPenalty: 1.3, PresencePenalty: 0.5, FrequencyPenalty: 0.7, Seed: 3}
 		}),
-		"llama.cpp's samplers and bad words": with(2, func(r *api.Request) {
+		"llama.cpp's samplers and bad words": with(1, func(r *api.Request) {
 			r.Sampling = allSamplers(3)
 		}),
 		"logprobs": with(1, func(r *api.Request) { r.TopLogprobs = 3 }),
