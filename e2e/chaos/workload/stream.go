@@ -101,7 +101,6 @@ func (s *Stream) fill(random *rand.Rand, tokens int) {
 	case "penalties":
 		sampled(0.8, 1)
 		sampling.RepetitionPenalty, sampling.PresencePenalty, sampling.FrequencyPenalty = 1.2, 0.5, 0.3
-		sampling.DRYMultiplier, sampling.XTCProbability, sampling.TopNSigma, sampling.BadWords = 0.8, 0.3, 3, []string{"the", "once upon"}
 	case "stop":
 		sampled(0.9, 0.9)
 		sampling.Stop = []string{stops[random.IntN(len(stops))], "never said"}
