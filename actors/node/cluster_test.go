@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
-	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/metrics"
 )
@@ -149,52 +148,6 @@ func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
 	require.Contains(t, text, "Once upon a time")
 	_, err = gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: "\xff"})
 	require.ErrorContains(t, err, "UTF-8")
-}
-
-// TestBadWordsTravel: the words of a request become tokens in one process, and are left out by another one.
-func TestBadWordsTravel(t *testing.T) {
-	gateway, _, _, _ := four(newTestNodes(t), 1, nil)
-	request := func(id string) *api.Request {
-		r := tokensRequest(id, nil, 20)
-		r.Prompt = "Once upon a time"
-		return r
-	}
-	tokens := func(r *api.Request) []int32 {
-		s, err := gateway.Submit(context.Background(), r)
-		require.NoError(t, err)
-		tokens, _, err := read(s)
-		require.NoError(t, err)
-		return tokens
-	}
-	free, word, id := tokens(request("free")), "", int32(-1)
-	for _, token := range free { // one that is alone what its text becomes
-		text, err := gateway.Detokenize(context.Background(), "m", []int32{token})
-		require.NoError(t, err)
-		if ids, err := gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: text}); err == nil && equal(ids, []int32{token}) {
-			word, id = text, token
-		}
-	}
-	require.NotEmpty(t, word)
-	for _, prompt := range [][]int32{nil, {5, 7}} {
-		for _, breakers := range [][]string{nil, {"\n"}} {
-			r := request(fmt.Sprint(prompt, breakers))
-			if prompt != nil {
-				r.Prompt, r.PromptTokens = "", prompt
-			}
-			r.Sampling.BadWords = []string{word}
-			r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Last: -1, Breakers: breakers}
-			got := tokens(r)
-			require.Len(t, got, 20)
-			require.NotContains(t, got, id)
-		}
-	}
-	r := request("bad")
-	r.Sampling.BadWords = []string{"a\x00"}
-	s, err := gateway.Submit(context.Background(), r)
-	require.NoError(t, err)
-	_, last, err := read(s)
-	require.NoError(t, err)
-	require.ErrorContains(t, last.Err, "bad_words: ")
 }
 
 // requireText requires that a text prompt is answered with 5 tokens, and returns the answer's last event.
