@@ -3,6 +3,8 @@ package tools
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/compute/grammar/schema"
 )
@@ -39,9 +41,31 @@ func ruled(t *Tool) (Tool, error) {
 		}
 		return out, e
 	}
-	var fields map[string]json.RawMessage
-	if json.Unmarshal([]byte(text), &fields) != nil || len(fields) != 2 || string(fields["properties"]) != "{}" { // else the schema lists no property, so there is none
-		out.Parameters = json.RawMessage(text)
+	if out.Parameters, err = closed(text); err != nil {
+		return out, &SchemaError{Tool: t.Name, Err: err}
 	}
 	return out, nil
+}
+
+// closed forbids properties that a schema does not list, where it lists some, or says that there are none: a model invents them.
+func closed(source string) (json.RawMessage, error) {
+	var fields, listed map[string]json.RawMessage
+	var required []string
+	if err := json.Unmarshal([]byte(source), &fields); err != nil {
+		return nil, err
+	}
+	if json.Unmarshal(fields["properties"], &listed) != nil || len(fields["required"]) > 0 && json.Unmarshal(fields["required"], &required) != nil {
+		return json.RawMessage(source), nil
+	}
+	for name := range fields {
+		if !slices.Contains([]string{"type", "properties", "required", "$defs"}, name) {
+			return json.RawMessage(source), nil // it says more
+		}
+	}
+	for _, name := range required {
+		if _, known := listed[name]; !known {
+			return json.RawMessage(source), nil
+		}
+	}
+	return json.RawMessage(strings.TrimSuffix(source, "}") + `,"additionalProperties":false}`), nil
 }

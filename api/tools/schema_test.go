@@ -14,9 +14,11 @@ func TestForcedArgumentsAreAnObject(t *testing.T) {
 	for parameters, want := range map[string]string{
 		``: noParameters, `null`: noParameters, `{"type":"object","properties":{}}`: noParameters, `{"properties":{}}`: noParameters,
 		`{}`: any, `{"type":["object","null"]}`: any, `{"enum":[1]}`: any, `{"type":"object"}`: any, `{"anyOf":[{"type":"string"}]}`: any,
-		`{"properties":{"a":{"type":"string"}}}`:                                     `{"type":"object","properties":{"a":{"type":"string"}}}`,
+		`{"properties":{"a":{"type":"string"}}}`:                                     `{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`,
 		`{"type":"object","properties":{},"additionalProperties":{"type":"string"}}`: `{"type":"object","properties":{},"additionalProperties":{"type":"string"}}`,
-		`{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}`:   `{"type":"object","properties":{"a":{"type":"array"}}}`,
+		`{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}`:   `{"type":"object","properties":{"a":{"type":"array"}},"additionalProperties":false}`,
+		`{"type":"object","properties":{"a":{}},"required":["b"]}`:                   `{"type":"object","properties":{"a":{}},"required":["b"]}`,
+		`{"properties":{"a":{}},"anyOf":[{"required":["a"]},{"required":["b"]}]}`:    `{"type":"object","properties":{"a":{}},"anyOf":[{"required":["a"]},{"required":["b"]}]}`,
 	} {
 		got, err := ruled(&Tool{Name: "f", Parameters: json.RawMessage(parameters)})
 		require.NoError(t, err, parameters)
