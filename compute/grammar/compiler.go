@@ -142,6 +142,7 @@ func (c *Compiler) compile(tenant string, s *Spec) (Program, error) {
 	kind, source, err := s.Program()
 	if err == nil {
 		p.made, err = engine.Compile(kind, source)
+		err = s.explained(err)
 	}
 	p.err, p.at = err, time.Now()
 	c.keep(p)

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -72,4 +73,14 @@ func FuzzEBNF(f *testing.F) {
 			require.ErrorIs(t, err, ErrSpec)
 		}
 	})
+}
+
+func TestErrorsOfATranslatedGrammarHaveItsNames(t *testing.T) {
+	s := Spec{Kind: Lark, Source: "root ::= \"a\" tail\ntail ::= \"b\" tail"}
+	err := s.explained(fmt.Errorf(`%w: line 3, column 4: no text of a part of "r1" ends`, ErrSpec))
+	require.EqualError(t, err, `cannot be compiled: no text of a part of "tail" ends`)
+	require.ErrorIs(t, err, ErrSpec)
+	require.NoError(t, s.explained(nil))
+	s.Source = `start: "r1"`
+	require.ErrorContains(t, s.explained(fmt.Errorf(`%w: "r1"`, ErrSpec)), `"r1"`)
 }

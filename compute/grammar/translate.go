@@ -3,6 +3,8 @@ package grammar
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/compute/grammar/schema"
@@ -83,6 +85,28 @@ func (s *Spec) Program() (Kind, string, error) {
 		return Lark, source, err
 	}
 	return s.Kind, s.Source, nil
+}
+
+var (
+	larkPlace = regexp.MustCompile(`line \d+, column \d+: `) //nolint:gochecknoglobals // compiled once
+	larkName  = regexp.MustCompile(`"[rT](\d+)"`)            //nolint:gochecknoglobals // compiled once
+)
+
+// explained returns an error of the engine with the names of the source. Only EBNF has others in its translation.
+func (s *Spec) explained(err error) error {
+	if err == nil || s.Kind != Lark || !isEBNF(s.Source) {
+		return err
+	}
+	p := ebnf{rest: s.Source, line: 1}
+	_, order, _ := p.rules()
+	text := larkPlace.ReplaceAllString(err.Error(), "")
+	text = larkName.ReplaceAllStringFunc(text, func(name string) string {
+		if i, err := strconv.Atoi(name[2 : len(name)-1]); err == nil && i < len(order) {
+			return strconv.Quote(order[i])
+		}
+		return name
+	})
+	return fmt.Errorf("%w: %s", ErrSpec, strings.TrimPrefix(text, ErrSpec.Error()+": "))
 }
 
 // choiceGrammar is one terminal: the engine follows all choices at once, also where one begins like another.

@@ -176,7 +176,7 @@ func TestDatesAndTimesExist(t *testing.T) {
 	}
 	clock := expression("time")
 	for text, valid := range map[string]bool{
-		"00:00:00Z": true, "23:59:59.123456789+23:59": true, "12:30:00-00:00": true, "24:00:00Z": false, "12:60:00Z": false, "23:59:60Z": false, "12:00:60Z": false, "12:00:00": false, "12:00:00+24:00": false, "12:00:00.Z": false,
+		"00:00:00Z": true, "23:59:59.123456+23:59": true, "12:30:00-00:00": true, "24:00:00Z": false, "12:60:00Z": false, "23:59:60Z": false, "12:00:60Z": false, "12:00:00": false, "12:00:00+24:00": false, "12:00:00.Z": false,
 	} {
 		require.Equal(t, valid, clock.MatchString(text), text)
 		require.Equal(t, valid, expression("date-time").MatchString("2024-02-29T"+text), text)
