@@ -100,7 +100,7 @@ func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []t
 }
 
 // schemaOf returns the JSON schema of a grammar's answers. It returns false for a grammar in another language.
-func schemaOf(s *grammar.Spec) (schema string, ok bool) {
+func schemaOf(s *grammar.Spec) (source string, ok bool) {
 	switch s.Kind {
 	case grammar.JSONSchema:
 		return s.Source, true

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func ruled(t *Tool) (Tool, error) {
 	text, err := schema.Rewrite(string(t.Parameters), schema.Options{Object: true, Loose: !t.Strict})
 	if err != nil {
 		e := &SchemaError{Tool: t.Name, Err: err}
-		if at, ok := err.(*schema.Error); ok { //nolint:errorlint // Rewrite returns no other
+		if at, ok := errors.AsType[*schema.Error](err); ok {
 			e.Path = at.Path
 		}
 		return out, e

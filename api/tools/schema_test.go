@@ -10,10 +10,10 @@ import (
 
 // TestForcedArgumentsAreAnObject: whatever the schema says, or lacks.
 func TestForcedArgumentsAreAnObject(t *testing.T) {
-	const any = `{"type":"object"}`
+	const anyObject = `{"type":"object"}`
 	for parameters, want := range map[string]string{
 		``: noParameters, `null`: noParameters, `{"type":"object","properties":{}}`: noParameters, `{"properties":{}}`: noParameters,
-		`{}`: any, `{"type":["object","null"]}`: any, `{"enum":[1]}`: any, `{"type":"object"}`: any, `{"anyOf":[{"type":"string"}]}`: any,
+		`{}`: anyObject, `{"type":["object","null"]}`: anyObject, `{"enum":[1]}`: anyObject, `{"type":"object"}`: anyObject, `{"anyOf":[{"type":"string"}]}`: anyObject,
 		`{"properties":{"a":{"type":"string"}}}`:                                     `{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`,
 		`{"type":"object","properties":{},"additionalProperties":{"type":"string"}}`: `{"type":"object","properties":{},"additionalProperties":{"type":"string"}}`,
 		`{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}`:   `{"type":"object","properties":{"a":{"type":"array"}},"additionalProperties":false}`,

@@ -88,8 +88,8 @@ func (s *Spec) Program() (Kind, string, error) {
 }
 
 var (
-	larkPlace = regexp.MustCompile(`line \d+, column \d+: `) //nolint:gochecknoglobals // compiled once
-	larkName  = regexp.MustCompile(`"[rT](\d+)"`)            //nolint:gochecknoglobals // compiled once
+	larkPlace = regexp.MustCompile(`line \d+, column \d+: `)
+	larkName  = regexp.MustCompile(`"[rT](\d+)"`)
 )
 
 // explained returns an error of the engine with the names of the source. Only EBNF has others in its translation.

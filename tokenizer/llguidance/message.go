@@ -10,9 +10,9 @@ import (
 )
 
 var (
-	listing = regexp.MustCompile(`(?m)^\s*\d+ \| `)                            //nolint:gochecknoglobals // compiled once
-	place   = regexp.MustCompile(`^(?:at )?(\d+)\((\d+)\): `)                  //nolint:gochecknoglobals // compiled once
-	pattern = regexp.MustCompile(`^invalid regex .* \(in regex\): .* error: `) //nolint:gochecknoglobals // compiled once
+	listing = regexp.MustCompile(`(?m)^\s*\d+ \| `)
+	place   = regexp.MustCompile(`^(?:at )?(\d+)\((\d+)\): `)
+	pattern = regexp.MustCompile(`^invalid regex .* \(in regex\): .* error: `)
 )
 
 // reason returns the engine's message about a grammar without what only the engine's authors can use: the source that it repeats, the

@@ -1,8 +1,6 @@
 package schema
 
-import (
-	"slices"
-)
+import "slices"
 
 // The bounds of a comparison of two schemas.
 const (
@@ -50,8 +48,8 @@ func (w *rewriter) partDisjoint(a, b *node, depth int) bool {
 	if all := a.get("allOf"); all != nil && slices.ContainsFunc(all.items, apart) {
 		return true
 	}
-	any := a.get("anyOf")
-	return any != nil && !slices.ContainsFunc(any.items, func(one *node) bool { return !apart(one) })
+	options := a.get("anyOf")
+	return options != nil && !slices.ContainsFunc(options.items, func(one *node) bool { return !apart(one) })
 }
 
 // kinds are the types that a rewritten schema allows at most. An integer is a number.

@@ -88,7 +88,7 @@ func (w *rewriter) refer(s *state, path string, v *node) {
 // last is the keyword at the end of a path.
 func last(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
-var typeNames = []string{"null", "boolean", "object", "array", "number", "string", "integer"} //nolint:gochecknoglobals // a table
+var typeNames = []string{"null", "boolean", "object", "array", "number", "string", "integer"}
 
 func (w *rewriter) types(s *state, path string, v *node) {
 	names := []*node{v}

@@ -40,8 +40,6 @@ type Options struct {
 	Loose bool
 	// Object allows objects only. A schema that allows none becomes one that allows any object.
 	Object bool
-	// Root is the document that the schema's references are resolved in, as JSON. "": the schema.
-	Root string
 }
 
 // maxReferences bounds the definitions that a schema leads to.
@@ -50,18 +48,12 @@ const maxReferences = 4096
 // Rewrite returns a schema that needs no other document and has only keywords that the engine knows. It allows the same values, but that
 // dates and times exist. An error is an *Error.
 func Rewrite(source string, o Options) (string, error) {
-	top, err := parse(source)
+	root, err := parse(source)
 	if err != nil {
 		return "", &Error{Reason: "found no JSON, expected a schema: " + err.Error()}
 	}
-	root := top
-	if o.Root != "" {
-		if root, err = parse(o.Root); err != nil {
-			root = top
-		}
-	}
 	w := &rewriter{loose: o.Loose, root: root, names: make(map[*node]string)}
-	out := w.schema("", top)
+	out := w.schema("", root)
 	for i := 0; i < len(w.targets); i++ { // grows while definitions lead to others
 		w.defined = append(w.defined, w.schema(w.targets[i].path, w.targets[i].node))
 	}

@@ -140,12 +140,12 @@ func TestASchemaThatIsNotValidIsAnErrorWithItsPlace(t *testing.T) {
 }
 
 func TestObjectsAreImposed(t *testing.T) {
-	const any = `{"type":"object"}`
+	const anyObject = `{"type":"object"}`
 	for source, want := range map[string]string{
-		`{}`: any, `true`: any, `{"type":"string"}`: any, `{"type":["object","null"]}`: any, `{"enum":[1,2]}`: any, `{"const":"x"}`: any, `{"anyOf":[{"type":"string"},{"type":"null"}]}`: any,
+		`{}`: anyObject, `true`: anyObject, `{"type":"string"}`: anyObject, `{"type":["object","null"]}`: anyObject, `{"enum":[1,2]}`: anyObject, `{"const":"x"}`: anyObject, `{"anyOf":[{"type":"string"},{"type":"null"}]}`: anyObject,
 		`{"properties":{"a":{"type":"string"}}}`:                           `{"type":"object","properties":{"a":{"type":"string"}}}`,
 		`{"type":"object","required":["a"]}`:                               `{"type":"object","required":["a"]}`,
-		`{"$ref":"#/$defs/s","$defs":{"s":{"type":"string"}}}`:             any,
+		`{"$ref":"#/$defs/s","$defs":{"s":{"type":"string"}}}`:             anyObject,
 		`{"anyOf":[{"type":"object","required":["a"]},{"type":"string"}]}`: `{"type":"object","anyOf":[{"type":"object","required":["a"]},{"type":"string"}]}`,
 	} {
 		got, err := Rewrite(source, Options{Object: true})

@@ -75,7 +75,7 @@ func backward(pattern string) bool {
 }
 
 // engineFormats are the formats that the engine knows, and follows.
-var engineFormats = []string{"duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"} //nolint:gochecknoglobals // a table
+var engineFormats = []string{"duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 
 // The parts of dates and times of RFC 3339 that Python's datetime and JavaScript's Date read: years from 1, days that the month has, and no
 // leap seconds, which only some days have.
@@ -90,7 +90,7 @@ const (
 )
 
 // ownFormats are the formats with an expression here.
-var ownFormats = map[string]string{"date": dates, "time": times, "date-time": instant} //nolint:gochecknoglobals // a table
+var ownFormats = map[string]string{"date": dates, "time": times, "date-time": instant}
 
 // format follows the formats that are known. Others are annotations (JSON Schema 2020-12, validation, 7.2.1).
 func (w *rewriter) format(s *state, path string, v *node) {
