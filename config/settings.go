@@ -65,6 +65,7 @@ type Serve struct {
 	Model           string // directory; "": the demo model
 	ServedModelName string // "": the name of the model's directory or file
 	ToolParser      string // "auto" or the name of a format, see package api/tools
+	ParseSpecial    bool   // special tokens in the messages of chats are special
 
 	Listen        string        // HTTP
 	BodyLimit     Bytes         // of one HTTP request
@@ -113,6 +114,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	RegisterModel(f, &s.Model)
 	f.StringVar(&s.ServedModelName, "served-model-name", "", "name of the model in the API (default: OWNER/NAME as it was pulled, or the name of its directory or file)")
 	f.StringVar(&s.ToolParser, "tool-parser", "auto", "how the model writes tool calls: auto (its chat template shows it), or a format of docs/api.md such as hermes; +think after it: the model reasons")
+	f.BoolVar(&s.ParseSpecial, "parse-special", true, "whether special tokens that the messages of a chat have in their text become special tokens, as in vLLM and llama-server")
 
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")
 	s.BodyLimit = 8 << 20

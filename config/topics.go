@@ -16,7 +16,7 @@ type Topic struct {
 // A flag of one command alone has no topic.
 func Topics() []Topic {
 	return []Topic{
-		{"Model", []string{"model", "served-model-name", "tool-parser", "weights", "kv-type", "packed-weights"}},
+		{"Model", []string{"model", "served-model-name", "tool-parser", "parse-special", "weights", "kv-type", "packed-weights"}},
 		{"Device", []string{"backend", "device", "isa", "dtype", "threads"}},
 		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "kv-spill", "kv-spill-size", "kv-eviction", "admission"}},
 		{"Scheduling", []string{

@@ -72,7 +72,7 @@ func TestEveryKindEncodesAndDecodesAsInPython(t *testing.T) {
 func TestTextThatTheLibraryWouldChangeIsRefused(t *testing.T) {
 	tok := load(t, demoModel)
 	for text, offset := range map[string]int{
-		"\xff": 0, "ab\xe6\x97": 2, "日\x80": 3, "a\xed\xa0\x80": 1, "a\x00b": 1, "\xc0\x80": 0,
+		"\xff": 0, "ab\xe6\x97": 2, "日\x80": 3, "a\xed\xa0\x80": 1, "\xc0\x80": 0,
 	} {
 		_, err := tok.Encode(text, false)
 		require.ErrorIs(t, err, tokenizer.ErrText, "%q", text)
@@ -81,6 +81,35 @@ func TestTextThatTheLibraryWouldChangeIsRefused(t *testing.T) {
 	_, err := tok.RenderChat(tokenizer.Chat{Messages: []api.Message{{Role: "user"}, {Role: "user", Content: "a\xff"}}})
 	require.ErrorIs(t, err, tokenizer.ErrText)
 	require.Contains(t, err.Error(), "messages[1].content")
+}
+
+func TestANULIsTextWhereTheVocabularyHasATokenForIt(t *testing.T) {
+	for folder, ids := range map[string][]int32{ // of "a\x00b", as the tokenizers library has them in Python
+		demoModel: {71, 195, 72}, filepath.Join(fixtures, "byte-level"): {65, 189, 66},
+		filepath.Join(fixtures, "byte-fallback"): {298, 269, 3, 270}, filepath.Join(fixtures, "byte-fallback-metaspace"): {298, 269, 3, 270},
+	} {
+		tok := load(t, folder)
+		got, err := tok.Encode("a\x00b", false)
+		require.NoError(t, err)
+		require.Equal(t, ids, got, folder)
+		for _, text := range []string{"a\x00b", "\x00", "\x00\x00 x\x00", "end\x00"} {
+			ids, err := tok.Encode(text, false)
+			require.NoError(t, err, folder)
+			back, err := tok.Decode(ids, false)
+			require.NoError(t, err)
+			require.Equal(t, text, strings.TrimPrefix(back, " "), folder)
+			prompt, err := tok.RenderChat(tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: text}}})
+			if tok.HasChatTemplate() {
+				require.NoError(t, err)
+				require.Contains(t, prompt, text)
+			}
+		}
+	}
+	for _, kind := range []string{"unigram", "wordpiece"} {
+		_, err := load(t, filepath.Join(fixtures, kind)).Encode("a\x00b", false)
+		require.ErrorIs(t, err, tokenizer.ErrText, kind)
+		require.ErrorContains(t, err, "NUL byte at offset 1, which the model has no token for", kind)
+	}
 }
 
 func TestIDsOutsideTheVocabularyAreRefused(t *testing.T) {

@@ -41,13 +41,22 @@ type Chat struct {
 	Clock time.Time
 }
 
-// RenderChat writes the chat as the model's template has it; encode it with addSpecial=false.
+// RenderChat returns the text of RenderPrompt.
+func (t *Tokenizer) RenderChat(c Chat) (string, error) {
+	p, err := t.RenderPrompt(c)
+	return p.Text, err
+}
+
+// RenderPrompt writes the chat as the model's template has it; encode it with EncodePrompt.
 // Errors are *jinja.RaisedError with the template's own words, ErrNoTemplate, jinja.ErrTemplate,
 // jinja.ErrLimit or ErrText.
-func (t *Tokenizer) RenderChat(c Chat) (string, error) {
+func (t *Tokenizer) RenderPrompt(c Chat) (Prompt, error) {
 	tpl, err := t.template(len(c.Tools) > 0)
 	if err != nil {
-		return "", err
+		return Prompt{}, err
+	}
+	if c.Clock.IsZero() {
+		c.Clock = time.Now()
 	}
 	if c.ContinueFinal {
 		return t.renderOpen(tpl, c)
@@ -55,16 +64,17 @@ func (t *Tokenizer) RenderChat(c Chat) (string, error) {
 	return t.render(tpl, c)
 }
 
-func (t *Tokenizer) render(tpl *template, c Chat) (string, error) {
-	variables, err := t.variables(tpl, c)
+func (t *Tokenizer) render(tpl *template, c Chat) (Prompt, error) {
+	named, given, err := t.variables(tpl, c)
 	if err != nil {
-		return "", err
+		return Prompt{}, err
 	}
-	clock := c.Clock
-	if clock.IsZero() {
-		clock = time.Now()
+	render := func(variables []byte) (string, error) { return tpl.compiled.Render(variables, c.Clock, limits) }
+	p := Prompt{}
+	if p.Text, err = render(joinObjects(named, given)); err == nil && t.plainMessages {
+		p.plain, err = t.userText(named, given, p.Text, render)
 	}
-	return tpl.compiled.Render(variables, clock, limits)
+	return p, err
 }
 
 // openTag marks the end of the message that is to be continued, as transformers marks it: the space
@@ -72,59 +82,63 @@ func (t *Tokenizer) render(tpl *template, c Chat) (string, error) {
 const openTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // renderOpen renders the chat up to the end of the last message's content.
-func (t *Tokenizer) renderOpen(tpl *template, c Chat) (string, error) {
+func (t *Tokenizer) renderOpen(tpl *template, c Chat) (Prompt, error) {
 	if len(c.Messages) == 0 || c.AddGenerationPrompt {
-		return "", fmt.Errorf("%w: a message can be continued where there is one, and no generation prompt", jinja.ErrTemplate)
+		return Prompt{}, fmt.Errorf("%w: a message can be continued where there is one, and no generation prompt", jinja.ErrTemplate)
 	}
 	c.Messages = slices.Clone(c.Messages)
 	last := &c.Messages[len(c.Messages)-1]
 	if last.Content == "" && len(last.ToolCalls) > 0 {
-		return "", fmt.Errorf("%w: the last message has no content to continue, only tool calls", jinja.ErrTemplate)
+		return Prompt{}, fmt.Errorf("%w: the last message has no content to continue, only tool calls", jinja.ErrTemplate)
 	}
-	final := strings.TrimFunc(tpl.forms[last.Role].last(last), isPythonSpace)
+	final := strings.TrimFunc(tpl.form(last.Role).last(last), isPythonSpace)
 	last.Content += openTag
-	text, err := t.render(tpl, c)
+	p, err := t.render(tpl, c)
 	if err != nil {
-		return "", err
+		return Prompt{}, err
 	}
 	tag := strings.TrimSpace(openTag)
-	at := strings.LastIndex(text, tag)
-	if at < 0 || !strings.Contains(text, final) {
-		return "", fmt.Errorf("%w: it does not show the last message, so it cannot be continued", jinja.ErrTemplate)
+	at := strings.LastIndex(p.Text, tag)
+	if at < 0 || !strings.Contains(p.Text, final) {
+		return Prompt{}, fmt.Errorf("%w: it does not show the last message, so it cannot be continued", jinja.ErrTemplate)
 	}
-	if strings.HasPrefix(text[at:], openTag) {
-		return text[:at], nil
+	end := p.Text[:at]
+	if !strings.HasPrefix(p.Text[at:], openTag) {
+		end = strings.TrimRightFunc(end, isPythonSpace)
 	}
-	return strings.TrimRightFunc(text[:at], isPythonSpace), nil
+	p.Text = end
+	return p, nil
 }
 
 // isPythonSpace is what Python's str.strip removes.
 func isPythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
-// variables is the template's context as JSON, in a fixed order.
-func (t *Tokenizer) variables(tpl *template, c Chat) ([]byte, error) {
+// variables is the template's context as JSON, in a fixed order: the variables that name the model's tokens, and all
+// others.
+func (t *Tokenizer) variables(tpl *template, c Chat) (named, given []byte, err error) {
+	tokens := maps.Clone(t.special.text)
 	all := map[string]any{"tools": nil, "documents": nil}
-	for name, text := range t.special.text {
-		all[name] = text
-	}
 	maps.Copy(all, c.Args)
+	for name := range c.Args {
+		delete(tokens, name)
+	}
 	if c.Tools != nil {
 		all["tools"] = c.Tools
 	}
 	all["messages"] = templateMessages(tpl, &c)
 	all["add_generation_prompt"] = c.AddGenerationPrompt
 	for i, m := range c.Messages {
-		if err := checkText(m.Content); err != nil {
-			return nil, fmt.Errorf("messages[%d].content: %w", i, err)
+		if err := t.checkText(m.Content); err != nil {
+			return nil, nil, fmt.Errorf("messages[%d].content: %w", i, err)
 		}
 	}
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(all); err != nil {
-		return nil, fmt.Errorf("%w: variables: %w", jinja.ErrTemplate, err)
+	if named, err = plainJSON(tokens); err == nil {
+		given, err = plainJSON(all)
 	}
-	return out.Bytes(), nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: variables: %w", jinja.ErrTemplate, err)
+	}
+	return named, given, nil
 }
 
 // templateMessage spells a message as the OpenAI API does, which is what templates read. A turn
@@ -152,7 +166,7 @@ func templateMessages(tpl *template, chat *Chat) []templateMessage {
 			out[i].ToolCalls = append(out[i].ToolCalls, made)
 		}
 		if m.Content != "" || len(m.ToolCalls) == 0 || chat.EmptyContent {
-			out[i].Content = tpl.forms[m.Role].content(&m)
+			out[i].Content = tpl.form(m.Role).content(&m)
 		}
 	}
 	return out

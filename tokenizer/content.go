@@ -46,6 +46,14 @@ func (f contentForm) last(m *api.Message) string {
 	return m.Content
 }
 
+// form is how the template reads the content of a role's messages. A role of which no trial worked has the user's.
+func (t *template) form(role string) contentForm {
+	if form, tried := t.forms[role]; tried {
+		return form
+	}
+	return t.forms["user"]
+}
+
 // trialLimits bounds a trial of findForms.
 var trialLimits = jinja.Limits{Steps: 1_000_000, Output: 1 << 20, Memory: 16 << 20, Allocated: 128 << 20}
 
@@ -67,6 +75,8 @@ func (t *Tokenizer) findForms(tpl *template) {
 			tpl.forms[role] = bothForms
 		case parts:
 			tpl.forms[role] = partsForm
+		case text:
+			tpl.forms[role] = textForm
 		}
 	}
 }
@@ -76,7 +86,7 @@ func (t *Tokenizer) shows(tpl *template, role string, form contentForm) bool {
 	for _, chat := range trials(role) {
 		messages := make([]any, len(chat))
 		for i, r := range chat {
-			message := map[string]any{"role": r, "content": tpl.forms[r].content(&api.Message{Content: "x"})}
+			message := map[string]any{"role": r, "content": tpl.form(r).content(&api.Message{Content: "x"})}
 			switch {
 			case r == role && form == partsForm:
 				message["content"] = []any{map[string]string{"type": "text", "text": shownMark, "millrace": hiddenMark}}

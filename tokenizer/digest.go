@@ -29,7 +29,11 @@ type source struct {
 // libraries, with the forms that schemas get for the grammar engine. Tokenizers with equal digests give equal ids and equal text. Parts of the files
 // that nothing reads are not in it.
 func (t *Tokenizer) Digest() string {
-	return t.source.digest(len(t.vocab.pieces), t.special, t.eos, fmt.Sprintf("%d %s %s", textVersion, schema.Version, jinja.LibraryID))
+	version := fmt.Sprintf("%d %s %s", textVersion, schema.Version, jinja.LibraryID)
+	if t.plainMessages {
+		version += " plain messages"
+	}
+	return t.source.digest(len(t.vocab.pieces), t.special, t.eos, version)
 }
 
 func (s *source) digest(vocab int, special specialTokens, eos []int32, libraries string) string {

@@ -31,14 +31,24 @@ func openLibrary(data []byte) (*library, error) {
 
 func (l *library) close() error { return l.hf.Close() }
 
-// encode returns the ids of text, which has no NUL byte.
-func (l *library) encode(text string, addSpecial bool) ([]uint32, error) {
+// encode returns the ids of text. Special tokens that cover one of the ascending byte offsets plain are text like any
+// other.
+func (l *library) encode(text string, addSpecial bool, plain []int) ([]int32, error) {
+	offsets := make([]C.size_t, len(plain))
+	for i, at := range plain {
+		offsets[i] = C.size_t(at)
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if ids := l.hf.EncodeWithOptions(text, addSpecial).IDs; len(ids) > 0 { // without the tokens' text
-		return ids, nil
+	var out C.millrace_text_ids
+	if C.millrace_text_encode(l.pointer(), (*C.uint8_t)(unsafe.StringData(text)), C.size_t(len(text)), C.bool(addSpecial),
+		unsafe.SliceData(offsets), C.size_t(len(offsets)), &out) != 0 {
+		return nil, lastError()
 	}
-	return nil, lastError()
+	defer C.millrace_text_ids_free(out)
+	ids := make([]int32, out.len)
+	copy(ids, unsafe.Slice((*int32)(unsafe.Pointer(out.data)), len(ids)))
+	return ids, nil
 }
 
 // decode returns the text of ids, none of which is negative.

@@ -19,7 +19,7 @@ import (
 var (
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("tokenizer is closed")
-	// ErrText means text that cannot be tokenized: not UTF-8, or with a NUL byte.
+	// ErrText means text that cannot be tokenized: not UTF-8, or with a NUL byte that the vocabulary has no token for.
 	ErrText = errors.New("bad text")
 	// ErrToken means an id outside the vocabulary.
 	ErrToken = errors.New("token id outside the vocabulary")
@@ -43,6 +43,11 @@ type Tokenizer struct {
 	templates map[string]*template // by name; none: the model has no chat template
 	bare      error                // why there is no text, see Bare; nil: there is
 	source    source
+	// plainMessages, see PlainMessages. specials are the special tokens, longest first, and specialFirsts the
+	// characters that they begin with, but letters, digits and spaces.
+	plainMessages bool
+	specials      []string
+	specialFirsts []rune
 
 	making   sync.Mutex         // held while grammars is made and closed; before mu
 	grammars *llguidance.Engine // nil until it is needed
@@ -71,10 +76,15 @@ func (t *Tokenizer) Close() error {
 // offset, and ErrLibrary. The whole text is encoded: truncation and padding of tokenizer.json are
 // off, as they are by default in transformers.
 func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
+	return t.encode(text, addSpecial, nil)
+}
+
+// encode is Encode. Special tokens that cover one of the ascending byte offsets plain are text like any other.
+func (t *Tokenizer) encode(text string, addSpecial bool, plain []int) ([]int32, error) {
 	if t.bare != nil {
 		return nil, t.bare
 	}
-	if err := checkText(text); err != nil {
+	if err := t.checkText(text); err != nil {
 		return nil, err
 	}
 	if text == "" && !addSpecial {
@@ -85,22 +95,18 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) ([]int32, error) {
 	if t.lib == nil {
 		return nil, ErrClosed
 	}
-	encoded, err := t.lib.encode(text, addSpecial)
+	ids, err := t.lib.encode(text, addSpecial, plain)
 	if err != nil {
 		return nil, fmt.Errorf("%w: encode %d bytes: %w", ErrLibrary, len(text), err)
-	}
-	ids := make([]int32, len(encoded))
-	for i, id := range encoded {
-		ids[i] = int32(id)
 	}
 	return ids, nil
 }
 
-// checkText refuses what the library would silently change: it replaces what is not UTF-8, and
-// takes a NUL byte for the end.
-func checkText(text string) error {
-	if at := strings.IndexByte(text, 0); at >= 0 {
-		return fmt.Errorf("%w: NUL byte at offset %d", ErrText, at)
+// checkText refuses what the library would silently change: it replaces what is not UTF-8, and a vocabulary without a
+// token for a NUL byte has no text for one.
+func (t *Tokenizer) checkText(text string) error {
+	if at := strings.IndexByte(text, 0); at >= 0 && !t.vocab.spellsNUL {
+		return fmt.Errorf("%w: NUL byte at offset %d, which the model has no token for", ErrText, at)
 	}
 	if utf8.ValidString(text) {
 		return nil

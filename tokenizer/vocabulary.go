@@ -23,7 +23,8 @@ type vocabulary struct {
 	bytes     [][]byte // by id, as they stand in a text; nil where no token has the id
 	flags     []uint8
 	byteLevel bool  // a text is the joined bytes of its tokens
-	nul       int32 // the token that is a NUL byte, or -1
+	nul       int32 // the token that is a NUL byte, or -1; not of a byteLevel vocabulary
+	spellsNUL bool  // a token is a NUL byte
 }
 
 // maxVocab bounds what a file can make us allocate: the largest published vocabularies have under
@@ -117,6 +118,7 @@ func newVocabulary(data []byte) (vocabulary, error) {
 			v.bytes[id] = spell(piece)
 		}
 	}
+	v.spellsNUL = slices.ContainsFunc(v.bytes, func(b []byte) bool { return len(b) == 1 && b[0] == 0 })
 	err = v.findNUL()
 	return v, err
 }

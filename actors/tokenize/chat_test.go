@@ -127,8 +127,8 @@ func TestATurnWithReasoningContentAndCallsKeepsItsReasoning(t *testing.T) {
 		{api.Message{Content: "b", Reasoning: "Two and three."}, "[user]a[assistant]b"},
 	} {
 		c.turn.Role = "assistant"
-		text, err := render(tok, tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: "a"}, c.turn}})
+		prompt, err := render(tok, tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: "a"}, c.turn}})
 		require.NoError(t, err)
-		require.Equal(t, c.want, text)
+		require.Equal(t, c.want, prompt.Text)
 	}
 }

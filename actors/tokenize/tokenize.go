@@ -180,7 +180,7 @@ func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]in
 		}
 		return ids, tools.Unsaid, nil
 	}
-	text, err := render(tok, tokenizer.Chat{
+	prompt, err := render(tok, tokenizer.Chat{
 		Messages: r.Messages, Tools: r.Tools, Args: r.TemplateArgs,
 		AddGenerationPrompt: !r.NoGenerationPrompt && !r.ContinueFinal, ContinueFinal: r.ContinueFinal,
 		Clock: r.Clock,
@@ -188,14 +188,14 @@ func encode(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) ([]in
 	if err != nil {
 		return nil, tools.Unsaid, api.Invalid("messages", "%v", err)
 	}
-	if err := fits(tok, "messages", text, longest); err != nil {
+	if err := fits(tok, "messages", prompt.Text, longest); err != nil {
 		return nil, tools.Unsaid, err
 	}
-	ids, err := tok.Encode(text, false) // the template wrote the special tokens
+	ids, err := tok.EncodePrompt(prompt)
 	if err != nil {
 		return nil, tools.Unsaid, api.Invalid("messages", "%v", err)
 	}
-	return ids, thought(tok, r, text), nil
+	return ids, thought(tok, r, prompt.Text), nil
 }
 
 // thought returns what the end of a chat's prompt says of reasoning.
@@ -209,14 +209,14 @@ func thought(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, prompt string) to
 
 // render renders a chat. A template that cannot print the arguments of a call as an object gets a string, one that cannot do without the
 // content of a turn gets "". One that refuses calls and results of tools, because it knows none, gets them as text.
-func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
-	text, err := tok.RenderChat(c)
+func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (tokenizer.Prompt, error) {
+	prompt, err := tok.RenderPrompt(c)
 	if err == nil {
-		return text, nil
+		return prompt, nil
 	}
 	if again, ok := withoutPreambles(c, err); ok {
-		if text, retryErr := tok.RenderChat(again); retryErr == nil {
-			return text, nil
+		if prompt, retryErr := tok.RenderPrompt(again); retryErr == nil {
+			return prompt, nil
 		}
 	}
 	knows := tok.KnowsTools(len(c.Tools) > 0)
@@ -226,20 +226,20 @@ func render(tok *tokenizer.Tokenizer, c tokenizer.Chat) (string, error) {
 				break
 			}
 			c.TextArguments, c.EmptyContent = form.text, form.empty
-			if again, retryErr := tok.RenderChat(c); retryErr == nil {
-				return again, nil
+			if prompt, retryErr := tok.RenderPrompt(c); retryErr == nil {
+				return prompt, nil
 			}
 		}
 	}
 	if knows {
-		return "", err
+		return tokenizer.Prompt{}, err
 	}
 	plain, changed := tokenizer.WithoutTools(c.Messages)
 	if !changed {
-		return "", err
+		return tokenizer.Prompt{}, err
 	}
 	c.Messages = plain
-	return tok.RenderChat(c)
+	return tok.RenderPrompt(c)
 }
 
 // withoutPreambles returns the chat for a template that refuses a turn with reasoning, content and calls: such turns

@@ -122,6 +122,9 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		},
 	}
 	if m.tokenizer != nil {
+		if !s.ParseSpecial {
+			m.tokenizer.PlainMessages()
+		}
 		c.Text = m.tokenizer.Digest()
 		if c.Format, err = tools.Detect(m.tokenizer.ToolTemplate()).Override(s.ToolParser); err != nil {
 			return fmt.Errorf("--tool-parser: %w", err)

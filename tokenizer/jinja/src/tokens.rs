@@ -16,6 +16,11 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::slice;
 
+use tokenizers::normalizer::Range;
+use tokenizers::{
+    Encoding, Model, NormalizedString, Normalizer, OffsetReferential, OffsetType,
+    PreTokenizedString, PreTokenizer, Token, Tokenizer,
+};
 use tokenizers_ffi as ffi;
 use tokenizers_ffi::UnifiedTokenizer;
 
@@ -180,16 +185,141 @@ pub unsafe extern "C" fn tokenizers_encode(
             return Err("this build of the library encodes to ids only".into());
         }
         let text = CStr::from_ptr(text).to_str().map_err(|e| e.to_string())?;
-        match &*tokenizer {
-            // The fast form finds no offsets.
-            UnifiedTokenizer::HuggingFace(t) => t
-                .encode_fast(text, options.add_special_tokens)
-                .map(|encoding| encoding.get_ids().to_vec())
-                .map_err(|e| e.to_string()),
-            other => other.encode(text, options.add_special_tokens).map_err(|e| e.to_string()),
-        }
+        encode(&*tokenizer, text, options.add_special_tokens, &[])
     });
     Buffer::new(keep_error(ids).unwrap_or_default())
+}
+
+/// The ids of a text. Special tokens that cover one of the ascending byte offsets `plain` are text like any other.
+fn encode(
+    tokenizer: &UnifiedTokenizer,
+    text: &str,
+    add_special_tokens: bool,
+    plain: &[usize],
+) -> Result<Vec<u32>, String> {
+    let encoded = match tokenizer {
+        UnifiedTokenizer::HuggingFace(t) if plain.is_empty() => {
+            t.encode_fast(text, add_special_tokens) // the fast form finds no offsets
+        }
+        UnifiedTokenizer::HuggingFace(t) => plain_encode(t, text, plain),
+        other => return other.encode(text, add_special_tokens).map_err(|e| e.to_string()),
+    };
+    encoded.map(|encoding| encoding.get_ids().to_vec()).map_err(|e| e.to_string())
+}
+
+/// `millrace_text_ids` of millrace_text.h.
+#[repr(C)]
+pub struct Ids {
+    data: *mut u32,
+    len: usize,
+}
+
+/// The ids of a text of `len` bytes, which may have NULs. Special tokens that cover one of the `count` byte offsets
+/// `plain` are text like any other. `out` is given back to `millrace_text_ids_free`. Returns 0, or -1 where
+/// `millrace_text_error` has the reason.
+///
+/// # Safety
+/// `tokenizer` is what `tokenizers_from_bytes` made; the other pointers are valid for their lengths.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_text_encode(
+    tokenizer: *const UnifiedTokenizer,
+    text: *const u8,
+    len: usize,
+    add_special_tokens: bool,
+    plain: *const usize,
+    count: usize,
+    out: *mut Ids,
+) -> i32 {
+    let ids = guarded(|| {
+        let text = std::str::from_utf8(crate::bytes(text, len)).map_err(|e| e.to_string())?;
+        let plain = if count == 0 { &[] } else { slice::from_raw_parts(plain, count) };
+        encode(&*tokenizer, text, add_special_tokens, plain)
+    });
+    match keep_error(ids) {
+        Some(ids) => {
+            let boxed = ids.into_boxed_slice();
+            let len = boxed.len();
+            *out = Ids { data: Box::into_raw(boxed) as *mut u32, len };
+            0
+        }
+        None => -1,
+    }
+}
+
+/// # Safety
+/// `ids` came from `millrace_text_encode` and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_text_ids_free(ids: Ids) {
+    if !ids.data.is_null() {
+        drop(Box::from_raw(ptr::slice_from_raw_parts_mut(ids.data, ids.len)));
+    }
+}
+
+/// A token of the added vocabulary, and where its text is.
+type Match = (usize, usize, Token);
+
+/// Encodes a text as the library does, but for special tokens that cover one of the ascending offsets `plain`: their
+/// text joins what is around it. No special tokens are added.
+fn plain_encode(t: &Tokenizer, text: &str, plain: &[usize]) -> tokenizers::Result<Encoding> {
+    let added = t.get_added_vocabulary().get_added_tokens_decoder();
+    let covers = |start, end| {
+        let next = plain[plain.partition_point(|&at| at < start)..].first();
+        next.is_some_and(|&at| at < end)
+    };
+    let found = t.get_added_vocabulary().extract_and_normalize(t.get_normalizer(), text);
+    let (mut raw, mut normalized, mut dropped) = (Vec::new(), Vec::new(), false);
+    for (_, (start, end), tokens) in found.get_splits(OffsetReferential::Original, OffsetType::Byte)
+    {
+        let Some(token) = tokens.as_ref().and_then(|tokens| tokens.first()) else {
+            continue;
+        };
+        match added.get(&token.id) {
+            Some(a) if a.special && covers(start, end) => dropped = true,
+            Some(a) if a.normalized => normalized.push((start, end, token.clone())),
+            _ => raw.push((start, end, token.clone())),
+        }
+    }
+    if !dropped {
+        return t.encode_fast(text, false);
+    }
+    // As AddedVocabulary::extract_and_normalize splits, at the matches that are left.
+    let mut split = PreTokenizedString::from(text);
+    split.split(|_, whole| cut(&whole, &raw))?;
+    split.split(|_, mut piece| {
+        if let Some(normalizer) = t.get_normalizer() {
+            normalizer.normalize(&mut piece)?;
+        }
+        cut(&piece, &normalized)
+    })?;
+    if let Some(pre_tokenizer) = t.get_pre_tokenizer() {
+        pre_tokenizer.pre_tokenize(&mut split)?;
+    }
+    split.tokenize(|piece| t.get_model().tokenize(piece.get()))?;
+    split.into_encoding(None, 0, OffsetType::None)
+}
+
+/// Cuts a piece of the text at the matches that are in it.
+fn cut(
+    piece: &NormalizedString,
+    matches: &[Match],
+) -> tokenizers::Result<Vec<(NormalizedString, Option<Vec<Token>>)>> {
+    let (begin, end) = piece.offsets_original();
+    let mut pieces = Vec::new();
+    let mut at = begin;
+    let mut take = |from: usize, to: usize, tokens| {
+        if from < to {
+            let slice = piece.slice(Range::Original(from - begin..to - begin));
+            pieces.push((slice.ok_or("a token's text is no slice of the prompt")?, tokens));
+        }
+        tokenizers::Result::Ok(())
+    };
+    for (from, to, token) in matches.iter().filter(|m| m.0 >= begin && m.1 <= end) {
+        take(at, *from, None)?;
+        take(*from, *to, Some(vec![token.clone()]))?;
+        at = *to;
+    }
+    take(at, end, None)?;
+    Ok(pieces)
 }
 
 #[no_mangle]
