@@ -19,6 +19,7 @@ import (
 type templateCase struct {
 	Name     string
 	Messages []json.RawMessage
+	Given    []json.RawMessage // what transformers handed to the template; nil: Messages
 	Options  map[string]json.RawMessage
 	Text     *string
 	Raised   *string
@@ -53,7 +54,7 @@ func withTemplate(t *testing.T, template string, tokens map[string]string) *Toke
 func TestTemplatesRenderAsInTransformers(t *testing.T) {
 	paths, err := filepath.Glob("../testdata/templates/*.jinja")
 	require.NoError(t, err)
-	require.Len(t, paths, 9)
+	require.Len(t, paths, 12)
 	chats := 0
 	for _, path := range paths {
 		source, err := os.ReadFile(path)
@@ -145,9 +146,7 @@ func (c *templateCase) chat(t *testing.T) (Chat, bool) {
 	t.Helper()
 	chat := Chat{Messages: make([]api.Message, len(c.Messages)), Args: map[string]any{}, Clock: fixtureClock}
 	for i, raw := range c.Messages {
-		strict := json.NewDecoder(bytes.NewReader(raw))
-		strict.DisallowUnknownFields()
-		if strict.Decode(&chat.Messages[i]) != nil {
+		if !decodeMessage(raw, &chat.Messages[i]) {
 			return Chat{}, false
 		}
 		var calls struct {
@@ -177,10 +176,45 @@ func (c *templateCase) chat(t *testing.T) (Chat, bool) {
 	return chat, true
 }
 
+// decodeMessage reads a message with a text or with text parts. It returns false if the API has no such message.
+func decodeMessage(raw json.RawMessage, m *api.Message) bool {
+	strict := func(raw json.RawMessage, to any) bool {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		return d.Decode(to) == nil
+	}
+	if strict(raw, m) {
+		return true
+	}
+	list := struct {
+		*api.Message
+		Content []textPart `json:"content"`
+	}{Message: m}
+	if !strict(raw, &list) {
+		return false
+	}
+	m.Content = ""
+	for i, part := range list.Content {
+		if part.Type != "text" {
+			return false
+		}
+		if i > 0 {
+			m.Content += "\n"
+		}
+		m.Parts = append(m.Parts, len(m.Content))
+		m.Content += part.Text
+	}
+	return true
+}
+
 // variables is the case as transformers hands it to the template.
 func (c *templateCase) variables(t *testing.T, tokens map[string]string) []byte {
 	t.Helper()
-	all := map[string]any{"messages": c.Messages, "tools": nil, "documents": nil, "add_generation_prompt": false}
+	messages := c.Messages
+	if c.Given != nil {
+		messages = c.Given
+	}
+	all := map[string]any{"messages": messages, "tools": nil, "documents": nil, "add_generation_prompt": false}
 	for name, text := range tokens {
 		all[name] = text
 	}

@@ -105,3 +105,34 @@ func TestManyGoroutinesShareATemplate(t *testing.T) {
 	}
 	group.Wait()
 }
+
+// TestNumbersAreThoseOfPythonsJSON has numbers that no fixture can: JSON that Python writes has none of them.
+func TestNumbersAreThoseOfPythonsJSON(t *testing.T) {
+	for number, want := range map[string]string{
+		"1e400": "inf|Infinity", "-1e400": "-inf|-Infinity", "1e-400": "0.0|0.0", "-0": "0|0", "-0.0": "-0.0|-0.0", "1E2": "100.0|100.0",
+		"170141183460469231731687303715884105728": "170141183460469231731687303715884105728|170141183460469231731687303715884105728",
+		"9007199254740993":                        "9007199254740993|9007199254740993", "1.0": "1.0|1.0",
+	} {
+		text, err := render("{{ n }}|{{ n | tojson }}", `{"n":`+number+`}`, limits)
+		require.NoError(t, err, number)
+		require.Equal(t, want, text, number)
+	}
+}
+
+func TestVariablesThatAreNoJSONAreErrors(t *testing.T) {
+	for _, variables := range []string{
+		"", "{", `{"a"}`, `{"a":}`, `{"a":1`, `{"a":1}x`, `{"a":[1,]}`, `{"a":nul}`, `{"a":-}`, `{"a":1-2}`, `{"a":"b}`, `{"a":"\ud800"}`, `{"a":1e}`,
+		strings.Repeat(`{"a":`, 300) + "1" + strings.Repeat("}", 300),
+	} {
+		_, err := render("{{ a }}", variables, limits)
+		require.ErrorIs(t, err, jinja.ErrTemplate, "%.40s", variables)
+		require.ErrorContains(t, err, "variables: ", "%.40s", variables)
+	}
+}
+
+// TestSafeTextIsNotEscapedInASum is a difference from transformers, on purpose: see docs/decisions/chat-templates.md.
+func TestSafeTextIsNotEscapedInASum(t *testing.T) {
+	text, err := render(`{{ '{"a":' | safe + n | tojson + '"}' }}|{{ ('<' | safe) ~ '"' }}`, `{"n":"<"}`, limits)
+	require.NoError(t, err)
+	require.Equal(t, `{"a":"<""}|<"`, text)
+}

@@ -4,10 +4,11 @@ use std::fmt::{self, Write};
 use std::io;
 
 use chrono::DateTime;
-use minijinja::value::{Value, ValueKind};
+use indexmap::IndexMap;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{context, Environment, Error, ErrorKind, State};
 
-use crate::{filters, methods, text};
+use crate::{filters, json, methods, numbers, source, text};
 
 const NAME: &str = "chat_template";
 const CLOCK: &str = "__millrace_now"; // the render's time, in the context: seconds since 1970 UTC
@@ -35,7 +36,12 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
 
+    env.add_function("dict", dict);
+    env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
+    env.add_function("joiner", minijinja_contrib::globals::joiner);
+
     filters::add(&mut env);
+    numbers::add(&mut env);
 
     // jinja2 tests for a length and an index, which a Python string and a dict have.
     env.add_test("sequence", |v: &Value| {
@@ -47,12 +53,17 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
             || (!v.is_none() && (v.kind() == ValueKind::String || v.try_iter().is_ok()))
     });
 
-    env.add_test("number", |v: &Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool));
-    env.add_test("callable", |v: &Value| v.kind() == ValueKind::Plain); // functions and macros
+    env.add_test("number", |v: &Value| {
+        matches!(v.kind(), ValueKind::Number | ValueKind::Bool) || json::is_integer(v)
+    });
+    env.add_test("integer", |v: &Value| v.is_integer() || json::is_integer(v));
+    env.add_test("callable", |v: &Value| {
+        v.kind() == ValueKind::Plain && !json::is_integer(v) // functions and macros
+    });
 
     // jinja2 reads every line ending as this one.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    env.add_template_owned(NAME, without_generation_tags(&source))?;
+    env.add_template_owned(NAME, source::rewrite(&source))?;
     Ok(env)
 }
 
@@ -78,25 +89,22 @@ pub fn raised(err: &Error) -> Option<String> {
     None
 }
 
-/// `{% generation %}` marks what the model wrote, for training masks; when rendering it is only a
-/// scope. Whitespace control of the tag is kept.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        out.push_str(before);
-        let end = tag.find("%}").unwrap_or(tag.len());
-        let name = tag[2..end].trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        match name {
-            "generation" => out.push_str(&tag[..end].replacen("generation", "with", 1)),
-            "endgeneration" => out.push_str(&tag[..end].replacen("endgeneration", "endwith", 1)),
-            _ => out.push_str(&tag[..end]),
+/// Python's dict: (mapping or pairs, **more).
+fn dict(from: Option<Value>, more: Kwargs) -> Result<Value, Error> {
+    let mut items = IndexMap::new();
+    if let Some(from) = from.filter(|v| !v.is_undefined()) {
+        for item in from.try_iter()? {
+            let (key, value) = match from.kind() {
+                ValueKind::Map => (item.clone(), from.get_item(&item)?),
+                _ => (item.get_item_by_index(0)?, item.get_item_by_index(1)?),
+            };
+            items.insert(key, value);
         }
-        rest = &tag[end..];
     }
-    out.push_str(rest);
-    out
+    for key in more.args() {
+        items.insert(Value::from(key), more.get::<Value>(key)?);
+    }
+    Ok(items.into_iter().collect())
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {

@@ -1,6 +1,8 @@
 //! jinja2's filters, where minijinja's differ from them.
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use std::cmp::Ordering;
+
+use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
 use crate::arguments::{argument, split_kwargs};
@@ -21,6 +23,21 @@ pub fn add(env: &mut Environment) {
     env.add_filter("count", length);
     env.add_filter("join", join);
     env.add_filter("replace", replace);
+    env.add_filter("__each", each);
+    env.add_filter("sum", sum);
+    env.add_filter("min", |v: &Value, args: Rest<Value>| extreme(v, &args, Ordering::Less));
+    env.add_filter("max", |v: &Value, args: Rest<Value>| extreme(v, &args, Ordering::Greater));
+    env.add_filter("round", round);
+    env.add_filter("center", center);
+    env.add_filter("truncate", truncate);
+    env.add_filter("forceescape", |v: &Value| {
+        text::to_str(v)
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('"', "&#34;")
+            .replace('\'', "&#39;")
+    });
 }
 
 fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
@@ -35,12 +52,16 @@ fn trim(value: &Value, chars: Option<&str>) -> String {
 }
 
 /// jinja2's do_int: the default where the value is no number; "3.7" is 3.
-fn to_int(value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Value::from(0));
-    let base: u32 = kwargs.get::<Option<u32>>("base")?.unwrap_or(10);
+fn to_int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let default = argument(args, 0, &kwargs, "default")?.unwrap_or_else(|| Value::from(0));
+    let base = argument(args, 1, &kwargs, "base")?.map_or(Ok(10), u32::try_from)?;
     kwargs.assert_all_used()?;
     if let Some(s) = value.as_str() {
-        let digits: String = s.trim().replace('_', "");
+        let mut digits: String = s.trim().replace('_', "");
+        if let Some(prefix) = [(16, "0x"), (8, "0o"), (2, "0b")].iter().find(|(b, _)| *b == base) {
+            digits = digits.to_lowercase().replacen(prefix.1, "", 1);
+        }
         if let Ok(n) = i64::from_str_radix(&digits, base.clamp(2, 36)) {
             return Ok(Value::from(n));
         }
@@ -161,24 +182,146 @@ fn length(value: &Value) -> Result<usize, Error> {
 fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let (args, kwargs) = split_kwargs(&args)?;
     let separator = argument(args, 0, &kwargs, "d")?.map_or(String::new(), |v| text::to_str(&v));
-    let attribute = argument(args, 1, &kwargs, "attribute")?.filter(|v| !v.is_none());
+    let attribute = argument(args, 1, &kwargs, "attribute")?;
     kwargs.assert_all_used()?;
     let mut out = String::new();
-    for (i, mut item) in value.try_iter()?.enumerate() {
+    for (i, item) in value.try_iter()?.enumerate() {
         if i > 0 {
             out.push_str(&separator);
         }
-        if let Some(path) = &attribute {
-            for part in text::to_str(path).split('.') {
-                item = match part.parse::<usize>() {
-                    Ok(index) => item.get_item_by_index(index)?,
-                    Err(_) => item.get_attr(part)?,
-                };
-            }
-        }
-        out.push_str(&text::to_str(&item));
+        out.push_str(&text::to_str(&attribute_of(item, attribute.as_ref())?));
     }
     Ok(out)
+}
+
+/// What an argument `attribute` names of an item: "a.b.0". The item itself without one.
+fn attribute_of(mut item: Value, path: Option<&Value>) -> Result<Value, Error> {
+    let Some(path) = path.filter(|path| !path.is_none()) else {
+        return Ok(item);
+    };
+    for part in text::to_str(path).split('.') {
+        item = match part.parse::<usize>() {
+            Ok(index) => item.get_item_by_index(index)?,
+            Err(_) => item.get_attr(part)?,
+        };
+    }
+    Ok(item)
+}
+
+/// The value of a `for` as one whose length the loop knows: the characters of a text, the items of a lazy sequence.
+fn each(value: Value) -> Result<Value, Error> {
+    if value.as_str().is_some() || value.kind() == ValueKind::Iterable && value.len().is_none() {
+        return Ok(value.try_iter()?.collect::<Vec<Value>>().into());
+    }
+    Ok(value)
+}
+
+/// jinja2's do_sum: (attribute=None, start=0).
+fn sum(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let attribute = argument(args, 0, &kwargs, "attribute")?;
+    let start = argument(args, 1, &kwargs, "start")?.unwrap_or_else(|| Value::from(0));
+    kwargs.assert_all_used()?;
+    let (mut whole, mut exact) = (i128::try_from(start.clone()).ok(), true);
+    let mut total = f64::try_from(start)?;
+    for item in value.try_iter()? {
+        let item = match attribute_of(item, attribute.as_ref())? {
+            item if item.kind() == ValueKind::Bool => Value::from(i64::from(item.is_true())),
+            item => item,
+        };
+        exact &= item.is_integer();
+        total += f64::try_from(item.clone())?;
+        whole = whole.and_then(|sum| sum.checked_add(i128::try_from(item).ok()?));
+    }
+    Ok(whole.filter(|_| exact).map_or(Value::from(total), Value::from))
+}
+
+/// jinja2's do_min and do_max: (case_sensitive=False, attribute=None), the first of equal ones.
+fn extreme(value: &Value, args: &[Value], wanted: Ordering) -> Result<Value, Error> {
+    let (args, kwargs) = split_kwargs(args)?;
+    let case_sensitive = argument(args, 0, &kwargs, "case_sensitive")?.is_some_and(|v| v.is_true());
+    let attribute = argument(args, 1, &kwargs, "attribute")?;
+    kwargs.assert_all_used()?;
+    let mut best: Option<(Value, Value)> = None;
+    for item in value.try_iter()? {
+        let key = match attribute_of(item.clone(), attribute.as_ref())? {
+            key if !case_sensitive && key.as_str().is_some() => {
+                Value::from(text::to_str(&key).to_lowercase())
+            }
+            key => key,
+        };
+        if best.as_ref().is_none_or(|(held, _)| key.cmp(held) == wanted) {
+            best = Some((key, item));
+        }
+    }
+    Ok(best.map_or(Value::UNDEFINED, |(_, item)| item))
+}
+
+/// jinja2's do_round: (precision=0, method="common"), a float. Halves go to the even neighbor.
+fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let precision = argument(args, 0, &kwargs, "precision")?.map_or(Ok(0), i32::try_from)?;
+    let method =
+        argument(args, 1, &kwargs, "method")?.map_or("common".into(), |v| text::to_str(&v));
+    kwargs.assert_all_used()?;
+    let number = f64::try_from(value.clone())?;
+    let scale = 10f64.powi(precision.clamp(-300, 300));
+    let scaled = number * scale;
+    if method == "common" && precision >= 0 {
+        if value.is_integer() {
+            return Ok(value.clone());
+        }
+        // Exact decimal digits decide, as in Python.
+        return Ok(Value::from(
+            format!("{number:.0$}", precision.min(300) as usize).parse().unwrap_or(number),
+        ));
+    }
+    let rounded = match method.as_str() {
+        "common" => scaled.round_ties_even(),
+        "ceil" => scaled.ceil(),
+        "floor" => scaled.floor(),
+        _ => return Err(invalid("method must be common, ceil or floor".into())),
+    } / scale;
+    if method == "common" && value.is_integer() {
+        return Ok(Value::from(rounded as i128));
+    }
+    Ok(Value::from(rounded))
+}
+
+/// jinja2's do_center: (width=80).
+fn center(value: &Value, width: Option<usize>) -> Result<String, Error> {
+    let s = text::to_str(value);
+    let width = width.unwrap_or(80);
+    if width > 1 << 20 {
+        return Err(invalid(format!("width {width} is above {}", 1 << 20)));
+    }
+    let missing = width.saturating_sub(s.chars().count());
+    let before = missing / 2 + (missing & width & 1);
+    Ok(format!("{}{s}{}", " ".repeat(before), " ".repeat(missing - before)))
+}
+
+/// jinja2's do_truncate: (length=255, killwords=False, end="...", leeway=5), in characters.
+fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let length = argument(args, 0, &kwargs, "length")?.map_or(Ok(255), usize::try_from)?;
+    let kill = argument(args, 1, &kwargs, "killwords")?.is_some_and(|v| v.is_true());
+    let end = argument(args, 2, &kwargs, "end")?.map_or("...".into(), |v| text::to_str(&v));
+    let leeway = argument(args, 3, &kwargs, "leeway")?
+        .filter(|v| !v.is_none())
+        .map_or(Ok(5), usize::try_from)?;
+    kwargs.assert_all_used()?;
+    let (s, mark) = (text::to_str(value), end.chars().count());
+    if length < mark {
+        return Err(invalid(format!("expected length >= {mark}, got {length}")));
+    }
+    if s.chars().count() <= length.saturating_add(leeway) {
+        return Ok(s);
+    }
+    let kept: String = s.chars().take(length - mark).collect();
+    if kill {
+        return Ok(kept + &end);
+    }
+    Ok(kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words).to_string() + &end)
 }
 
 /// jinja2's do_replace: (old, new, count=None).

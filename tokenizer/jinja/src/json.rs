@@ -12,20 +12,167 @@ use crate::text;
 
 const MAX_DEPTH: usize = 200;
 
-pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
-    Ok(to_value(serde_json::from_slice(bytes)?))
+pub fn parse(bytes: &[u8]) -> Result<Value, String> {
+    let mut parser = Parser { bytes, at: 0 };
+    let value = parser.value(0)?;
+    match parser.peek() {
+        None => Ok(value),
+        Some(_) => Err(parser.wrong("the end")),
+    }
 }
 
-fn to_value(json: serde_json::Value) -> Value {
-    match json {
-        serde_json::Value::Array(items) => {
-            Value::from_object(List(items.into_iter().map(to_value).collect()))
+/// Reads JSON with numbers as Python reads them: integers of any length, 1e400 as infinity. serde_json has that as a
+/// feature that would change what the other crates of this library read.
+struct Parser<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Parser<'_> {
+    fn wrong(&self, expected: &str) -> String {
+        match self.bytes.get(self.at) {
+            Some(&b) => format!("found {:?} at byte {}, expected {expected}", b as char, self.at),
+            None => format!("found the end, expected {expected}"),
         }
-        serde_json::Value::Object(members) => {
-            Value::from_object(Dict(members.into_iter().map(|(k, v)| (k, to_value(v))).collect()))
-        }
-        scalar => Value::from_serialize(scalar),
     }
+
+    /// The next byte that is no whitespace.
+    fn peek(&mut self) -> Option<u8> {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.bytes.get(self.at) {
+            self.at += 1;
+        }
+        self.bytes.get(self.at).copied()
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, String> {
+        if depth > MAX_DEPTH {
+            return Err("values nested too deeply".into());
+        }
+        match self.peek() {
+            Some(b'{') => {
+                let mut members = IndexMap::new();
+                self.items(b'}', |parser| {
+                    let key = parser.string()?;
+                    if parser.peek() != Some(b':') {
+                        return Err(parser.wrong("':'"));
+                    }
+                    parser.at += 1;
+                    members.insert(key, parser.value(depth + 1)?);
+                    Ok(())
+                })?;
+                Ok(Value::from_object(Dict(members)))
+            }
+            Some(b'[') => {
+                let mut items = Vec::new();
+                self.items(b']', |parser| {
+                    items.push(parser.value(depth + 1)?);
+                    Ok(())
+                })?;
+                Ok(Value::from_object(List(items)))
+            }
+            Some(b'"') => self.string().map(Value::from),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            _ => self.word(),
+        }
+    }
+
+    fn items(
+        &mut self,
+        close: u8,
+        mut item: impl FnMut(&mut Self) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.at += 1; // the bracket
+        if self.peek() == Some(close) {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            item(self)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b) if b == close => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.wrong("',' or a closing bracket")),
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<String, String> {
+        if self.peek() != Some(b'"') {
+            return Err(self.wrong("a string"));
+        }
+        let start = self.at;
+        let mut escaped = false;
+        for (i, &b) in self.bytes[start + 1..].iter().enumerate() {
+            match b {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => {
+                    self.at = start + i + 2;
+                    let text = &self.bytes[start..self.at];
+                    return serde_json::from_slice(text).map_err(|e| e.to_string());
+                }
+                _ => {}
+            }
+        }
+        self.at = self.bytes.len();
+        Err(self.wrong("'\"'"))
+    }
+
+    fn number(&mut self) -> Result<Value, String> {
+        let rest = &self.bytes[self.at..];
+        let len = rest
+            .iter()
+            .position(|b| !matches!(b, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'))
+            .unwrap_or(rest.len());
+        let text = std::str::from_utf8(&rest[..len]).unwrap_or_default();
+        let value = if text.contains(['.', 'e', 'E']) {
+            text.parse::<f64>().map(Value::from).ok()
+        } else if let Ok(n) = text.parse::<i64>() {
+            Some(Value::from(n))
+        } else if let Ok(n) = text.parse::<i128>() {
+            Some(Value::from(n))
+        } else {
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            plain.then(|| Value::from_object(Integer(text.into())))
+        };
+        let value = value.ok_or_else(|| self.wrong("a number"))?;
+        self.at += len;
+        Ok(value)
+    }
+
+    fn word(&mut self) -> Result<Value, String> {
+        let words = [("null", Value::from(())), ("true", true.into()), ("false", false.into())];
+        for (word, value) in words {
+            if self.bytes[self.at..].starts_with(word.as_bytes()) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        Err(self.wrong("a value"))
+    }
+}
+
+/// An integer beyond 128 bits. Templates can print it, not compute with it.
+#[derive(Debug)]
+struct Integer(String);
+
+impl Object for Integer {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether a value is an integer that minijinja has no type for.
+pub fn is_integer(value: &Value) -> bool {
+    value.downcast_object_ref::<Integer>().is_some()
 }
 
 /// A list that prints itself as Python's does, wherever it becomes text.
@@ -133,6 +280,7 @@ fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) -> 
                 write_value(out, &value.get_item(&keys[i])?, style, depth + 1)
             })?;
         }
+        _ if is_integer(value) => out.push_str(&text::to_str(value)),
         kind => {
             return Err(unserializable(&format!("Object of type {kind} is not JSON serializable")))
         }

@@ -13,6 +13,8 @@ mod finite;
 mod grammar;
 mod json;
 mod methods;
+mod numbers;
+mod source;
 mod stack;
 mod text;
 mod tokens;

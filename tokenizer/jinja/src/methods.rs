@@ -14,6 +14,7 @@ pub fn call(state: &State, value: &Value, method: &str, args: &[Value]) -> Resul
     let result = match (value.kind(), value.as_str()) {
         (_, Some(s)) => string_method(s, method, plain, &kwargs)?,
         (ValueKind::Seq | ValueKind::Iterable, _) => sequence_method(value, method, plain)?,
+        (ValueKind::Map, _) if method == "copy" && plain.is_empty() => Some(value.clone()),
         _ => None,
     };
     match result {
@@ -42,15 +43,60 @@ fn string_method(
             let keep = argument(args, 0, kwargs, "keepends")?.is_some_and(|v| v.is_true());
             text::split_lines(s, keep).into_iter().map(Value::from).collect()
         }
-        "find" => char_index(s, s.find(text_argument(args)?)).unwrap_or(-1).into(),
-        "rfind" => char_index(s, s.rfind(text_argument(args)?)).unwrap_or(-1).into(),
-        "index" => char_index(s, s.find(text_argument(args)?))
-            .ok_or_else(|| invalid("substring not found"))?
-            .into(),
-        "count" => match text_argument(args)? {
-            "" => Value::from(s.chars().count() + 1),
-            part => Value::from(s.matches(part).count()),
+        "find" | "rfind" | "index" | "rindex" => {
+            let part = text_argument(args)?;
+            let place = within(s, args)?.and_then(|(before, s)| {
+                let found = if method.starts_with('r') { s.rfind(part) } else { s.find(part) };
+                char_index(s, found).map(|at| at + before)
+            });
+            match place {
+                Some(place) => place.into(),
+                None if method.ends_with("find") => (-1).into(),
+                None => return Err(invalid("substring not found")),
+            }
+        }
+        "count" => match (text_argument(args)?, within(s, args)?) {
+            (_, None) => Value::from(0),
+            ("", Some((_, s))) => Value::from(s.chars().count() + 1),
+            (part, Some((_, s))) => Value::from(s.matches(part).count()),
         },
+        "startswith" | "endswith" if args.len() > 1 => {
+            let Some((_, s)) = within(s, args)? else {
+                return Ok(Some(Value::from(false)));
+            };
+            let parts = match args[0].as_str() {
+                Some(_) => vec![args[0].clone()],
+                None => args[0].try_iter()?.collect(),
+            };
+            let has = |part: &str| {
+                if method == "startswith" {
+                    s.starts_with(part)
+                } else {
+                    s.ends_with(part)
+                }
+            };
+            Value::from(parts.iter().filter_map(Value::as_str).any(has))
+        }
+        "swapcase" => Value::from(
+            s.chars()
+                .flat_map(|c| -> Vec<char> {
+                    if c.is_uppercase() {
+                        c.to_lowercase().collect()
+                    } else {
+                        c.to_uppercase().collect()
+                    }
+                })
+                .collect::<String>(),
+        ),
+        "casefold" => Value::from(s.to_lowercase().replace('ß', "ss")),
+        "expandtabs" => {
+            let size = argument(args, 0, kwargs, "tabsize")?.map_or(Some(8), |v| v.as_usize());
+            Value::from(expand_tabs(
+                s,
+                size.filter(|&n| n <= MAX_PADDED).ok_or_else(|| invalid("bad tabsize"))?,
+            ))
+        }
+        "isdecimal" => Value::from(!s.is_empty() && s.chars().all(|c| c.is_ascii_digit())),
         "removeprefix" => {
             let prefix = text_argument(args)?;
             Value::from(s.strip_prefix(prefix).unwrap_or(s))
@@ -72,7 +118,7 @@ fn string_method(
                 None => triple("", "", s),
             }
         }
-        "ljust" | "rjust" | "zfill" => pad(s, method, args)?,
+        "ljust" | "rjust" | "center" | "zfill" => pad(s, method, args)?,
         "islower" | "isupper" => {
             let upper = method == "isupper";
             let cased = |c: char| c.is_lowercase() || c.is_uppercase();
@@ -81,9 +127,7 @@ fn string_method(
         }
         // Python answers no for the empty string, where "all characters are" is true.
         "isspace" => Value::from(!s.is_empty() && s.chars().all(text::is_space)),
-        "isdigit" | "isnumeric" | "isdecimal" | "isalpha" | "isalnum" if s.is_empty() => {
-            Value::from(false)
-        }
+        "isdigit" | "isnumeric" | "isalpha" | "isalnum" if s.is_empty() => Value::from(false),
         "join" => return join(s, args).map(Some),
         _ => return Ok(None),
     }))
@@ -98,8 +142,45 @@ fn sequence_method(value: &Value, method: &str, args: &[Value]) -> Result<Option
         ("count", [wanted]) => {
             Ok(Some(Value::from(value.try_iter()?.filter(|item| item == wanted).count())))
         }
+        ("copy", []) => Ok(Some(value.clone())),
         _ => Ok(None),
     }
+}
+
+/// The part of a text that the arguments (part, start=None, end=None) ask for, in characters, and how many are before
+/// it. None where start is after end: nothing is found there, not even an empty text.
+fn within<'a>(s: &'a str, args: &[Value]) -> Result<Option<(i64, &'a str)>, Error> {
+    let len = s.chars().count() as i64;
+    let place = |i: usize, default: i64| match args.get(i).filter(|v| !v.is_none()) {
+        Some(v) => i64::try_from(v.clone()).map(|n| if n < 0 { (n + len).max(0) } else { n }),
+        None => Ok(default),
+    };
+    let (start, end) = (place(1, 0)?, place(2, len)?.min(len));
+    if start > end {
+        return Ok(None);
+    }
+    let byte = |n: i64| s.char_indices().nth(n as usize).map_or(s.len(), |(at, _)| at);
+    Ok(Some((start, &s[byte(start)..byte(end)])))
+}
+
+fn expand_tabs(s: &str, size: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for c in s.chars() {
+        match c {
+            '\t' if size > 0 => {
+                let missing = size - column % size;
+                out.extend(std::iter::repeat(' ').take(missing));
+                column += missing;
+            }
+            '\t' => {}
+            c => {
+                out.push(c);
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+            }
+        }
+    }
+    out
 }
 
 /// str.split and str.rsplit: (sep=None, maxsplit=-1).
@@ -190,6 +271,10 @@ fn pad(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(match method {
         "ljust" => format!("{s}{padding}"),
         "rjust" => format!("{padding}{s}"),
+        "center" => {
+            let before = missing / 2 + (missing & width & 1); // as Python rounds
+            format!("{}{s}{}", fill.repeat(before), fill.repeat(missing - before))
+        }
         _ => match s.strip_prefix(['+', '-']) {
             Some(digits) => format!("{}{padding}{digits}", &s[..1]),
             None => format!("{padding}{s}"),

@@ -11,6 +11,13 @@ pub fn to_str(value: &Value) -> String {
     out
 }
 
+/// repr(value).
+pub fn to_repr(value: &Value) -> String {
+    let mut out = String::new();
+    let _ = write_repr(&mut out, value); // as above
+    out
+}
+
 pub fn write_str(out: &mut dyn Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(s) => out.write_str(s),
