@@ -82,20 +82,23 @@ func TestACancelSubjectCannotBeGuessed(t *testing.T) {
 	seen := map[string]bool{}
 	var subs []*nats.Subscription
 	for range 2 {
-		sub := open(t, nc, "chat.completions", hello+`,"stream":true}`)
+		sub := open(t, nc, "responses", `{"input":"hi","stream":true}`) // its first message has the id
 		m := next(t, sub)
 		cancel := m.Header.Get(natsapi.HeaderCancel)
 		require.False(t, seen[cancel])
 		seen[cancel] = true
-		id := string(m.Data[strings.Index(string(m.Data), "chatcmpl-"):])
-		id = id[:strings.Index(id, `"`)]
+		_, id, _ := strings.Cut(string(m.Data), `"resp_`)
+		id, _, _ = strings.Cut(id, `"`)
+		require.NotEmpty(t, id)
 		at := strings.LastIndex(cancel, ".") + 1
 		require.GreaterOrEqual(t, len(cancel[at:]), 26, "128 bits")
 		require.NotContains(t, cancel, id)
-		for i := range 3 {
-			require.NoError(t, nc.Publish(fmt.Sprintf("%s%s-%d", cancel[:at], id, i), nil))
+		for _, guess := range []string{id, "resp_" + id, "chatcmpl-" + id} {
+			for i := range 3 {
+				require.NoError(t, nc.Publish(fmt.Sprintf("%s%s-%d", cancel[:at], guess, i), nil))
+			}
+			require.NoError(t, nc.Publish(cancel[:at]+guess, nil))
 		}
-		require.NoError(t, nc.Publish(cancel[:at]+id, nil))
 		subs = append(subs, sub)
 	}
 	request(t, nc, "models", ``)
