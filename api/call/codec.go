@@ -40,6 +40,20 @@ type Encoder interface {
 	Encode(ev api.Event) [][]byte
 }
 
+// Failer is an Encoder whose streams end with chunks of their own after an error, in place of that of Codec.ErrorInStream.
+type Failer interface {
+	// Fail returns the chunks of an error, at least one.
+	Fail(e *api.Error) [][]byte
+}
+
+// ErrorChunks returns the chunks that end a stream with an error.
+func (c *Codec) ErrorChunks(enc Encoder, e *api.Error) [][]byte {
+	if f, ok := enc.(Failer); ok {
+		return f.Fail(e)
+	}
+	return [][]byte{c.ErrorInStream(e)}
+}
+
 // Frames is how the chunks of a stream follow each other over HTTP.
 type Frames int
 

@@ -102,6 +102,14 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 	if !r.opened {
 		r.ping()
 	}
+	fail := func(err error) {
+		list := format.ErrorChunks(chunks, api.AsError(err))
+		for _, chunk := range list[:len(list)-1] {
+			r.chunk(chunk, "")
+		}
+		r.encodeError = func(*api.Error) []byte { return list[len(list)-1] }
+		r.fail(err)
+	}
 	ping := time.NewTicker(s.opts.PingAfter)
 	defer ping.Stop()
 	end := ending{}
@@ -111,7 +119,7 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 	for r.err == nil {
 		select {
 		case <-ctx.Done():
-			r.fail(context.Cause(ctx))
+			fail(context.Cause(ctx))
 			return
 		case <-ping.C:
 			r.ping()
@@ -119,14 +127,14 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 			ping.Reset(s.opts.PingAfter)
 			first()
 			if !ok && ctx.Err() != nil { // the events end with it
-				r.fail(context.Cause(ctx))
+				fail(context.Cause(ctx))
 				return
 			}
 			if !ok {
 				ev = api.Event{Finish: api.FinishError}
 			}
 			if failed := api.Failure(ev); failed != nil {
-				r.fail(failed)
+				fail(failed)
 				return
 			}
 			end.add(ev)

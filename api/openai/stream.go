@@ -101,7 +101,9 @@ func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, 
 func (o *sse) event(ev api.Event) (done bool, err error) {
 	if failed := api.Failure(ev); failed != nil {
 		if o.begun {
-			o.add(0, o.format.ErrorInStream(failed))
+			for _, chunk := range o.format.ErrorChunks(o.chunks, failed) {
+				o.add(0, chunk)
+			}
 		}
 		return true, failed
 	}

@@ -2,6 +2,7 @@ package responses
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -238,20 +239,31 @@ var engineFields = wire.Paths{"messages": "input", "prompt": "input", "max_token
 // EncodeError returns the body of an error.
 func EncodeError(e *api.Error) []byte { return wire.EncodeError(api.AsError(engineFields.Rename(e))) }
 
-// EncodeStreamError returns the event of an error in a stream.
-func EncodeStreamError(e *api.Error) []byte {
+// errorEvent is the event of an error in a stream.
+type errorEvent struct {
+	Type    string  `json:"type"`
+	Number  int     `json:"sequence_number"`
+	Code    *string `json:"code"`
+	Message string  `json:"message"`
+	Param   *string `json:"param"`
+}
+
+// EncodeStreamError returns the event of an error in a stream that has no other event.
+func EncodeStreamError(e *api.Error) []byte { return encodeErrorEvent(e, 0) }
+
+func encodeErrorEvent(e *api.Error, number int) []byte {
 	var d wire.ErrorBody
 	if json.Unmarshal(EncodeError(e), &d) != nil {
 		d.Error.Message = e.Message
 	}
-	body, err := marshal(struct {
-		Type    string  `json:"type"`
-		Code    *string `json:"code"`
-		Message string  `json:"message"`
-		Param   *string `json:"param"`
-	}{"error", d.Error.Code, d.Error.Message, d.Error.Param})
+	body, err := marshal(errorEvent{"error", number, d.Error.Code, d.Error.Message, d.Error.Param})
 	if err != nil { // strings always marshal
-		return []byte(`{"type":"error","code":null,"message":"internal error","param":null}`)
+		return []byte(`{"type":"error","sequence_number":0,"code":null,"message":"internal error","param":null}`)
 	}
 	return body
+}
+
+// fail makes a response one that failed.
+func (r *Response) fail(e *api.Error) {
+	r.Status, r.Error = "failed", &ErrorObject{Code: cmp.Or(e.Reason, "server_error"), Message: e.Message}
 }

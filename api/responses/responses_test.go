@@ -3,6 +3,7 @@ package responses
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -287,4 +288,18 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%v, %v", c, err)
 		}
 	})
+}
+
+func TestAStreamThatFailsEndsWithAFailedResponse(t *testing.T) {
+	s := NewStream(callOf(t), "")
+	n := len(s.Open()) + len(s.Encode(api.Event{Text: "a"}))
+	chunks := s.(call.Failer).Fail(&api.Error{Code: api.CodeTimeout, Message: "late"})
+	require.Len(t, chunks, 2)
+	require.JSONEq(t, fmt.Sprintf(`{"type":"error","sequence_number":%d,"code":"deadline_exceeded","message":"late","param":null}`, n), string(chunks[0]))
+	var last event
+	require.NoError(t, json.Unmarshal(chunks[1], &last))
+	require.Equal(t, "response.failed", last.Type)
+	require.Equal(t, n+1, last.Number)
+	require.Equal(t, "failed", last.Response.Status)
+	require.Equal(t, &ErrorObject{Code: "server_error", Message: "late"}, last.Response.Error)
 }

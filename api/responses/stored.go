@@ -155,12 +155,9 @@ func complete(it map[string]json.RawMessage, id string) {
 // EncodeStatus returns the body of a response without an answer: queued, in_progress, cancelled, or failed with an error.
 func EncodeStatus(c *call.Call, status string, e *api.Error) ([]byte, error) {
 	r := newResponse(c)
-	r.Status = status
 	if e != nil {
-		r.Error = &ErrorObject{Code: "server_error", Message: e.Message}
-		if e.Reason != "" {
-			r.Error.Code = e.Reason
-		}
+		r.fail(e)
 	}
+	r.Status = status
 	return marshal(&r)
 }

@@ -81,6 +81,15 @@ func (s *stream) Encode(ev api.Event) [][]byte {
 	return s.out
 }
 
+// Fail returns the events of an error: the error, as clients of the stream expect it, and the response that failed, which agents wait for.
+func (s *stream) Fail(e *api.Error) [][]byte {
+	s.out = append(s.out[:0], encodeErrorEvent(e, s.number))
+	s.number++
+	s.r.fail(e)
+	s.add(event{Type: "response.failed", Response: &s.r})
+	return s.out
+}
+
 // belongs reports whether a delta belongs to an item.
 func (it *Item) belongs(d *tools.Delta) bool {
 	switch d.Kind {

@@ -158,9 +158,12 @@ func (o *object) message() api.Message {
 		o.str("reasoning_content", &m.Reasoning)
 	}
 	raw, ok := o.get("content")
-	if ok {
+	switch {
+	case ok:
 		m.Content, m.Parts = o.content(raw)
-	} else if len(m.ToolCalls) == 0 {
+	case m.Role == "assistant" && len(m.ToolCalls) == 0:
+		o.str("refusal", &m.Content) // an answer that has neither is empty
+	case len(m.ToolCalls) == 0:
 		o.fail("content", "expected a string or a list of text parts")
 	}
 	return m
@@ -186,13 +189,13 @@ func (o *object) content(raw json.RawMessage) (text string, parts []int) {
 		}
 		kind := ""
 		part.str("type", &kind)
-		if kind != "text" {
+		if kind != "text" && kind != "refusal" {
 			part.fail("type", "only \"text\" is supported, found %q", kind)
 		}
-		if _, ok := part.get("text"); !ok {
-			part.fail("text", "expected a string")
+		if _, ok := part.get(kind); !ok {
+			part.fail(kind, "expected a string")
 		}
-		part.str("text", &texts[i])
+		part.str(kind, &texts[i])
 		o.adopt(part)
 		parts = append(parts, at)
 		at += len(texts[i]) + 1

@@ -171,6 +171,23 @@ func TestToolsThatTheServerCannotRunAreIgnoredByName(t *testing.T) {
 	require.Empty(t, decodeTools(t, twoTools).IgnoredText())
 }
 
+func TestAnEarlierRefusalIsTaken(t *testing.T) {
+	for sent, want := range map[string]string{
+		`"content":null,"refusal":"I cannot."`: "I cannot.", `"content":[{"type":"refusal","refusal":"I cannot."}]`: "I cannot.",
+		`"content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"b"}]`: "a\nb", `"content":"a","refusal":null`: "a", `"content":null`: "", `"content":""`: "",
+	} {
+		c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant",`+sent+`},{"role":"user","content":"x"}]}`), served, arrival)
+		require.NoError(t, err, sent)
+		require.Equal(t, want, c.Requests[0].Messages[0].Content, sent)
+	}
+	for sent, want := range map[string]string{
+		`"content":null,"refusal":7`: "messages[0].refusal", `"content":[{"type":"refusal","text":"x"}]`: "messages[0].content[0].refusal",
+	} {
+		_, err := DecodeChat([]byte(`{"messages":[{"role":"assistant",`+sent+`}]}`), served, arrival)
+		require.Equal(t, want, api.AsError(err).Param, sent)
+	}
+}
+
 func TestAnEarlierCallOfACustomToolHasItsText(t *testing.T) {
 	c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":"a\n<b>"}}]}]}`), served, arrival)
 	require.NoError(t, err)
