@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -276,8 +277,12 @@ func programFlags(t *testing.T) (commands map[string]map[string]bool, all map[st
 	folder, err := workspace()
 	require.NoError(t, err)
 	help := func(args ...string) string {
-		out, err := exec.Command(filepath.Join(folder, "bin", "millrace"), append(args, "--help")...).Output()
-		require.NoErrorf(t, err, "millrace %v --help", args)
+		flag := "--help"
+		if slices.Equal(args, []string{"serve"}) { // its help shows the first flags only
+			flag = "--help-all"
+		}
+		out, err := exec.Command(filepath.Join(folder, "bin", "millrace"), append(args, flag)...).Output()
+		require.NoErrorf(t, err, "millrace %v %s", args, flag)
 		return string(out)
 	}
 	commands, all = map[string]map[string]bool{}, map[string]bool{}

@@ -131,7 +131,7 @@ func configTemplates(raw json.RawMessage) (map[string]string, error) {
 		Template string `json:"template"`
 	}
 	if err := json.Unmarshal(raw, &named); err != nil {
-		return nil, fmt.Errorf("chat_template is neither a string nor a list of named templates: %w", err)
+		return nil, errors.New("chat_template is neither a string nor a list of objects with name and template")
 	}
 	for _, n := range named {
 		sources[n.Name] = n.Template

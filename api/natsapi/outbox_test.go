@@ -93,11 +93,11 @@ func TestACancelSubjectCannotBeGuessed(t *testing.T) {
 		at := strings.LastIndex(cancel, ".") + 1
 		require.GreaterOrEqual(t, len(cancel[at:]), 26, "128 bits")
 		require.NotContains(t, cancel, id)
-		for _, guess := range []string{id, "resp_" + id, "chatcmpl-" + id} {
+		for _, tried := range []string{id, "resp_" + id, "chatcmpl-" + id} {
 			for i := range 3 {
-				require.NoError(t, nc.Publish(fmt.Sprintf("%s%s-%d", cancel[:at], guess, i), nil))
+				require.NoError(t, nc.Publish(fmt.Sprintf("%s%s-%d", cancel[:at], tried, i), nil))
 			}
-			require.NoError(t, nc.Publish(cancel[:at]+guess, nil))
+			require.NoError(t, nc.Publish(cancel[:at]+tried, nil))
 		}
 		subs = append(subs, sub)
 	}

@@ -36,7 +36,7 @@ func TestACompressedBodyIsReadOrRefused(t *testing.T) {
 	}{
 		{"gzip", zip, 200, `"content":"Hi"`}, {" GZIP", zip, 200, `"content":"Hi"`}, {"x-gzip", zip, 200, "Hi"}, {"identity", []byte(hello + "}"), 200, "Hi"},
 		{"gzip", []byte(hello + "}"), 400, "not gzip"}, {"gzip", zip[:len(zip)-3], 400, "not gzip"}, {"gzip", nil, 400, "not gzip"},
-		{"", zip, 400, "not valid UTF-8"}, {"gzip", gzipped(t, strings.Repeat(" ", limit+1)), 413, "found a body larger than 65536 bytes"},
+		{"", zip, 400, "not UTF-8"}, {"gzip", gzipped(t, strings.Repeat(" ", limit+1)), 413, "found a body larger than 65536 bytes"},
 		{"gzip", gzipped(t, strings.Repeat(" ", limit-len(hello)-1)+hello+"}"), 200, "Hi"},
 		{"deflate", zip, 415, `found a body with Content-Encoding \"deflate\", expected gzip or none`}, {"br", nil, 415, "unsupported_encoding"}, {"gzip, gzip", zip, 415, "unsupported_encoding"},
 	} {

@@ -79,7 +79,7 @@ func TestABodyOfAnotherTypeIsNamedInWordsOfJSON(t *testing.T) {
 	for _, path := range paths {
 		for _, c := range []struct{ body, want string }{
 			{`[]`, "a list"}, {`[{"model":"tiny-chat"}]`, "a list"}, {` "my secret"`, "a string"}, {`12`, "number 12"}, {`null`, "null"}, {`true`, "true or false"},
-			{`{`, "unexpected end"}, {`{"model":}`, "invalid character"}, {``, "unexpected end"}, {"\x1f\x8b", "not valid UTF-8"}, {`{"model":5,"input":"hi"}`, "model: "}, {`{"model":{"a":1},"input":"hi"}`, "model: "},
+			{`{`, "unexpected end"}, {`{"model":}`, "invalid character"}, {``, "unexpected end"}, {"\x1f\x8b", "not UTF-8"}, {`{"model":5,"input":"hi"}`, "model: "}, {`{"model":{"a":1},"input":"hi"}`, "model: "},
 		} {
 			resp := post(t, srv, path, c.body)
 			got := read(t, resp)

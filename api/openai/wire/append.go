@@ -121,7 +121,7 @@ func (p *position) of(t *api.TokenLogprob) int {
 	return p.chars
 }
 
-// pass moves the position behind a token.
+// pass moves the position past a token.
 func (p *position) pass(t *api.TokenLogprob) {
 	if p.n == 0 && utf8.Valid(t.Bytes) {
 		p.chars += utf8.RuneCountInString(t.Text)
@@ -142,7 +142,7 @@ func (p *position) pass(t *api.TokenLogprob) {
 }
 
 // appendCompletionLogprobs appends the logprobs of a plain completion's choice. at is the position of the first token in the choice's
-// text. The function moves it behind the last one. The offset of a token that is a part of a character is that of the character.
+// text. The function moves it past the last one. The offset of a token that is a part of a character is that of the character.
 func appendCompletionLogprobs(dst []byte, tokens []api.TokenLogprob, at *position) []byte {
 	each := func(name string, one func([]byte, api.TokenLogprob) []byte) {
 		dst = append(dst, name...)
