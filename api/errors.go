@@ -65,6 +65,22 @@ func Cut(text string) string {
 	return text
 }
 
+// Logged returns what a log keeps of a request's error. The text of an error of the client's may repeat a part of a prompt, so the class and the field are left of it.
+func Logged(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Code >= CodeInternal {
+		return err
+	}
+	text := fmt.Sprintf("%d", e.Code)
+	if e.Reason != "" {
+		text += " " + e.Reason
+	}
+	if e.Param != "" {
+		text += ": " + Cut(e.Param)
+	}
+	return errors.New(text)
+}
+
 // TooLong returns an Invalid error about text that exceeds the model's context.
 func TooLong(param, format string, args ...any) *Error {
 	e := Invalid(param, format, args...)

@@ -91,7 +91,7 @@ func check(k *Key, model string) error {
 		return errUnauthorized
 	case model != "" && !k.Allows(model):
 		return &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
-			Message: fmt.Sprintf("model %q does not exist", model)}
+			Message: fmt.Sprintf("model %s does not exist", api.Quote(model))}
 	}
 	return nil
 }

@@ -345,7 +345,7 @@ func (c *Calls) Close() {
 
 func (c *Calls) notFound(id string) *api.Error {
 	return &api.Error{Code: api.CodeNotFound, Reason: "stream_not_found", Message: fmt.Sprintf(
-		"no stream %q: it was not resumable, or it ended more than %s ago; send the request again", id, c.opts.Keep)}
+		"no stream %s: it was not resumable, or it ended more than %s ago; send the request again", api.Quote(id), c.opts.Keep)}
 }
 
 func expired(id string) *api.Error {

@@ -161,7 +161,7 @@ func (s *models) get(id string) (*model, error) {
 		}
 	}
 	return nil, &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
-		Message: fmt.Sprintf("model %q does not exist, %s", id, expected)}
+		Message: fmt.Sprintf("model %s does not exist, %s", api.Quote(id), expected)}
 }
 
 // find returns a model, or the names of those that there are.

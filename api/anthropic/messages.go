@@ -57,7 +57,7 @@ func (c *content) text(path string, drop func(string) bool) (string, error) {
 }
 
 func unsupported(field, found, expected string) error {
-	return api.Invalid(field, "%s: found %q, expected %s", field, found, expected)
+	return api.Invalid(field, "%s: found %s, expected %s", field, api.Quote(found), expected)
 }
 
 // convert returns OpenAI's messages of the one at path. The results of tools are messages of their own, before the user's text. next is

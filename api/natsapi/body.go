@@ -101,7 +101,7 @@ func bodyError(err error, id string) error {
 		return &api.Error{Code: api.CodeOverloaded, Reason: "bodies_full", RetryAfter: time.Second, Message: err.Error()}
 	case errors.Is(err, bodies.ErrUnknown):
 		return &api.Error{Code: api.CodeNotFound, Reason: "body_not_found", Message: fmt.Sprintf(
-			"%s: found no body %q at this gateway: it was used, or no part arrived for %s; send it again", HeaderBody, id, bodyIdle)}
+			"%s: found no body %s at this gateway: it was used, or no part arrived for %s; send it again", HeaderBody, api.Quote(id), bodyIdle)}
 	}
 	return api.Invalid(HeaderPart, "%s: %v", HeaderPart, err)
 }
@@ -139,7 +139,7 @@ func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 func (s *Service) addPart(_ context.Context, r *reply, part []byte) {
 	offset, err := strconv.Atoi(r.request.Get(HeaderPart))
 	if err != nil {
-		r.fail(api.Invalid(HeaderPart, "%s: found %q, expected the offset of the part in the body", HeaderPart, r.request.Get(HeaderPart)))
+		r.fail(api.Invalid(HeaderPart, "%s: found %s, expected the offset of the part in the body", HeaderPart, api.Quote(r.request.Get(HeaderPart))))
 		return
 	}
 	if err := s.uploads.add(r.request.Get(HeaderBody), r.key, offset, part); err != nil {

@@ -256,7 +256,7 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			took := time.Since(start)
 			e.count(took, r.err)
 			s.opts.Logger.Info().Str("subject", m.Subject).Str("id", r.callID).Str("key", r.key).
-				Uint64("messages", r.seq).Dur("took", took).AnErr("error", r.err).Msg("nats")
+				Uint64("messages", r.seq).Dur("took", took).AnErr("error", api.Logged(r.err)).Msg("nats")
 		}()
 	}
 }

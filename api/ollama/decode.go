@@ -231,7 +231,7 @@ func (r *request) addFormat(out body) error {
 	case json.Unmarshal(r.Format, &schema) == nil:
 		out["response_format"] = body{"type": "json_schema", "json_schema": body{"name": "format", "schema": r.Format, "strict": true}}
 	default:
-		return api.Invalid("format", `format: found %.100s, expected "json" or a JSON schema`, r.Format)
+		return api.Invalid("format", `format: found %.64s, expected "json" or a JSON schema`, r.Format)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (r *request) addThinking(out body, plain bool) error {
 	case json.Unmarshal(r.Think, &effort) == nil && effort != "":
 		on, out["reasoning_effort"] = true, wire.Effort(effort)
 	default:
-		return api.Invalid("think", `think: found %.100s, expected true, false, "low", "medium", "high" or "max"`, r.Think)
+		return api.Invalid("think", `think: found %.64s, expected true, false, "low", "medium", "high" or "max"`, r.Think)
 	}
 	if !plain {
 		out["chat_template_kwargs"] = body{"enable_thinking": on, "thinking": on}

@@ -118,7 +118,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	}
 	s.mux.Handle("/", s.allow("", func(_ http.ResponseWriter, r *http.Request) error {
 		return &api.Error{Code: api.CodeNotFound, Reason: "unknown_url",
-			Message: fmt.Sprintf("unknown path: %s %s", r.Method, r.URL.Path)}
+			Message: fmt.Sprintf("unknown path: %s %s", api.Cut(r.Method), api.Cut(r.URL.Path))}
 	}))
 	return s, nil
 }
@@ -167,7 +167,7 @@ func (s *server) allow(method string, handle handlerFunc) http.Handler {
 		} else {
 			w.Header().Set("Allow", method)
 			err = &api.Error{Code: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
-				Message: fmt.Sprintf("found method %s at %s, expected %s", r.Method, r.URL.Path, method)}
+				Message: fmt.Sprintf("found method %s at %s, expected %s", api.Cut(r.Method), api.Cut(r.URL.Path), method)}
 		}
 		if err != nil && w.status == 0 {
 			writeError(w, api.AsError(err), codec.ErrorOf(r.URL.Path))
@@ -188,10 +188,10 @@ func (s *server) log(w *response, r *http.Request, start time.Time, err error) {
 	}
 	s.opts.Logger.WithLevel(level).
 		Str("request_id", w.requestID).Str("id", w.callID).Str("key", w.keyID).
-		Str("method", r.Method).Str("path", r.URL.Path).
+		Str("method", api.Cut(r.Method)).Str("path", api.Cut(r.URL.Path)).
 		Int("status", w.status).Int64("bytes", w.bytes).
 		Bool("gone", r.Context().Err() != nil).
-		Dur("took", time.Since(start)).AnErr("error", err).Msg("http")
+		Dur("took", time.Since(start)).AnErr("error", api.Logged(err)).Msg("http")
 }
 
 // response records the status, size and error of an answer.

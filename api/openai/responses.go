@@ -136,7 +136,7 @@ func (s *server) inputItems(w http.ResponseWriter, r *http.Request) error {
 	if after := q.Get("after"); after != "" {
 		i := slices.IndexFunc(items, func(it json.RawMessage) bool { return idOf(it) == after })
 		if i < 0 {
-			return api.Invalid("after", "after: found %.100q, expected the id of an item", after)
+			return api.Invalid("after", "after: found %s, expected the id of an item", api.Quote(after))
 		}
 		items = items[i+1:]
 	}

@@ -29,7 +29,7 @@ func (s *server) setResumeHeaders(w http.ResponseWriter, id string) {
 func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if w, ok := w.(*response); ok {
-		w.callID = id
+		w.callID = api.Cut(id)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -44,7 +44,7 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 	if text := r.Header.Get("Last-Event-ID"); text != "" {
 		var err error
 		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return api.Invalid("Last-Event-ID", "Last-Event-ID: found %q, expected the number of an event", text)
+			return api.Invalid("Last-Event-ID", "Last-Event-ID: found %s, expected the number of an event", api.Quote(text))
 		}
 	}
 	answer, err := s.opts.Calls.Attach(ctx, id)

@@ -7,6 +7,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -17,7 +18,7 @@ func (s *server) traced(path string, next http.Handler) http.Handler {
 		defer span.End()
 		next.ServeHTTP(w, r.WithContext(ctx))
 		if w, ok := w.(*response); ok && span.IsRecording() {
-			span.SetAttributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(path), semconv.URLPath(r.URL.Path),
+			span.SetAttributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(path), semconv.URLPath(api.Cut(r.URL.Path)),
 				semconv.HTTPResponseStatusCode(w.status))
 			if w.status >= http.StatusInternalServerError || w.status == http.StatusOK { // other errors are the client's
 				tracing.Fail(span, strconv.Itoa(w.status), w.err)

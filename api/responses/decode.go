@@ -107,7 +107,7 @@ type reasoning struct {
 }
 
 func invalid(field, found, expected string) error {
-	return api.Invalid(field, "%s: found %q, expected %s", field, found, expected)
+	return api.Invalid(field, "%s: found %s, expected %s", field, api.Quote(found), expected)
 }
 
 func read(body []byte) (*request, map[string]json.RawMessage, error) {

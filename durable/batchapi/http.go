@@ -130,7 +130,7 @@ func page[T any](r *http.Request, all []T, id func(*T) string, usual, most int) 
 	if after := q.Get("after"); after != "" {
 		i := slices.IndexFunc(all, func(v T) bool { return id(&v) == after })
 		if i < 0 {
-			return nil, false, api.Invalid("after", "after: found %.100q, expected the id of one of the list", after)
+			return nil, false, api.Invalid("after", "after: found %s, expected the id of one of the list", api.Quote(after))
 		}
 		all = all[i+1:]
 	}

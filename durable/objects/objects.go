@@ -115,7 +115,7 @@ func name(tenant, id string) string { return durable.TenantToken(tenant) + "/" +
 
 // notFound is the same for an object that never was, has expired, or belongs to another tenant.
 func (s *Store) notFound(id string) *api.Error {
-	return &api.Error{Code: api.CodeNotFound, Reason: s.opts.Noun + "_not_found", Message: fmt.Sprintf("no %s %q: it does not exist, was deleted or has expired", s.opts.Noun, id)}
+	return &api.Error{Code: api.CodeNotFound, Reason: s.opts.Noun + "_not_found", Message: fmt.Sprintf("no %s %s: it does not exist, was deleted or has expired", s.opts.Noun, api.Quote(id))}
 }
 
 // Unavailable returns the client's error for an error of JetStream about things of a kind, such as "files".

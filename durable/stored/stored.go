@@ -144,7 +144,7 @@ const storeTime = 10 * time.Second
 // load reads a response. It tries again if the response was replaced meanwhile.
 func (s *Store) load(ctx context.Context, tenant, id string) (r *record, err error) {
 	if responses.CallID(id) == "" {
-		return nil, &api.Error{Code: api.CodeNotFound, Reason: "response_not_found", Message: fmt.Sprintf("no response %.100q: expected an id that begins with resp_", id)}
+		return nil, &api.Error{Code: api.CodeNotFound, Reason: "response_not_found", Message: fmt.Sprintf("no response %s: expected an id that begins with resp_", api.Quote(id))}
 	}
 	const most = 3
 	for range most {

@@ -106,8 +106,8 @@ func (o *object) conversation() conversation {
 			o.fail("continue_final_message", "excludes \"add_generation_prompt\": true")
 		}
 		if n := len(v.messages); n > 0 && v.messages[n-1].Role != "assistant" {
-			o.fail("continue_final_message", "expected the last message to be the assistant's, found %q",
-				v.messages[n-1].Role)
+			o.fail("continue_final_message", "expected the last message to be the assistant's, found %s",
+				api.Quote(v.messages[n-1].Role))
 		}
 		addPrompt = false
 	}
@@ -150,7 +150,7 @@ func (o *object) message() api.Message {
 	case "developer": // OpenAI's newer name; templates know only system
 		m.Role = "system"
 	default:
-		o.fail("role", "expected system, developer, user, assistant or tool, found %q", m.Role)
+		o.fail("role", "expected system, developer, user, assistant or tool, found %s", api.Quote(m.Role))
 	}
 	if m.Role == "assistant" {
 		m.ToolCalls = o.toolCalls()
@@ -190,7 +190,7 @@ func (o *object) content(raw json.RawMessage) (text string, parts []int) {
 		kind := ""
 		part.str("type", &kind)
 		if kind != "text" && kind != "refusal" {
-			part.fail("type", "only \"text\" is supported, found %q", kind)
+			part.fail("type", "only \"text\" is supported, found %s", api.Quote(kind))
 		}
 		if _, ok := part.get(kind); !ok {
 			part.fail(kind, "expected a string")
@@ -218,7 +218,7 @@ func (o *object) templateArgs() map[string]any {
 	}
 	for _, name := range reservedArgs {
 		if _, found := values[name]; found {
-			o.fail("chat_template_kwargs", "%q is not allowed here", name)
+			o.fail("chat_template_kwargs", "%s is not allowed here", api.Quote(name))
 		}
 	}
 	if values == nil {

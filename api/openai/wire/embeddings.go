@@ -32,7 +32,7 @@ func DecodeEmbeddings(body []byte, models []api.Model, arrival time.Time) (*call
 	o.embedding(c, m, &one)
 	format := "float"
 	if o.str("encoding_format", &format); format != "float" && format != "base64" {
-		o.fail("encoding_format", `expected "float" or "base64", found %q`, format)
+		o.fail("encoding_format", `expected "float" or "base64", found %s`, api.Quote(format))
 	}
 	c.Vectors.Base64 = format == "base64"
 	o.addTexts(c, &one, o.promptsOf("input", maxTexts))

@@ -84,7 +84,7 @@ func (o *object) responseFormat(r *api.Request) {
 		f.only("type", "json_schema")
 		f.namedSchema(r)
 	default:
-		f.fail("type", `expected "text", "json_object" or "json_schema", found %q`, kind)
+		f.fail("type", `expected "text", "json_object" or "json_schema", found %s`, api.Quote(kind))
 	}
 	o.adopt(f)
 }

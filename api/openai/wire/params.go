@@ -75,7 +75,7 @@ func Served(models []api.Model, name string) *api.Model {
 
 func modelNotFound(name string, models []api.Model) *api.Error {
 	return &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found",
-		Message: fmt.Sprintf("model %q is not served here, which has %s", name, modelNames(models))}
+		Message: fmt.Sprintf("model %s is not served here, which has %s", api.Quote(name), modelNames(models))}
 }
 
 func modelNames(models []api.Model) string {
@@ -216,8 +216,8 @@ func (o *object) logitBias(p *sample.Params) {
 	p.LogitBias = make(map[int32]float32, len(bias.fields))
 	for key := range bias.fields {
 		token, err := strconv.ParseUint(key, 10, 31)
-		if err != nil {
-			o.fail("logit_bias", "expected token ids as keys, found %q", key)
+		if err != nil || len(key) > len("2147483647") {
+			o.fail("logit_bias", "expected token ids as keys, found %s", api.Quote(key))
 			return
 		}
 		var v float32

@@ -86,7 +86,7 @@ func (o *object) requireFunction() *object {
 	kind := "function"
 	o.str("type", &kind)
 	if kind != "function" {
-		o.fail("type", "only \"function\" is supported, found %q", kind)
+		o.fail("type", "only \"function\" is supported, found %s", api.Quote(kind))
 	}
 	fn := o.child("function")
 	if fn == nil {
@@ -122,7 +122,7 @@ func (o *object) tools() (list []any, names, ignored []string) {
 		if fn := tool.requireFunction(); fn != nil {
 			name = fn.toolFields()
 			if slices.Contains(names, name) {
-				fn.fail("name", "found %q a second time, expected different names", name)
+				fn.fail("name", "found %s a second time, expected different names", api.Quote(name))
 			}
 			tool.adopt(fn)
 		}
@@ -219,7 +219,7 @@ func (o *object) chosenTools(t *call.ToolChoice, names []string) {
 	case "allowed_tools":
 		choice.allowedTools(t, names)
 	default:
-		choice.fail("type", `expected "function" or "allowed_tools", found %q`, kind)
+		choice.fail("type", `expected "function" or "allowed_tools", found %s`, api.Quote(kind))
 	}
 	o.adopt(choice)
 }
@@ -245,7 +245,7 @@ func (o *object) allowedTools(t *call.ToolChoice, names []string) {
 	case "required":
 		t.Required = true
 	default:
-		list.fail("mode", `expected "auto" or "required", found %q`, mode)
+		list.fail("mode", `expected "auto" or "required", found %s`, api.Quote(mode))
 	}
 	items, _ := list.list("tools", maxTools)
 	if len(items) == 0 {
