@@ -76,19 +76,13 @@ type gateway struct {
 
 func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) gateway {
 	t.Helper()
-	return newPingingGateway(t, url, e, time.Hour, options...)
-}
-
-// newPingingGateway is newGateway with the time between pings over NATS.
-func newPingingGateway(t *testing.T, url string, e api.Engine, ping time.Duration, options ...nats.Option) gateway {
-	t.Helper()
 	nc, err := nats.Connect(url, options...)
 	require.NoError(t, err)
 	calls, err := durable.New(nc, call.NewDirect(e), durable.Options{Watch: 20 * time.Millisecond})
 	require.NoError(t, err)
 	h, err := openai.New(e, openai.Options{Calls: calls, PingAfter: 100 * time.Millisecond})
 	require.NoError(t, err)
-	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: calls, PingAfter: ping, MaxBody: 64 << 20})
+	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
 	require.NoError(t, err)
 	g := gateway{calls, nc, httptest.NewServer(h)}
 	t.Cleanup(func() {

@@ -129,7 +129,7 @@ func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
 // gateway then writes the log again. Right after such a loss it may not be connected yet.
 func (s *session) find() {
 	st, events, err := s.read(s.ctx, true)
-	if errors.Is(err, errNoLog) && s.c.journal.recentlyCreated(s.ctx) && !s.isDraining() {
+	if errors.Is(err, errNoLog) && s.c.journal.recentlyLost(s.ctx) && !s.isDraining() {
 		s.fail(lost(s.id))
 		return
 	}
@@ -157,12 +157,12 @@ func (s *session) failure(err error) error {
 
 // read loads the call's log. It waits for up to Options.Rejoin for JetStream, and for the gateway that
 // has the call in memory to write missing records again. If lost is set, a missing log is waited for
-// too.
+// too, in the first Options.Rejoin of a stream: otherwise a client that tries again would wait again.
 func (s *session) read(ctx context.Context, lost bool) (*state, []api.Event, error) {
 	for begin := time.Now(); ; {
 		st, events, err := s.load(ctx)
 		temporary := errors.Is(err, errNoJetStream) || errors.Is(err, errGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
-			lost && errors.Is(err, errNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.journal.recentlyCreated(ctx))
+			lost && errors.Is(err, errNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.journal.recentlyCreated(ctx, s.c.opts.Rejoin))
 		if !temporary || s.isDraining() || !retryWait(ctx, begin, s.c.opts.Rejoin) {
 			return st, events, err
 		}

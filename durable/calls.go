@@ -133,6 +133,10 @@ func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 	if err := c.journal.ensure(c.ctx); err != nil {
 		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
 	}
+	if c.journal.first, err = c.journal.creation(c.ctx); err != nil {
+		c.stop()
+		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
+	}
 	if c.peers, err = newPeers(c); err != nil {
 		c.stop()
 		return nil, fmt.Errorf("durable: %w", err)

@@ -53,6 +53,7 @@ type journal struct {
 	bytes    prometheus.Counter
 	stream   atomic.Pointer[jetstream.Stream] // to read messages by subject; the stream may be a newer one of that name
 	created  singleflight.Group               // requests for the stream's creation
+	first    time.Time                        // creation of the stream that this process found at its start
 	loads    loads
 }
 
@@ -201,6 +202,11 @@ func (j *journal) oldest(ctx context.Context, log string) (uint64, error) {
 		}
 	}
 	m, err := (*j.stream.Load()).GetMsg(ctx, 1, jetstream.WithGetMsgSubject(Subject+log))
+	if errors.Is(err, nats.ErrNoResponders) { // the stream is gone, or the server is not there yet
+		if _, gone := j.creation(ctx); gone != nil {
+			err = gone
+		}
+	}
 	if err != nil {
 		return 0, notThere(err)
 	}
@@ -252,13 +258,22 @@ func (j *journal) creation(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// recentlyCreated reports whether the stream was created within the last minute or is missing. Then the
+// recentlyCreated reports whether the stream was created within a time or is missing. Then the
 // owner of a missing log may be about to write it again.
-func (j *journal) recentlyCreated(ctx context.Context) bool {
+func (j *journal) recentlyCreated(ctx context.Context, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	s, err := j.js.Stream(ctx, Stream)
-	return err != nil || time.Since(s.CachedInfo().Created) < time.Minute
+	return err != nil || time.Since(s.CachedInfo().Created) < within
+}
+
+// recentlyLost reports whether a stream that this process has used is gone since a minute at most.
+func (j *journal) recentlyLost(ctx context.Context) bool {
+	if !j.recentlyCreated(ctx, time.Minute) {
+		return false
+	}
+	created, err := j.creation(ctx)
+	return err != nil || !created.Equal(j.first)
 }
 
 // entry is a record with its position in the stream. Without a record it is a part of one that is not

@@ -34,6 +34,7 @@ func (c *Calls) maintainLogs() {
 				return
 			}
 			c.reconnected.Store(time.Now().UnixNano())
+			c.journal.ensure(c.ctx) //nolint:errcheck // the next record makes the stream too
 			for _, s := range c.all() {
 				s.recheck(false)
 			}

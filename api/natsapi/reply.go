@@ -30,8 +30,6 @@ type reply struct {
 	seq         uint64
 	skip        uint64 // messages that the client has received
 	opened      bool   // a message with the cancel subject was sent
-	numbered    bool   // an error has a number although the stream has not begun
-	early       bool   // a ping was sent before it
 	err         error  // the first error that prevented a message or was sent to the client
 }
 
@@ -103,20 +101,6 @@ func (r *reply) ping() {
 	r.send(&nats.Msg{Header: r.open(nats.Header{HeaderPing: {"1"}})}) //nolint:errcheck // kept in r.err
 }
 
-// pingEarly is ping while the stream is searched for. It has no cancel subject.
-func (r *reply) pingEarly() {
-	r.early = true
-	r.send(&nats.Msg{Header: nats.Header{HeaderPing: {"1"}}}) //nolint:errcheck // kept in r.err
-}
-
-// failEarly is fail for a stream that cannot be resumed after message number after. A client that has received a ping expects a number.
-func (r *reply) failEarly(err error, after uint64) {
-	if e := api.AsError(err); r.early && e.Code != api.CodeOverloaded && e.Code != api.CodeUnavailable && e.Code != api.CodeInternal {
-		r.seq, r.numbered = after, true
-	}
-	r.fail(err)
-}
-
 // fail sends an error, which ends a stream. The error is also in micro's headers, for `nats micro`.
 func (r *reply) fail(err error) {
 	e := api.AsError(err)
@@ -127,7 +111,7 @@ func (r *reply) fail(err error) {
 	if seconds := wire.RetryAfter(e); seconds > 0 {
 		h[HeaderRetryAfter] = []string{strconv.Itoa(seconds)}
 	}
-	if r.cancel != "" || r.numbered {
+	if r.cancel != "" {
 		r.seq++
 		h[HeaderSeq] = []string{strconv.FormatUint(r.seq, 10)}
 		h[HeaderEnd] = []string{string(api.FinishError)}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/call"
 )
 
 // cancelWait is the maximum wait for a cancelled call to end, at any gateway.
@@ -33,36 +32,13 @@ func (s *Service) resumeStream(ctx context.Context, r *reply, body []byte) {
 		r.fail(err)
 		return
 	}
-	answer, err := s.attach(ctx, r, p.ID)
+	answer, err := s.opts.Calls.Attach(ctx, p.ID)
 	if err != nil {
-		r.failEarly(err, p.After)
+		r.fail(err)
 		return
 	}
 	r.skip = p.After
 	s.send(ctx, r, answer)
-}
-
-// attach returns the answer to a resumable call. It sends pings while it waits: another gateway may have to write the call's log again.
-func (s *Service) attach(ctx context.Context, r *reply, id string) (call.Answer, error) {
-	type attached struct {
-		answer call.Answer
-		err    error
-	}
-	done := make(chan attached, 1)
-	go func() {
-		answer, err := s.opts.Calls.Attach(ctx, id)
-		done <- attached{answer, err}
-	}()
-	ping := time.NewTicker(s.opts.PingAfter)
-	defer ping.Stop()
-	for {
-		select {
-		case a := <-done:
-			return a.answer, a.err
-		case <-ping.C:
-			r.pingEarly()
-		}
-	}
 }
 
 // cancelStream ends a resumable call.
