@@ -331,9 +331,10 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 		return false, nil
 	}
 	if s, ok := errors.AsType[*kvmgr.ShortageError](err); ok {
-		never := errors.Is(err, kvmgr.ErrNeverFits)
-		m.Denied = append(m.Denied, msg.Denied{Seq: r.Seq, Need: s.Need, Free: s.Free, Pool: s.Pool, Never: never})
-		return !never, nil
+		d := msg.Denied{Seq: r.Seq, Need: s.Need, Free: s.Free, Pool: s.Pool, Never: errors.Is(err, kvmgr.ErrNeverFits)}
+		d.NoMemory = !d.Never && a.supply.hopeless()
+		m.Denied = append(m.Denied, d)
+		return !d.Never && !d.NoMemory, nil
 	}
 	if err != nil {
 		return false, err

@@ -52,6 +52,7 @@ type supply struct {
 	flying  bool // a change is
 	scarce  bool // the machine had too little for sequences at the last change
 	tight   bool // likewise for what is committed ahead of need
+	refused bool // the machine had too little for the denied calls
 	warned  bool
 	running atomic.Bool // sequences are
 	timer   *time.Timer // until the machine's memory is read next
@@ -62,6 +63,7 @@ type (
 	change struct {
 		commit, discard []kvmgr.Range
 		needed          bool // by sequences
+		whole           bool // see supply: it was set aside for the pool
 		committed       []kvmgr.Range
 		available       uint64 // bytes of the machine
 		low             uint64 // see shortShare
@@ -158,7 +160,10 @@ func (m *change) rest(took time.Duration) time.Duration {
 
 // reserve is what a commitment leaves to others.
 func (m *change) reserve() uint64 {
-	if m.needed {
+	switch {
+	case m.whole:
+		return 0
+	case m.needed:
 		return m.low / 4
 	}
 	return 2 * m.low
@@ -183,15 +188,27 @@ func (s *supply) changed(ctx actor.Context, m *change) {
 	failed := slabsOfAll(m.committed) < slabsOfAll(m.commit)
 	s.scarce = failed && m.needed || s.scarce && !measured && !m.needed
 	s.tight = failed && !m.needed || s.tight && !measured
+	s.refused = s.denied && failed && m.needed
 	s.warn(m)
 	switch {
-	case s.denied && (measured || len(m.committed) > 0):
+	case s.denied && (measured || len(m.committed) > 0 || s.refused && s.alone()):
 		s.denied = false
 		s.announceRoom(ctx)
 		s.reserveAll(ctx)
 	case measured && m.err == nil && m.available < m.low && !s.whole:
 		s.giveBack(ctx, m.low-m.available)
 	}
+}
+
+// alone says that no sequence has slabs, which would return them.
+func (s *supply) alone() bool { return s.kv.Stats().Regions == 0 }
+
+// hopeless says whether a call that was denied now waits in vain: no sequence has slabs, and the machine had no memory for the denied
+// calls. It says so once for each attempt to get some.
+func (s *supply) hopeless() bool {
+	hopeless := s.refused && s.alone()
+	s.refused = s.refused && !hopeless
+	return hopeless
 }
 
 // warn says once that sequences wait for memory of the machine, or that the system refused to give or to take it.
@@ -238,7 +255,7 @@ func (s *supply) plan(ctx actor.Context) {
 	case (s.lacking > 0 || s.whole) && !s.scarce:
 		n := max(s.lacking, ahead)
 		s.lacking = 0
-		s.send(ctx, &change{commit: s.kv.Uncommitted(n), needed: true})
+		s.send(ctx, &change{commit: s.kv.Uncommitted(n), needed: true, whole: s.whole})
 	case free < ahead && !s.scarce && !s.tight:
 		s.send(ctx, &change{commit: s.kv.Uncommitted(ahead)})
 	}

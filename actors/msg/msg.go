@@ -341,11 +341,11 @@ type Granted struct {
 }
 
 // Denied says that nothing was set aside for a sequence. Never: the pool is too small even
-// when it is empty.
+// when it is empty. NoMemory: the machine has no memory for it, and no sequence runs that will give some back.
 type Denied struct {
 	Seq              SeqID
 	Need, Free, Pool int // slabs
-	Never            bool
+	Never, NoMemory  bool
 }
 
 // Parked is a reservation that waits: another sequence computes what its prompt begins with. By may be a copy on its way from

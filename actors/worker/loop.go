@@ -91,6 +91,7 @@ type sequence struct {
 	next      []int32         // tokens that the grammar forces after choices
 	decodes   bool            // its first token is there
 	committed int             // tokens whose slabs were offered to others
+	lacks     msg.Denied      // why it ends for sched.ReasonNoMemory
 	spilled   int             // tokens that were computed when it was spilled, until it is back
 	cancelled bool            // its end is to come
 	endIsSent bool
@@ -372,7 +373,7 @@ func (l *loop) effects(plan *sched.Plan) {
 		if s == nil {
 			continue
 		}
-		finish, err := ending(e)
+		finish, err := ending(e, s.lacks)
 		l.end(s, finish, err)
 		if s.region == nil {
 			delete(l.sequences, e.ID)
@@ -418,8 +419,11 @@ func (l *loop) ended(s *sequence, finish api.Finish, err error) {
 	}
 }
 
+// memoryRetry is when a client should try again whose request the machine has no memory for.
+const memoryRetry = 5 * time.Second
+
 // ending returns the finish reason and the error that a client gets for the scheduler's reason.
-func ending(e sched.End) (api.Finish, error) {
+func ending(e sched.End, lacks msg.Denied) (api.Finish, error) {
 	switch e.Reason {
 	case sched.ReasonStop:
 		return api.FinishStop, nil
@@ -431,6 +435,11 @@ func ending(e sched.End) (api.Finish, error) {
 		return api.FinishError, &api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("the request's deadline passed after %d tokens", e.Generated)}
 	case sched.ReasonQueueFull:
 		return api.FinishError, &api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second, Message: "the queue is full: try again later"}
+	case sched.ReasonNoMemory:
+		return api.FinishError, &api.Error{
+			Code: api.CodeOverloaded, Reason: "kv_memory_short", RetryAfter: memoryRetry,
+			Message: fmt.Sprintf("the request needs KV memory for %d slabs, and the machine has it for %d now: try again later, or with a smaller max_tokens", lacks.Need, lacks.Free),
+		}
 	case sched.ReasonTooLong, sched.ReasonInvalid:
 		return api.FinishError, api.Invalid("max_tokens", "prompt and max_tokens do not fit into the model's context or the KV memory (%s)", e.Reason)
 	default:

@@ -96,3 +96,20 @@ func TestRestartsAreBoundedInTime(t *testing.T) {
 		require.Equal(t, c.allow, r.allow(c.at), "at %s", c.at)
 	}
 }
+
+// TestARequestWithoutMemoryEndsWithItsNumbers: it is valid, so its client may try again.
+func TestARequestWithoutMemoryEndsWithItsNumbers(t *testing.T) {
+	l := newIdleLoop(t, Config{})
+	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: []int32{1}, MaxTokens: 9}
+	l.inFlight.open(g)
+	l.submit(g)
+	require.NoError(t, l.answer(&msg.KVRound{Denied: []msg.Denied{{Seq: 7, Need: 8, Free: 3, Pool: 40, NoMemory: true}}}))
+	require.Equal(t, []sched.Event{sched.NoMemory(7, 8, 3)}, l.events[1:])
+	finish, err := ending(sched.End{ID: 7, Reason: sched.ReasonNoMemory}, l.sequences[7].lacks)
+	require.Equal(t, api.FinishError, finish)
+	var e *api.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, api.CodeOverloaded, e.Code)
+	require.Positive(t, e.RetryAfter)
+	require.Contains(t, e.Message, "needs KV memory for 8 slabs, and the machine has it for 3 now")
+}

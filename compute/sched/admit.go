@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -194,7 +195,7 @@ func (s *Scheduler) denied(e *Event) error {
 	switch {
 	case seq == nil: // it ended meanwhile
 	case e.Never:
-		s.end(seq, ReasonTooLong)
+		s.end(seq, cmp.Or(e.Reason, ReasonTooLong))
 	default:
 		seq.denials++
 	}

@@ -95,6 +95,12 @@ func Parked(id, by ID) Event { return Event{Kind: KindParked, ID: id, By: by} }
 // Ready ends the wait of a parked sequence.
 func Ready(id ID) Event { return Event{Kind: KindReady, ID: id} }
 
+// NoMemory answers a Reserve: the machine has no memory for need slabs, of which free ones can be promised, and nothing that runs will give some
+// back. The sequence ends.
+func NoMemory(id ID, need, free int) Event {
+	return Event{Kind: KindDenied, ID: id, Need: need, Free: free, Never: true, Reason: ReasonNoMemory}
+}
+
 // NeverFits answers a Reserve: the pool is too small. It ends the sequence.
 func NeverFits(id ID, need, pool int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: pool, Never: true}
@@ -153,9 +159,10 @@ const (
 	ReasonQueueFull        // refused: MaxBatchSize + MaxWaiting sequences are here, of the tenant its share
 	ReasonTooLong          // refused: longer than the context limit or the KV pool
 	ReasonInvalid          // refused: no prompt, no token to make, or more beams than MaxBatchSize
+	ReasonNoMemory         // refused: the machine has no memory for its KV
 )
 
-var reasonNames = [...]string{"none", "stop", "length", "cancelled", "error", "deadline", "queue-full", "too-long", "invalid"}
+var reasonNames = [...]string{"none", "stop", "length", "cancelled", "error", "deadline", "queue-full", "too-long", "invalid", "no-memory"}
 
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) {

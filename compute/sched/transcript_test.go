@@ -189,6 +189,8 @@ func parseEvents(t *testing.T, words []string) []Event {
 			events = append(events, Freed())
 		case "denied":
 			events = append(events, Denied(id, num("need"), num("free")))
+		case "no-memory":
+			events = append(events, NoMemory(id, num("need"), num("free")))
 		case "never-fits":
 			events = append(events, NeverFits(id, num("need"), num("pool")))
 		case "sampled":
