@@ -60,7 +60,7 @@ const send = {
 const kinds = kind === 'mix' ? Object.keys(send) : [kind];
 if (!kinds.every((k) => send[k])) throw new Error(`KIND: found ${kind}, expected mix or ${Object.keys(send).join(', ')}`);
 
-const sampling = (r) => ({ model, max_tokens: r.answer, temperature: 0.7, seed: r.seed, ignore_eos: true });
+const sampling = (r) => ({ model, max_tokens: r.answer, temperature: 0.7, top_p: 1, top_k: 0, seed: r.seed, ignore_eos: true });
 const chat = (r) => ({ ...sampling(r), messages: [{ role: 'user', content: text(r.prompt, r.seed) }] });
 const completion = (r) => ({ ...sampling(r), prompt: text(r.prompt, r.seed) });
 
