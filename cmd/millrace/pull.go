@@ -72,12 +72,12 @@ func download(ctx context.Context, a *app, progress io.Writer, store hub.Store, 
 		}
 		return m, err
 	}
-	report, end := progressTo(a, progress)
+	report, note, end := progressTo(a, progress)
 	defer end()
 	check := func(path string) error {
 		about, err := admit(n, path)
 		if err == nil {
-			_, err = fmt.Fprintln(progress, about)
+			note(about)
 		}
 		return err
 	}
@@ -109,8 +109,8 @@ func hubToken() string {
 	return strings.TrimSpace(string(token))
 }
 
-// progressTo reports a download as a bar on a terminal, else as a log line every ten seconds.
-func progressTo(a *app, w io.Writer) (report func(hub.Progress), end func()) {
+// progressTo reports a download as a bar on a terminal, else as a log line every ten seconds. note prints a line between.
+func progressTo(a *app, w io.Writer) (report func(hub.Progress), note func(string), end func()) {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		var bar *progressbar.ProgressBar
 		return func(p hub.Progress) {
@@ -120,7 +120,7 @@ func progressTo(a *app, w io.Writer) (report func(hub.Progress), end func()) {
 			}
 			bar.Describe(p.File)
 			bar.Set64(p.Done) //nolint:errcheck // it only draws
-		}, func() { fmt.Fprintln(w) }
+		}, func(text string) { fmt.Fprintf(w, "\r\x1b[K%s\n", text) }, func() { fmt.Fprintln(w) }
 	}
 	const every = 10 * time.Second
 	last := time.Now()
@@ -129,7 +129,7 @@ func progressTo(a *app, w io.Writer) (report func(hub.Progress), end func()) {
 			last = now
 			a.log.Info().Str("file", p.File).Str("done", byteCount(p.Done)).Str("total", byteCount(p.Total)).Msg("downloading")
 		}
-	}, func() {}
+	}, func(text string) { fmt.Fprintln(w, text) }, func() {}
 }
 
 // byteCount writes a size for people.
