@@ -2,6 +2,7 @@ package tools
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -184,7 +185,11 @@ func TestHarmonyCases(t *testing.T) {
 		{name: "stray markers", text: "<|message|>Yes <|constrain|> no.<|end|>", want: answer{content: "Yes no."}},
 		{name: "stray markers in a message", text: "<|channel|>final<|message|>Yes<|message|> no.", want: answer{content: "Yes no."}},
 		{name: "cut in reasoning", text: "<|channel|>analysis<|message|>a b", want: answer{reasoning: "a b"}},
-		{name: "cut in a header", text: "<|channel|>commentary to=func", want: answer{content: "<|channel|>commentary to=func"}},
+		{name: "cut in a header", text: "<|channel|>commentary to=func", want: answer{}},
+		{name: "cut in the next header", text: "<|channel|>final<|message|>Yes.<|end|><|start|>assistant<|chan", want: answer{content: "Yes."}},
+		{name: "cut in the name of a channel", text: "<|channel|>ana", want: answer{}},
+		{name: "a start without a header", text: "<|start|>Yes, and <|channel|>finally no.", want: answer{content: "Yes, and finally no."}},
+		{name: "a long text after a start", text: "<|channel|>" + strings.Repeat("a b ", 260) + "<|message|>c", want: answer{content: strings.Repeat("a b ", 260) + "c"}},
 		{name: "a missing end", text: "<|channel|>analysis<|message|>a<|start|>assistant<|channel|>final<|message|>b", want: answer{reasoning: "a", content: "b"}},
 	})
 }

@@ -29,7 +29,8 @@ func harmony() *dialect {
 	d.shows = func(template string) bool {
 		return strings.Contains(template, harmonyChannel) && strings.Contains(template, harmonyMessage)
 	}
-	var between, header, content, reasoning step
+	var between, content, reasoning step
+	header := harmonyHead(&between, &content, &reasoning)
 	d.start = func(p *Parser) step {
 		if m, _ := p.afterSpace("to="); m == maybe {
 			return nil
@@ -49,23 +50,6 @@ func harmony() *dialect {
 			return between
 		}
 	}, harmonyStart, harmonyChannel, harmonyEnd, harmonyCall, harmonyReturn, harmonyMessage, harmonyConstrain)
-	header = head(func(p *Parser, _ string, _ int) step {
-		to, channel := harmonyHeader(p.call.raw.String())
-		switch {
-		case to != "" && p.named(strings.TrimPrefix(to, "functions.")):
-			return arguments(closing(harmonyCall, between, between))
-		case to != "" && p.o.tool(strings.TrimPrefix(to, "functions.")) != nil: // a further call
-			return nil
-		case to != "" && to != "assistant" && to != "user" && to != "all":
-			channel = "analysis"
-		}
-		p.dropCall()
-		if channel == "analysis" {
-			p.reasons = true
-			return reasoning
-		}
-		return content
-	}, bodyOf(Content, &between), harmonyMessage)
 	content, reasoning = bodyOf(Content, &between), bodyOf(Reasoning, &between)
 	d.grammar = func(g *lark, t *Tool) callRule {
 		const to = "to=functions." // in other text it means the same
@@ -75,6 +59,40 @@ func harmony() *dialect {
 		}
 	}
 	return d
+}
+
+// harmonyHead returns the step of a message's header, after its first marker.
+func harmonyHead(between, content, reasoning *step) step {
+	whole := head(func(p *Parser, _ string, _ int) step {
+		to, channel := harmonyHeader(p.call.raw.String())
+		switch {
+		case to != "" && p.named(strings.TrimPrefix(to, "functions.")):
+			return arguments(closing(harmonyCall, *between, *between))
+		case to != "" && p.o.tool(strings.TrimPrefix(to, "functions.")) != nil: // a further call
+			return nil
+		case to != "" && to != "assistant" && to != "user" && to != "all":
+			channel = "analysis"
+		}
+		p.dropCall()
+		if channel == "analysis" {
+			p.reasons = true
+			return *reasoning
+		}
+		return *content
+	}, bodyOf(Content, between), harmonyMessage)
+	return func(p *Parser) step {
+		at, which := p.find(harmonyMessage)
+		switch {
+		case at <= maxName && (which >= 0 || !p.final):
+			return whole(p)
+		case !strings.Contains(p.call.raw.String(), "<|"):
+			return p.fail(*content)
+		case at <= maxName && cutHeader(p.in):
+			p.consume(len(p.in))
+		}
+		p.dropCall() // a stray marker
+		return *content
+	}
 }
 
 // bodyOf returns the step of a message's text, which is of a kind.
@@ -97,6 +115,18 @@ func bodyOf(kind Kind, between *step) step {
 		}
 		return *between
 	}
+}
+
+// cutHeader reports whether the text at the end of an answer, after a marker, is the beginning of a header.
+func cutHeader(text string) bool {
+	text, _, _ = strings.Cut(text, "<")
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return true
+	}
+	return slices.ContainsFunc([]string{"assistant", "analysis", "commentary", "final", "to="}, func(known string) bool {
+		return words[0] == known || len(words) == 1 && strings.HasPrefix(known, words[0]) || known == "to=" && strings.HasPrefix(words[0], known)
+	})
 }
 
 // harmonyHeader returns the recipient and the channel of a message, from the text before its content.
