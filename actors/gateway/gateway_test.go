@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tracing"
@@ -124,6 +125,34 @@ func TestTokenizingHasABoundAndLeavesRequestsAlone(t *testing.T) {
 		require.NoError(t, <-ended)
 	}
 	s.Close()
+}
+
+// TestTheTokensOfTextsComeFromATokenizer: also for a prompt of token ids, and not from a version that does not know them.
+func TestTheTokensOfTextsComeFromATokenizer(t *testing.T) {
+	g := newTestGateway(t)
+	submit := func(id string) (api.Stream, *msg.Tokenize) {
+		s, err := g.Submit(t.Context(), &api.Request{ID: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1,
+			Sampling: sample.Params{BadWords: []string{"bad"}}})
+		require.NoError(t, err)
+		m := next[*msg.Tokenize](t, g)
+		require.Equal(t, &sample.Texts{Words: []string{"bad"}}, m.Texts)
+		require.NotNil(t, m.Input, "an earlier version expects it")
+		return s, m
+	}
+	s, m := submit("new")
+	tokens := &sample.TextTokens{Words: [][]int32{{3}}}
+	g.root.Send(m.Reply, &msg.Tokenized{Tokens: []int32{9}, Texts: tokens})
+	next[*msg.OpenText](t, g)
+	started := next[*msg.Generate](t, g)
+	require.Equal(t, []int32{1}, started.Prompt)
+	require.Equal(t, tokens, started.Sampling.Tokens)
+	s.Close()
+
+	s, m = submit("old")
+	g.root.Send(m.Reply, &msg.Tokenized{Tokens: []int32{9}})
+	e, err := s.Next(t.Context())
+	require.NoError(t, err)
+	require.ErrorContains(t, e.Err, "bad_words or dry_sequence_breakers: the tokenizer is of a version without them")
 }
 
 // TestARequestActorThatPanicsCancelsItsSequences: at its worker and at its detokenizer.
