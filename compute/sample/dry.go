@@ -26,6 +26,8 @@ func DefaultDRY() DRY {
 	return DRY{Base: 1.75, Allowed: 2, Last: -1, Breakers: []string{"\n", ":", "\"", "*"}}
 }
 
+func (d *DRY) on() bool { return d != nil && d.Multiplier != 0 && d.Last != 0 }
+
 func (d *DRY) validate() error {
 	if d == nil {
 		return nil
@@ -48,24 +50,25 @@ func (d *DRY) validate() error {
 // dry is DRY with the tokens of its breakers.
 type dry struct {
 	*DRY
-	breaks map[int32][][]int32 // the rest of each breaker by the token that it begins with; an empty rest for a token that has one
+	breaks []int32             // tokens that contain a breaker, ascending: thousands, so that no sequence makes a map of them
+	long   map[int32][][]int32 // the rest of each longer breaker by the token that it begins with
 }
 
 // newDRY returns nil where DRY does nothing.
 func newDRY(p *Params) *dry {
-	if p.DRY == nil || p.DRY.Multiplier == 0 || p.DRY.Last == 0 {
+	if !p.DRY.on() {
 		return nil
 	}
-	d := &dry{DRY: p.DRY, breaks: make(map[int32][][]int32)}
+	d := &dry{DRY: p.DRY, long: make(map[int32][][]int32)}
 	if p.Tokens == nil {
 		return d
 	}
-	for _, id := range p.Tokens.Breaks {
-		d.breaks[id] = append(d.breaks[id], nil)
+	if d.breaks = p.Tokens.Breaks; !slices.IsSorted(d.breaks) {
+		d.breaks = slices.Sorted(slices.Values(d.breaks))
 	}
 	for _, ids := range p.Tokens.LongBreaks {
 		if len(ids) > 0 {
-			d.breaks[ids[0]] = append(d.breaks[ids[0]], ids[1:])
+			d.long[ids[0]] = append(d.long[ids[0]], ids[1:])
 		}
 	}
 	return d
@@ -101,12 +104,11 @@ func (d *dry) edit(logits []float32, sequence []int32, ws *Scratch) {
 // unbroken is the number of tokens after the last breaker of a sequence.
 func (d *dry) unbroken(sequence []int32) int {
 	for i := len(sequence) - 1; i >= 0; i-- {
-		rests, ok := d.breaks[sequence[i]]
-		if !ok {
-			continue
-		}
 		after, longest := sequence[i+1:], -1
-		for _, rest := range rests {
+		if _, ok := slices.BinarySearch(d.breaks, sequence[i]); ok {
+			longest = 0
+		}
+		for _, rest := range d.long[sequence[i]] {
 			if len(rest) > longest && hasPrefix(after, rest) {
 				longest = len(rest)
 			}

@@ -19,14 +19,14 @@ type Texts struct {
 // TextTokens are the tokens of Texts.
 type TextTokens struct {
 	Words      [][]int32 // each the tokens of a word
-	Breaks     []int32   // tokens that contain a breaker
+	Breaks     []int32   // tokens that contain a breaker, ascending
 	LongBreaks [][]int32 // other tokens that contain the beginning of a breaker at their end, and the tokens of its rest
 }
 
 // Texts returns the texts of p that need tokens, nil if there are none.
 func (p *Params) Texts() *Texts {
 	t := &Texts{Words: p.BadWords}
-	if newDRY(p) != nil {
+	if p.DRY.on() {
 		t.Breakers = p.DRY.Breakers
 	}
 	if len(t.Words)+len(t.Breakers) == 0 {
