@@ -15,6 +15,9 @@ func qwenXML() *dialect {
 	return functionXML("qwen3-xml", "<tool_call>", "</tool_call>", thinkTags())
 }
 
+// seedBudget is the marker by which Seed-OSS begins to write about its budget of reasoning. A prompt without a budget ends with it.
+const seedBudget = "<seed:cot_budget_reflect>"
+
 // seedOSS is the format of Seed-OSS. It is that of qwenXML with markers of its own:
 //
 //	<seed:tool_call>

@@ -244,6 +244,7 @@ const (
 // ThoughtOf returns what the end of a prompt says of reasoning.
 func ThoughtOf(prompt string) Thought {
 	prompt = strings.TrimRight(prompt, whiteSpace)
+	prompt = strings.TrimSuffix(prompt, seedBudget) // inside reasoning
 	for _, d := range dialects() {
 		switch {
 		case d.always:
