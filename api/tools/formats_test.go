@@ -264,7 +264,7 @@ func TestAPromptMayOpenReasoning(t *testing.T) {
 		"assistant\n[THINK]":                                  Opened,
 		"<|im_start|>assistant\n<think>\n\n</think>\n\n":      Closed,
 		"<start_of_turn>model\n<|channel>thought\n<channel|>": Closed,
-		"assistant\n<seed:think><seed:cot_budget_reflect>":     Opened,
+		"assistant\n<seed:think><seed:cot_budget_reflect>":    Opened,
 		"user: <think>\n<|im_start|>assistant\n":              Unsaid,
 		"":                                                    Unsaid,
 	} {
