@@ -5,7 +5,7 @@ import "slices"
 // The bounds of a comparison of two schemas.
 const (
 	maxDepth = 16
-	maxWork  = 200_000
+	maxWork  = 1_000_000
 )
 
 // disjoint reports whether surely no value matches both of two rewritten schemas.
@@ -26,6 +26,9 @@ func (w *rewriter) disjoint(a, b *node, depth int) bool {
 	case len(common) == 0:
 		return true
 	case valuesOf(a) != nil && valuesOf(b) != nil:
+		if w.work += len(valuesOf(a)) * len(valuesOf(b)); w.work > maxWork {
+			return false
+		}
 		return !slices.ContainsFunc(valuesOf(a), func(v *node) bool {
 			return slices.ContainsFunc(valuesOf(b), func(other *node) bool { return same(v, other) })
 		})

@@ -2,16 +2,16 @@ package schema
 
 import "slices"
 
+// maxPasses bounds the passes over all definitions.
+const maxPasses = 64
+
 // prune replaces references to definitions without a finite value by schemas that allow nothing: a grammar would enter them, and never
 // come to an end.
 func (w *rewriter) prune(out *node) {
 	w.finite = make([]bool, len(w.defined))
-	for changed := true; changed; {
-		changed = false
-		for i, n := range slices.Backward(w.defined) { // they lead to later ones, mostly
-			if !w.finite[i] && w.ends(n) {
-				w.finite[i], changed = true, true
-			}
+	for pass := 0; w.more(pass%2 == 0); pass++ {
+		if w.unsure = pass == maxPasses; w.unsure { // the engine finds the rest
+			return
 		}
 	}
 	if slices.Contains(w.finite, false) {
@@ -19,6 +19,19 @@ func (w *rewriter) prune(out *node) {
 			w.without(n)
 		}
 	}
+}
+
+// more finds further definitions with a finite value. Most lead to later ones, so the last ones come first, and in turn the first ones.
+func (w *rewriter) more(backward bool) (found bool) {
+	for i := range w.defined {
+		if backward {
+			i = len(w.defined) - 1 - i
+		}
+		if !w.finite[i] && w.ends(w.defined[i]) {
+			w.finite[i], found = true, true
+		}
+	}
+	return found
 }
 
 // without replaces the references inside of a rewritten schema.
@@ -55,7 +68,7 @@ func (w *rewriter) ends(n *node) bool {
 	case n.kind != object || valuesOf(n) != nil:
 		return true
 	}
-	if i, ok := w.number(n); ok && !w.finite[i] {
+	if i, ok := w.number(n); ok && !w.finite[i] && !w.unsure {
 		return false
 	}
 	endless := func(one *node) bool { return !w.ends(one) }

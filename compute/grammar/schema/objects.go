@@ -47,13 +47,16 @@ func (w *rewriter) required(s *state, path string, v *node) {
 	if v.text == "true" || v.text == "false" { // draft 3, at the property
 		return
 	}
-	out := listOf()
+	out, known := listOf(), make(map[string]bool)
 	for _, item := range v.items {
-		if _, ok := item.str(); ok && !slices.ContainsFunc(out.items, func(n *node) bool { return n.text == item.text }) {
-			out.items = append(out.items, item)
-		} else if !ok {
+		name, ok := item.str()
+		if !ok {
 			w.fail(path, "found %s, expected a list of names", brief(v))
 			return
+		}
+		if !known[name] {
+			known[name] = true
+			out.items = append(out.items, item)
 		}
 	}
 	if v.kind != list {
@@ -69,10 +72,14 @@ func (w *rewriter) countedProperties(s *state, path string, v *node) {
 	if !ok || n == 0 && last(path) == "minProperties" {
 		return
 	}
-	required, optional := len(listed(s.in.get("required"))), 0
+	names, optional := make(map[string]bool), 0
+	for _, name := range listed(s.in.get("required")) {
+		names[name] = true
+	}
+	required := len(names)
 	if p := s.in.get("properties"); p != nil {
 		for i := range p.members {
-			if !slices.Contains(listed(s.in.get("required")), p.members[i].name) {
+			if !names[p.members[i].name] {
 				optional++
 			}
 		}

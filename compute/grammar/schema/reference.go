@@ -60,7 +60,12 @@ func (w *rewriter) resolve(fragment string) (at *node, path string) {
 	}
 	pointer, ok := strings.CutPrefix(fragment, "/")
 	if !ok {
-		return anchored(w.root, "", fragment)
+		if w.anchors == nil {
+			w.anchors = make(map[string]target)
+			w.findAnchors(w.root, "")
+		}
+		found := w.anchors[fragment]
+		return found.node, found.path
 	}
 	at = w.root
 	if pointer == "" { // "#/" is how some write "#"
@@ -90,28 +95,25 @@ func (w *rewriter) resolve(fragment string) (at *node, path string) {
 	return at, path
 }
 
-// anchored returns the schema with an anchor.
-func anchored(n *node, path, anchor string) (at *node, where string) {
-	for keyword, value := range map[string]string{"$anchor": anchor, "$dynamicAnchor": anchor, "$id": "#" + anchor, "id": "#" + anchor} {
-		if text, ok := n.get(keyword).str(); ok && text == value {
-			return n, path
+// findAnchors collects the schemas with an anchor, of any draft. The first of a name counts.
+func (w *rewriter) findAnchors(n *node, path string) {
+	for _, keyword := range []string{"$anchor", "$dynamicAnchor", "$id", "id"} {
+		text, ok := n.get(keyword).str()
+		if strings.HasSuffix(keyword, "id") {
+			text, ok = strings.CutPrefix(text, "#")
+		}
+		if _, known := w.anchors[text]; ok && !known {
+			w.anchors[text] = target{path, n}
 		}
 	}
 	for i := range n.members {
-		m := &n.members[i]
-		if m.name == "const" || m.name == "enum" {
-			continue
-		}
-		if at, where = anchored(m.value, join(path, m.name), anchor); at != nil {
-			return at, where
+		if m := &n.members[i]; m.name != "const" && m.name != "enum" {
+			w.findAnchors(m.value, join(path, m.name))
 		}
 	}
 	for i, item := range n.items {
-		if at, where = anchored(item, join(path, strconv.Itoa(i)), anchor); at != nil {
-			return at, where
-		}
+		w.findAnchors(item, join(path, strconv.Itoa(i)))
 	}
-	return nil, ""
 }
 
 // target returns what a rewritten reference refers to, rewritten; n itself for another schema.

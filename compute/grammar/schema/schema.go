@@ -77,14 +77,16 @@ func Rewrite(source string, o Options) (string, error) {
 type rewriter struct {
 	loose   bool
 	root    *node
-	names   map[*node]string // of the definitions that references lead to
-	targets []target         // the same, in the order of their names
-	defined []*node          // the targets, rewritten
-	finite  []bool           // of the targets: they allow a finite value
-	later   []func()         // checks that need the definitions
-	dropped int              // keywords that cannot be enforced
-	work    int              // comparisons so far, see disjoint
-	err     *Error           // the first one
+	names   map[*node]string  // of the definitions that references lead to
+	anchors map[string]target // nil: not collected yet
+	targets []target          // the same, in the order of their names
+	defined []*node           // the targets, rewritten
+	finite  []bool            // of the targets: they allow a finite value
+	unsure  bool              // more targets may
+	later   []func()          // checks that need the definitions
+	dropped int               // keywords that cannot be enforced
+	work    int               // comparisons so far, see disjoint
+	err     *Error            // the first one
 }
 
 type target struct {

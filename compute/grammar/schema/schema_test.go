@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -189,3 +190,36 @@ func TestDatesAndTimesExist(t *testing.T) {
 }
 
 func twoDigits(n int) string { return string([]byte{'0' + byte(n/10), '0' + byte(n%10)}) }
+
+// TestLargeSchemasAreRewrittenInTime: work that grows with the square of a source of 256 KiB would end the test at its limit.
+func TestLargeSchemasAreRewrittenInTime(t *testing.T) {
+	const many = 9000
+	list := func(begin, between, end string, one func(i int) string) string {
+		parts := make([]string, many)
+		for i := range parts {
+			parts[i] = one(i)
+		}
+		return begin + strings.Join(parts, between) + end
+	}
+	name := func(i int) string { return `"p` + strconv.Itoa(i) + `"` }
+	names := list(`[`, ",", `]`, name)
+	properties := list(`{`, ",", `}`, func(i int) string { return name(i) + `:{"$ref":"#a"}` })
+	chain := `{"$ref":"#/$defs/0","$defs":{"0":{"properties":{"n":{"$ref":"#/$defs/1"}}}`
+	for i := 1; i < maxReferences-1; i++ {
+		n := strconv.Itoa(i)
+		chain += `,"` + n + `":{"type":"object","required":["p"],"properties":{"p":{"$ref":"#/$defs/` + strconv.Itoa(i-1) + `"},"n":{"$ref":"#/$defs/` + strconv.Itoa(min(i+1, maxReferences-2)) + `"}}}`
+	}
+	for _, source := range []string{
+		`{"$anchor":"a","type":"object","properties":` + properties + `,"required":` + names + `,"maxProperties":9000}`,
+		`{"oneOf":[{"enum":` + names + `},{"enum":` + names + `},{"enum":` + names + `}]}`,
+		list(`{"oneOf":[`, ",", `]}`, func(i int) string { return `{"const":` + strconv.Itoa(i) + `}` }),
+		list(`{"anyOf":[`, ",", `]}`, func(i int) string { return `{"$ref":"#a` + strconv.Itoa(i) + `"}` }),
+		chain + `}}`,
+	} {
+		for _, loose := range []bool{false, true} {
+			if got, err := Rewrite(source, Options{Loose: loose, Object: loose}); err == nil {
+				require.True(t, json.Valid([]byte(got)))
+			}
+		}
+	}
+}

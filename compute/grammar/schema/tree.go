@@ -4,16 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 )
 
 // node is a JSON value. Its keys keep their order, and its numbers their digits.
 type node struct {
 	kind    kind
-	members []member // of an object
-	items   []*node  // of a list
-	text    string   // JSON of any other value
+	members []member       // of an object
+	items   []*node        // of a list
+	text    string         // JSON of any other value
+	places  map[string]int // of many members, by their names; nil, or of another length: not made yet
 }
+
+// manyMembers is the number of members from which an object finds them by a table.
+const manyMembers = 16
 
 type member struct {
 	name  string
@@ -111,23 +116,38 @@ func listOf(items ...*node) *node { return &node{kind: list, items: items} }
 
 // get returns a member of an object, nil for none.
 func (n *node) get(name string) *node {
-	for i := range n.members {
-		if n.members[i].name == name {
-			return n.members[i].value
-		}
+	if i := n.at(name); i >= 0 {
+		return n.members[i].value
 	}
 	return nil
 }
 
-// set adds a member, or replaces the one of this name.
-func (n *node) set(name string, value *node) {
-	for i := range n.members {
-		if n.members[i].name == name {
-			n.members[i].value = value
-			return
+// at returns the place of a member, -1 for none.
+func (n *node) at(name string) int {
+	if len(n.members) < manyMembers {
+		return slices.IndexFunc(n.members, func(m member) bool { return m.name == name })
+	}
+	if len(n.places) != len(n.members) {
+		n.places = make(map[string]int, len(n.members))
+		for i := range n.members {
+			n.places[n.members[i].name] = i
 		}
 	}
-	n.members = append(n.members, member{name, value})
+	if i, known := n.places[name]; known {
+		return i
+	}
+	return -1
+}
+
+// set adds a member, or replaces the one of this name.
+func (n *node) set(name string, value *node) {
+	if i := n.at(name); i >= 0 {
+		n.members[i].value = value
+		return
+	}
+	if n.members = append(n.members, member{name, value}); len(n.places) == len(n.members)-1 && n.places != nil {
+		n.places[name] = len(n.members) - 1
+	}
 }
 
 // str returns the text of a string.
