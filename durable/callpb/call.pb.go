@@ -263,7 +263,6 @@ type Request struct {
 	Grammar            *grammarpb.Spec        `protobuf:"bytes,21,opt,name=grammar,proto3" json:"grammar,omitempty"` // absent: none
 	KeepTokens         []string               `protobuf:"bytes,22,rep,name=keep_tokens,json=keepTokens,proto3" json:"keep_tokens,omitempty"`
 	ReasoningEnd       string                 `protobuf:"bytes,23,opt,name=reasoning_end,json=reasoningEnd,proto3" json:"reasoning_end,omitempty"`
-	AwaitReasoning     bool                   `protobuf:"varint,24,opt,name=await_reasoning,json=awaitReasoning,proto3" json:"await_reasoning,omitempty"`
 	ClockNs            int64                  `protobuf:"varint,25,opt,name=clock_ns,json=clockNs,proto3" json:"clock_ns,omitempty"` // Unix time; 0: that of the call's creation
 	Equal              *Equal                 `protobuf:"bytes,26,opt,name=equal,proto3" json:"equal,omitempty"`                     // absent: any workers
 	ClipMaxTokens      bool                   `protobuf:"varint,27,opt,name=clip_max_tokens,json=clipMaxTokens,proto3" json:"clip_max_tokens,omitempty"`
@@ -463,13 +462,6 @@ func (x *Request) GetReasoningEnd() string {
 	return ""
 }
 
-func (x *Request) GetAwaitReasoning() bool {
-	if x != nil {
-		return x.AwaitReasoning
-	}
-	return false
-}
-
 func (x *Request) GetClockNs() int64 {
 	if x != nil {
 		return x.ClockNs
@@ -576,7 +568,7 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\x05calls\x18\x02 \x01(\bR\x05calls\x12\x18\n" +
 	"\aallowed\x18\x03 \x03(\tR\aallowed\x12\x16\n" +
 	"\x06single\x18\x04 \x01(\bR\x06single\x12\x12\n" +
-	"\x04held\x18\x05 \x01(\bR\x04held\"\xce\a\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"\xab\a\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\fR\bmessages\x12\x14\n" +
@@ -607,12 +599,11 @@ const file_durable_callpb_call_proto_rawDesc = "" +
 	"\agrammar\x18\x15 \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x1f\n" +
 	"\vkeep_tokens\x18\x16 \x03(\tR\n" +
 	"keepTokens\x12#\n" +
-	"\rreasoning_end\x18\x17 \x01(\tR\freasoningEnd\x12'\n" +
-	"\x0fawait_reasoning\x18\x18 \x01(\bR\x0eawaitReasoning\x12\x19\n" +
+	"\rreasoning_end\x18\x17 \x01(\tR\freasoningEnd\x12\x19\n" +
 	"\bclock_ns\x18\x19 \x01(\x03R\aclockNs\x12-\n" +
 	"\x05equal\x18\x1a \x01(\v2\x17.millrace.durable.EqualR\x05equal\x12&\n" +
 	"\x0fclip_max_tokens\x18\x1b \x01(\bR\rclipMaxTokens\x12\x1a\n" +
-	"\btruncate\x18\x1c \x01(\bR\btruncate\"7\n" +
+	"\btruncate\x18\x1c \x01(\bR\btruncateJ\x04\b\x18\x10\x19\"7\n" +
 	"\x05Equal\x12\x1a\n" +
 	"\bnumerics\x18\x01 \x01(\tR\bnumerics\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04textB-Z+github.com/millrace/millrace/durable/callpbb\x06proto3"
