@@ -18,7 +18,7 @@ import (
 var callTools = []tools.Tool{
 	{Name: "get_weather", Parameters: json.RawMessage(`{"type": "object", "additionalProperties": false, "required": ["city", "days"], "properties": {
 		"city": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 9}, "unit": {"enum": ["celsius", "kelvin"]},
-		"loud": {"type": "boolean"}, "tags": {"type": "array", "maxItems": 2, "items": {"type": "string", "maxLength": 3}}}}`)},
+		"loud": {"type": "boolean"}, "when": {"type": "string", "format": "date"}, "tags": {"type": "array", "maxItems": 2, "items": {"type": "string", "maxLength": 3}}}}`)},
 	{Name: "a.b-c_2", Parameters: json.RawMessage(`{"type": "object", "additionalProperties": false, "properties": {"x": {"$ref": "#/$defs/x"}, "y": {"const": null}},
 		"$defs": {"x": {"type": "object", "additionalProperties": false, "required": ["k"], "properties": {"k": {"type": "boolean"}}}}}`)},
 	{Name: "now", Parameters: json.RawMessage(`{"type": "object", "additionalProperties": false, "properties": {}}`)},

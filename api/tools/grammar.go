@@ -392,13 +392,20 @@ func listed(schema json.RawMessage) (texts []string) {
 	return texts
 }
 
-// textOf returns the terminal of the strings that a schema allows, as far as their length bounds them.
+// textOf returns the terminal of the strings that a schema allows, as far as a pattern for the whole text or their length bounds them.
 func (g *lark) textOf(schema json.RawMessage) string {
 	var s struct {
-		Min int  `json:"minLength"`
-		Max *int `json:"maxLength"`
+		Min     int    `json:"minLength"`
+		Max     *int   `json:"maxLength"`
+		Pattern string `json:"pattern"`
 	}
-	if json.Unmarshal(schema, &s) != nil || s.Min <= 0 && s.Max == nil {
+	if json.Unmarshal(schema, &s) != nil {
+		return "TEXT"
+	}
+	if whole := wholeText(s.Pattern); whole != "" {
+		return "/" + whole + "/"
+	}
+	if s.Min <= 0 && s.Max == nil {
 		return "TEXT"
 	}
 	most := ""

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -69,4 +70,28 @@ func closed(source string) (json.RawMessage, error) {
 		}
 	}
 	return json.RawMessage(strings.TrimSuffix(source, "}") + `,"additionalProperties":false}`), nil
+}
+
+// wholeText returns a pattern that begins with ^ and ends with $ as the expression of the whole text, "" for another one.
+func wholeText(pattern string) string {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil || parsed.Op != syntax.OpConcat || len(parsed.Sub) < 3 {
+		return ""
+	}
+	inner := parsed.Sub[1 : len(parsed.Sub)-1]
+	if parsed.Sub[0].Op != syntax.OpBeginText || parsed.Sub[len(inner)+1].Op != syntax.OpEndText || slices.ContainsFunc(inner, places) {
+		return ""
+	}
+	parsed.Sub = inner
+	return strings.ReplaceAll(parsed.String(), "/", `\/`)
+}
+
+// places reports whether an expression has a condition of its place, such as the beginning of a word.
+func places(r *syntax.Regexp) bool {
+	switch r.Op {
+	case syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText, syntax.OpWordBoundary, syntax.OpNoWordBoundary:
+		return true
+	default:
+		return slices.ContainsFunc(r.Sub, places)
+	}
 }

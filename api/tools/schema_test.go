@@ -71,3 +71,18 @@ func TestAParameterThatNoValueSuitsIsLeftOut(t *testing.T) {
 		require.Contains(t, g.Source, "a", format)
 	}
 }
+
+// TestTextFollowsAPatternForAllOfIt, in formats where strings stand without quotes.
+func TestTextFollowsAPatternForAllOfIt(t *testing.T) {
+	for pattern, want := range map[string]string{
+		`^[a-z]{2}/\d$`: `[a-z]{2}\/[0-9]`, `^(?:a|b)c$`: `[ab]c`, `^a|b$`: "", `^a`: "", `a$`: "", `^a\b$`: "", `^a(?=b)$`: "", `^$`: "", ``: "",
+	} {
+		require.Equal(t, want, wholeText(pattern), pattern)
+	}
+	tool := Tool{Name: "f", Parameters: json.RawMessage(`{"properties":{"day":{"type":"string","format":"date"},"id":{"type":"string","pattern":"^x+$","maxLength":9}}}`)}
+	for _, format := range []string{"gemma", "qwen3-xml", "glm"} {
+		g, _ := guide(t, format, tool, Demand{Required: true}, nil)
+		require.Contains(t, g.Source, "-02-29", format)
+		require.Contains(t, g.Source, "/x+/", format)
+	}
+}
