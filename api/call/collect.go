@@ -29,6 +29,7 @@ type Choice struct {
 	Calls     []ToolCall
 	Tokens    []int32
 	Logprobs  []api.TokenLogprob
+	OfText    []api.TokenLogprob // of Logprobs, those of the tokens of Text
 	Vector    []float32
 	Prompt    []api.TokenLogprob // of all tokens of the prompt
 	Finish    api.Finish
@@ -82,6 +83,7 @@ type collector struct {
 type builders struct {
 	text, reasoning strings.Builder
 	arguments       []*strings.Builder // by call
+	logprobs        TextLogprobs
 }
 
 func (r *collector) add(ev api.Event) {
@@ -99,8 +101,11 @@ func (r *collector) add(ev api.Event) {
 		return
 	}
 	ch := &r.result.Choices[ev.Choice]
-	if r.parser == nil {
-		r.texts[ev.Choice].text.WriteString(ev.Text)
+	if r.parser == nil && ev.Text != "" {
+		deltas = []tools.Delta{{Kind: tools.Content, Text: ev.Text}}
+	}
+	if len(ev.Logprobs) > 0 {
+		ch.OfText = append(ch.OfText, r.texts[ev.Choice].logprobs.Add(deltas, ev.Logprobs)...)
 	}
 	for i := range deltas {
 		r.texts[ev.Choice].add(ch, &deltas[i])

@@ -89,10 +89,43 @@ type Item struct {
 
 // ContentPart is text of an item.
 type ContentPart struct {
-	Type        string    `json:"type" doc:"output_text or reasoning_text"`
-	Text        string    `json:"text"`
-	Annotations *[]string `json:"annotations,omitempty" doc:"Always empty"`
-	Logprobs    *[]string `json:"logprobs,omitempty" doc:"Always empty"`
+	Type        string         `json:"type" doc:"output_text or reasoning_text"`
+	Text        string         `json:"text"`
+	Annotations *[]string      `json:"annotations,omitempty" doc:"Always empty"`
+	Logprobs    *[]TextLogprob `json:"logprobs,omitempty" doc:"Only an output_text has it. Empty unless the request includes message.output_text.logprobs or has top_logprobs"`
+}
+
+// TextLogprob is the log probability of a token of the text, with those of the likeliest tokens.
+type TextLogprob struct {
+	TopToken
+	Top []TopToken `json:"top_logprobs"`
+}
+
+// TopToken is a token with its log probability of a token.
+type TopToken struct {
+	Token   string  `json:"token"`
+	Logprob float32 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+}
+
+func tokenLogprob(t *api.TokenLogprob) TopToken {
+	out := TopToken{Token: t.Text, Logprob: wire.Logprob(t.Logprob), Bytes: make([]int, len(t.Bytes))}
+	for i, b := range t.Bytes {
+		out.Bytes[i] = int(b)
+	}
+	return out
+}
+
+// logprobsOf returns log probabilities as the API has them.
+func logprobsOf(tokens []api.TokenLogprob) *[]TextLogprob {
+	list := make([]TextLogprob, len(tokens))
+	for i := range tokens {
+		list[i] = TextLogprob{tokenLogprob(&tokens[i]), make([]TopToken, len(tokens[i].Top))}
+		for k := range tokens[i].Top {
+			list[i].Top[k] = tokenLogprob(&tokens[i].Top[k])
+		}
+	}
+	return &list
 }
 
 // ResponseUsage counts tokens.
@@ -188,7 +221,7 @@ func newPart(itemType string) ContentPart {
 	if itemType == "reasoning" {
 		return ContentPart{Type: "reasoning_text"}
 	}
-	return ContentPart{Type: "output_text", Annotations: &[]string{}, Logprobs: &[]string{}}
+	return ContentPart{Type: "output_text", Annotations: &[]string{}, Logprobs: &[]TextLogprob{}}
 }
 
 // Encode returns the body of a whole answer.
@@ -203,6 +236,9 @@ func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 		it := newItem(c, names, &tools.Delta{Kind: kind}, len(out.Output))
 		p := newPart(it.Type)
 		p.Text = text
+		if kind == tools.Content {
+			p.Logprobs = logprobsOf(ch.OfText)
+		}
 		it.Status, *it.Content = "completed", []ContentPart{p}
 		out.Output = append(out.Output, it)
 	}

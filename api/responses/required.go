@@ -8,7 +8,7 @@ type Required struct {
 	CompletedAt      *int64  `json:"completed_at" doc:"Unix seconds. null unless status is completed"`
 	PresencePenalty  float32 `json:"presence_penalty"`
 	FrequencyPenalty float32 `json:"frequency_penalty"`
-	TopLogprobs      int     `json:"top_logprobs" doc:"Always 0"`
+	TopLogprobs      int     `json:"top_logprobs"`
 	MaxToolCalls     *int    `json:"max_tool_calls" doc:"Always null: no limit"`
 	ServiceTier      string  `json:"service_tier" doc:"Always \"default\""`
 	SafetyIdentifier *string `json:"safety_identifier" doc:"Always null"`
@@ -17,5 +17,5 @@ type Required struct {
 
 func requiredOf(c *call.Call) Required {
 	s := &c.Requests[0].Sampling
-	return Required{PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty, ServiceTier: "default"}
+	return Required{TopLogprobs: max(c.Requests[0].TopLogprobs, 0), PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty, ServiceTier: "default"}
 }

@@ -9,20 +9,20 @@ import (
 
 // event is an event of a stream. Its type says which fields it has. The type is the first field, and the name of the server-sent event.
 type event struct {
-	Type         string       `json:"type"`
-	Number       int          `json:"sequence_number"`
-	Response     *Response    `json:"response,omitempty"`
-	OutputIndex  *int         `json:"output_index,omitempty"`
-	ItemID       string       `json:"item_id,omitempty"`
-	ContentIndex *int         `json:"content_index,omitempty"`
-	Item         *Item        `json:"item,omitempty"`
-	Part         *ContentPart `json:"part,omitempty"`
-	Delta        *string      `json:"delta,omitempty"`
-	Text         *string      `json:"text,omitempty"`
-	Logprobs     *[]string    `json:"logprobs,omitempty"`
-	Name         string       `json:"name,omitempty"`
-	Arguments    *string      `json:"arguments,omitempty"`
-	Input        *string      `json:"input,omitempty"`
+	Type         string         `json:"type"`
+	Number       int            `json:"sequence_number"`
+	Response     *Response      `json:"response,omitempty"`
+	OutputIndex  *int           `json:"output_index,omitempty"`
+	ItemID       string         `json:"item_id,omitempty"`
+	ContentIndex *int           `json:"content_index,omitempty"`
+	Item         *Item          `json:"item,omitempty"`
+	Part         *ContentPart   `json:"part,omitempty"`
+	Delta        *string        `json:"delta,omitempty"`
+	Text         *string        `json:"text,omitempty"`
+	Logprobs     *[]TextLogprob `json:"logprobs,omitempty"`
+	Name         string         `json:"name,omitempty"`
+	Arguments    *string        `json:"arguments,omitempty"`
+	Input        *string        `json:"input,omitempty"`
 }
 
 // stream encodes the events of a call. It has no state but that of its events.
@@ -35,6 +35,8 @@ type stream struct {
 	item   *Item       // in hand; nil: none
 	wrote  string      // the arguments of a custom tool's call so far
 	part   ContentPart // of an item with text
+	chosen call.TextLogprobs
+	pairs  []TextLogprob // of the event's text, for its first delta
 	finish api.Finish
 	proof  *proof.Recorder
 	out    [][]byte
@@ -62,6 +64,7 @@ func (s *stream) Encode(ev api.Event) [][]byte {
 	s.out = s.out[:0]
 	deltas, finish := s.parser.Deltas(&ev)
 	s.proof.Add(&ev, finish)
+	s.pairs = *logprobsOf(s.chosen.Add(deltas, ev.Logprobs))
 	for i := range deltas {
 		s.delta(&deltas[i])
 	}
@@ -127,9 +130,13 @@ func (s *stream) delta(d *tools.Delta) {
 		e.Type = "response.reasoning_text.delta"
 	default:
 		s.part.Text += d.Text
-		e.Type, e.Logprobs = "response.output_text.delta", &[]string{}
+		e.Type, e.Logprobs = "response.output_text.delta", &s.pairs
+		*s.part.Logprobs = append(*s.part.Logprobs, s.pairs...)
 	}
 	s.add(e)
+	if e.Logprobs != nil {
+		s.pairs = []TextLogprob{}
+	}
 }
 
 // at adds the position of the item in hand to an event.
@@ -171,7 +178,7 @@ func (s *stream) endItem(cut bool) {
 	case "reasoning":
 		s.add(s.at(event{Type: "response.reasoning_text.done", Text: &s.part.Text}))
 	default:
-		s.add(s.at(event{Type: "response.output_text.done", Text: &s.part.Text, Logprobs: &[]string{}}))
+		s.add(s.at(event{Type: "response.output_text.done", Text: &s.part.Text, Logprobs: s.part.Logprobs}))
 	}
 	if s.item.Content != nil {
 		s.add(s.at(event{Type: "response.content_part.done", Part: &s.part}))
