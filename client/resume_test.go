@@ -3,8 +3,10 @@ package client_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,7 +74,23 @@ type gateway struct {
 	calls *durable.Calls
 	nc    *nats.Conn
 	http  *httptest.Server
+	begun chan struct{} // closed when it has sent something to a client over HTTP
 }
+
+// noting closes a channel after the first bytes of an answer.
+type noting struct {
+	http.ResponseWriter
+	once *sync.Once
+	sent chan struct{}
+}
+
+func (w noting) FlushError() error {
+	err := http.NewResponseController(w.ResponseWriter).Flush()
+	w.once.Do(func() { close(w.sent) })
+	return err
+}
+
+func (w noting) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) gateway {
 	t.Helper()
@@ -84,7 +102,9 @@ func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) 
 	require.NoError(t, err)
 	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
 	require.NoError(t, err)
-	g := gateway{calls, nc, httptest.NewServer(h)}
+	begun, once := make(chan struct{}), new(sync.Once)
+	note := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(noting{w, once, begun}, r) })
+	g := gateway{calls, nc, httptest.NewServer(note), begun}
 	t.Cleanup(func() {
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -113,8 +133,20 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 			t.Run(fmt.Sprintf("%s at %d", transport, at), func(t *testing.T) {
 				hold := make(chan struct{})
 				e := counting(at, hold)
-				url := jetStream(t).ClientURL()
+				srv := jetStream(t)
+				url := srv.ClientURL()
 				a := newGateway(t, url, e)
+				begun := a.begun
+				if transport == "nats" {
+					begun = make(chan struct{})
+					once := new(sync.Once)
+					_, err := natstest.Connect(t, srv).Subscribe("_INBOX.>", func(m *nats.Msg) {
+						if m.Header.Get(natsapi.HeaderCancel) != "" && len(m.Data) == 0 {
+							once.Do(func() { close(begun) })
+						}
+					})
+					require.NoError(t, err)
+				}
 				var c client.Client
 				var err error
 				var b gateway
@@ -136,6 +168,14 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 					a.kill()
 					close(hold)
 				}
+				over := make(chan struct{})
+				go func() {
+					defer close(over)
+					if at == 0 { // no chunk comes before the first token
+						<-begun
+						kill()
+					}
+				}()
 				var usage *client.Usage
 				for chunk, err := range c.ChatStream(t.Context(), hi) {
 					require.NoError(t, err)
@@ -144,10 +184,11 @@ func TestAStreamOutlivesItsGateway(t *testing.T) {
 					for _, ch := range chunk.Choices {
 						text += ch.Content()
 					}
-					if !killed && strings.Count(text, " ") == at {
+					if at > 0 && !killed && strings.Count(text, " ") == at {
 						kill()
 					}
 				}
+				<-over
 				require.Equal(t, whole(), text)
 				require.Equal(t, 1+tokens+2, chunks) // the role, the words, the finish and the usage
 				require.Equal(t, 7+tokens, usage.TotalTokens)
