@@ -100,6 +100,9 @@ func valid(m any) any {
 	if c, ok := m.(*msg.Tokenize); ok {
 		c.Grammar.Kind = grammar.Regex
 	}
+	if t, ok := m.(*msg.Text); ok {
+		t.Extra.Dropped = 0 // the gateway counts them, which no message says
+	}
 	if g, ok := m.(*msg.Generate); ok {
 		g.Grammar.Kind = grammar.Regex
 		g.Choices[0], g.Generated, g.MaxTokens = g.Seq, nil, 5

@@ -48,13 +48,6 @@ func TestBadWordsTravel(t *testing.T) {
 			require.NotContains(t, got, id)
 		}
 	}
-	r := request("bad")
-	r.Sampling.BadWords = []string{"a\x00"}
-	s, err := gateway.Submit(context.Background(), r)
-	require.NoError(t, err)
-	_, last, err := read(s)
-	require.NoError(t, err)
-	require.ErrorContains(t, last.Err, "bad_words: ")
 }
 
 // TestSamplersThatReadTheOutputContinueAtAnotherWorker: over NATS, with two choices and draft tokens, to the tokens of one process.

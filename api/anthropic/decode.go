@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -126,8 +127,8 @@ type toolChoice struct {
 }
 
 type thinking struct {
-	Type   string        `json:"type"`
-	Budget *wire.Integer `json:"budget_tokens"`
+	Type   string            `json:"type"`
+	Budget *jsonbody.Integer `json:"budget_tokens"`
 }
 
 type outputConfig struct {
@@ -143,11 +144,11 @@ type outputFormat struct {
 // translate returns the body of the same call to OpenAI's chat API. answers says that the call has an answer, so max_tokens must be there.
 func translate(body []byte, models []api.Model, answers bool) (*translation, error) {
 	var raw map[string]json.RawMessage
-	if err := wire.Unmarshal(body, &raw); err != nil {
+	if err := jsonbody.Unmarshal(body, &raw); err != nil {
 		return nil, err
 	}
 	var r request
-	if err := wire.Unmarshal(body, &r); err != nil {
+	if err := jsonbody.Unmarshal(body, &r); err != nil {
 		return nil, err
 	}
 	if m, on := wire.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && on != nil && on.Budget != nil && *on.Budget >= 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/natsapi/bodies"
-	"github.com/millrace/millrace/api/openai/wire"
 )
 
 // Limits of the bodies that arrive in parts: their memory as multiples of Options.MaxBody, and their
@@ -116,7 +116,7 @@ type upload struct {
 // openBody reserves memory for a body that arrives in parts.
 func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 	var request struct {
-		Size wire.Integer `json:"size"`
+		Size jsonbody.Integer `json:"size"`
 	}
 	if err := json.Unmarshal(body, &request); err != nil || request.Size <= 0 {
 		r.fail(api.Invalid("size", `size: found no number above 0, expected {"size": bytes of the body}`))

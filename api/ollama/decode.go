@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/compute/sample"
 )
@@ -86,24 +87,24 @@ func (r *request) loads(kind call.Kind) bool {
 
 // request is the body of a call. What is not listed has no effect.
 type request struct {
-	Model     string          `json:"model"`
-	Messages  []message       `json:"messages"`
-	Tools     json.RawMessage `json:"tools"`
-	Prompt    string          `json:"prompt"`
-	System    string          `json:"system"`
-	Suffix    string          `json:"suffix"`
-	Template  string          `json:"template"`
-	Images    []string        `json:"images"`
-	Raw       bool            `json:"raw"`
-	Stream    *bool           `json:"stream"` // true by default
-	Format    json.RawMessage `json:"format"`
-	Think     json.RawMessage `json:"think"`
-	Logprobs  bool            `json:"logprobs"`
-	Top       wire.Integer    `json:"top_logprobs"` // with Logprobs
-	Context   json.RawMessage `json:"context"`
-	Truncate  *bool           `json:"truncate"` // of a conversation above the context; true by default
-	Options   options         `json:"options"`
-	CacheSalt string          `json:"cache_salt"` // an extension of this server
+	Model     string           `json:"model"`
+	Messages  []message        `json:"messages"`
+	Tools     json.RawMessage  `json:"tools"`
+	Prompt    string           `json:"prompt"`
+	System    string           `json:"system"`
+	Suffix    string           `json:"suffix"`
+	Template  string           `json:"template"`
+	Images    []string         `json:"images"`
+	Raw       bool             `json:"raw"`
+	Stream    *bool            `json:"stream"` // true by default
+	Format    json.RawMessage  `json:"format"`
+	Think     json.RawMessage  `json:"think"`
+	Logprobs  bool             `json:"logprobs"`
+	Top       jsonbody.Integer `json:"top_logprobs"` // with Logprobs
+	Context   json.RawMessage  `json:"context"`
+	Truncate  *bool            `json:"truncate"` // of a conversation above the context; true by default
+	Options   options          `json:"options"`
+	CacheSalt string           `json:"cache_salt"` // an extension of this server
 }
 
 type message struct {
@@ -128,17 +129,17 @@ type function struct {
 
 // options are the parameters of sampling. They go to the fields of the same meaning.
 type options struct {
-	NumPredict       *wire.Integer   `json:"num_predict"` // below 0: up to the context's end
-	Temperature      json.RawMessage `json:"temperature"`
-	TopP             json.RawMessage `json:"top_p"`
-	TopK             json.RawMessage `json:"top_k"`
-	MinP             json.RawMessage `json:"min_p"`
-	TypicalP         json.RawMessage `json:"typical_p"`
-	RepeatPenalty    json.RawMessage `json:"repeat_penalty"`
-	PresencePenalty  json.RawMessage `json:"presence_penalty"`
-	FrequencyPenalty json.RawMessage `json:"frequency_penalty"`
-	Seed             json.RawMessage `json:"seed"`
-	Stop             json.RawMessage `json:"stop"`
+	NumPredict       *jsonbody.Integer `json:"num_predict"` // below 0: up to the context's end
+	Temperature      json.RawMessage   `json:"temperature"`
+	TopP             json.RawMessage   `json:"top_p"`
+	TopK             json.RawMessage   `json:"top_k"`
+	MinP             json.RawMessage   `json:"min_p"`
+	TypicalP         json.RawMessage   `json:"typical_p"`
+	RepeatPenalty    json.RawMessage   `json:"repeat_penalty"`
+	PresencePenalty  json.RawMessage   `json:"presence_penalty"`
+	FrequencyPenalty json.RawMessage   `json:"frequency_penalty"`
+	Seed             json.RawMessage   `json:"seed"`
+	Stop             json.RawMessage   `json:"stop"`
 
 	TopNSigma        json.RawMessage `json:"top_n_sigma"`
 	XTCProbability   json.RawMessage `json:"xtc_probability"`
@@ -152,7 +153,7 @@ type options struct {
 
 func read(body []byte) (*request, error) {
 	r := new(request)
-	if err := wire.Unmarshal(body, r); err != nil {
+	if err := jsonbody.Unmarshal(body, r); err != nil {
 		return nil, err
 	}
 	switch {

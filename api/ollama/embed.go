@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -18,7 +19,7 @@ func DecodeEmbed(text []byte, models []api.Model, arrival time.Time) (*call.Call
 		Dimensions json.RawMessage `json:"dimensions"`
 		CacheSalt  string          `json:"cache_salt"` // an extension of this server
 	}
-	if err := wire.Unmarshal(text, &r); err != nil {
+	if err := jsonbody.Unmarshal(text, &r); err != nil {
 		return nil, err
 	}
 	out := body{"model": served(r.Model)}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute/sample"
 )
@@ -137,7 +137,7 @@ func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
 		Model string `json:"model"`
 		Name  string `json:"name"` // its earlier name
 	}
-	if err := wire.Unmarshal(body, &r); err != nil {
+	if err := jsonbody.Unmarshal(body, &r); err != nil {
 		return nil, err
 	}
 	if r.Model == "" {

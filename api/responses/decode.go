@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -112,11 +113,11 @@ func invalid(field, found, expected string) error {
 
 func read(body []byte) (*request, map[string]json.RawMessage, error) {
 	var raw map[string]json.RawMessage
-	if err := wire.Unmarshal(body, &raw); err != nil {
+	if err := jsonbody.Unmarshal(body, &raw); err != nil {
 		return nil, nil, err
 	}
 	r := new(request)
-	if err := wire.Unmarshal(body, r); err != nil {
+	if err := jsonbody.Unmarshal(body, r); err != nil {
 		return nil, nil, err
 	}
 	return r, raw, r.check()

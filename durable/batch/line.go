@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/jsonbody"
 )
 
 // Line is a line of a batch's file: one request.
@@ -130,7 +130,7 @@ func (l *lines) read() error {
 // check reads a line, and returns what is wrong with it.
 func check(text []byte, endpoint string) (Line, *Fault) {
 	var l Line
-	if err := wire.Check(text); err != nil { // otherwise the custom_id of the result would be another one
+	if err := jsonbody.Check(text); err != nil { // otherwise the custom_id of the result would be another one
 		return l, &Fault{Code: "invalid_json_line", Message: "the line: " + err.Error()}
 	}
 	d := json.NewDecoder(bytes.NewReader(text))

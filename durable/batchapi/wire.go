@@ -6,7 +6,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/batches"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/durable/batch"
 	"github.com/millrace/millrace/durable/objects"
 )
@@ -44,7 +44,7 @@ func batchOf(r *batch.Record) batches.Batch {
 // decodeBatch decodes the request for a batch. An error is an *api.Error that names the field.
 func decodeBatch(body []byte) (batch.Request, error) {
 	var q batches.NewBatch
-	if err := wire.Unmarshal(body, &q); err != nil {
+	if err := jsonbody.Unmarshal(body, &q); err != nil {
 		return batch.Request{}, err
 	}
 	window, err := time.ParseDuration(q.Window)

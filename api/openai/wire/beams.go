@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -105,5 +106,5 @@ func (o *object) refuseWithBeams(name string, neutral []float64) {
 	if string(raw) == "{}" || string(raw) == "[]" || json.Unmarshal(raw, &v) == nil && slices.Contains(neutral, v) {
 		return
 	}
-	o.fail(name, "not supported together with use_beam_search, found %s", snippet(raw))
+	o.fail(name, "not supported together with use_beam_search, found %s", jsonbody.Snippet(raw))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/compute/grammar"
 )
 
@@ -170,7 +171,7 @@ func (o *object) only(names ...string) {
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		o.fail(snippet([]byte(unknown[0])), "unknown field, expected only %s", strings.Join(names, ", "))
+		o.fail(jsonbody.Snippet([]byte(unknown[0])), "unknown field, expected only %s", strings.Join(names, ", "))
 	}
 }
 
@@ -201,7 +202,7 @@ func (o *object) schemaOrText(name string) (kind grammar.Kind, source string) {
 	var text string
 	decodeString(raw, &text) // true: it is a string
 	inner := json.RawMessage(strings.TrimSpace(text))
-	if !json.Valid(inner) || checkStrings(inner) != nil {
+	if !json.Valid(inner) || jsonbody.Check(inner) != nil {
 		o.expected(name, "a JSON schema, or a string that holds one", raw)
 		return "", ""
 	}

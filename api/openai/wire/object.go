@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/jsonbody"
 )
-
-const maxDepth = 64
 
 // object reads the fields of a JSON object by their exact names. null counts as absent. err keeps the
 // first error, so a caller reads all fields and checks err once.
@@ -21,83 +19,13 @@ type object struct {
 	err    *api.Error
 }
 
-// Check checks what every interface demands of a body before its JSON: valid UTF-8, bounded nesting, and paired surrogates.
-func Check(body []byte) error {
-	if !utf8.Valid(body) {
-		return api.Invalid("", "found bytes that are not UTF-8, expected UTF-8")
-	}
-	return checkStrings(body)
-}
-
-// parse checks that a body is valid UTF-8 and one JSON object within maxDepth, and opens it.
-func parse(body []byte) (*object, error) {
+// parse checks that a body is valid UTF-8 and one JSON object within jsonbody.MaxDepth, and opens it.
+func parse(text []byte) (*object, error) {
 	o := &object{}
-	if err := Unmarshal(body, &o.fields); err != nil {
+	if err := jsonbody.Unmarshal(text, &o.fields); err != nil {
 		return nil, err
 	}
 	return o, nil
-}
-
-// checkStrings refuses input that encoding/json accepts: nesting deeper than maxDepth, and \u escapes of
-// an unpaired surrogate, which it would replace with U+FFFD.
-func checkStrings(body []byte) error {
-	depth, inString := 0, false
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
-		case inString && c == '\\':
-			n, ok := escapeLen(body[i:])
-			if !ok {
-				return api.Invalid("", "unpaired surrogate escape at byte %d", i)
-			}
-			i += n - 1
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return api.Invalid("", "nested more than %d deep at byte %d", maxDepth, i)
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return nil
-}
-
-// escapeLen returns the length of the escape at the start of s, where a surrogate pair counts as one. It
-// returns false for an unpaired surrogate. The JSON parser finds malformed escapes.
-func escapeLen(s []byte) (int, bool) {
-	unit := func(s []byte) uint64 {
-		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
-			return 0
-		}
-		v, err := strconv.ParseUint(string(s[2:6]), 16, 16)
-		if err != nil {
-			return 0
-		}
-		return v
-	}
-	switch hi := unit(s); {
-	case hi >= 0xDC00 && hi <= 0xDFFF:
-		return 0, false
-	case hi >= 0xD800 && hi <= 0xDBFF:
-		lo := unit(s[6:])
-		return 12, lo >= 0xDC00 && lo <= 0xDFFF
-	}
-	return 2, true
-}
-
-func snippet(raw []byte) string {
-	const limit = 48
-	raw = bytes.TrimSpace(raw)
-	if len(raw) <= limit {
-		return string(raw)
-	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(raw[cut]) {
-		cut--
-	}
-	return string(raw[:cut]) + "..."
 }
 
 // get returns a field's raw value, or false if it is absent or null.
@@ -117,7 +45,7 @@ func (o *object) fail(name, format string, args ...any) {
 }
 
 func (o *object) expected(name, what string, raw []byte) {
-	o.fail(name, "expected %s, found %s", what, snippet(raw))
+	o.fail(name, "expected %s, found %s", what, jsonbody.Snippet(raw))
 }
 
 func (o *object) str(name string, dst *string) {
@@ -154,7 +82,7 @@ func (o *object) integer(name string, lo, hi int64, dst *int64) bool {
 	if !ok {
 		return false
 	}
-	v, ok := parseInt(raw)
+	v, ok := jsonbody.ParseInt(raw)
 	if !ok || v < lo || v > hi {
 		o.expected(name, fmt.Sprintf("an integer from %d to %d", lo, hi), raw)
 		return false
@@ -189,18 +117,6 @@ func (o *object) number(name string, lo, hi float64, open bool, dst *float32) {
 	*dst = float32(v)
 }
 
-// parseInt reads 12, and also 12.0, which some clients send.
-func parseInt(raw []byte) (int64, bool) {
-	if v, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
-		return v, true
-	}
-	f, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) >= 1<<53 {
-		return 0, false
-	}
-	return int64(f), true
-}
-
 // list returns the elements of an array field, or false if it is absent or not an array.
 func (o *object) list(name string, most int) ([]json.RawMessage, bool) {
 	raw, ok := o.get(name)
@@ -227,7 +143,7 @@ func (o *object) tokens(name string, most int) ([]int32, bool) {
 	}
 	ids := make([]int32, len(items))
 	for i, raw := range items {
-		v, ok := parseInt(raw)
+		v, ok := jsonbody.ParseInt(raw)
 		if !ok || v < 0 || v > math.MaxInt32 {
 			o.expected(fmt.Sprintf("%s[%d]", name, i), "a token id (an integer from 0)", raw)
 			return nil, false

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -42,7 +43,7 @@ var unsupported = []struct {
 
 func (o *object) refuseUnsupported(name string, neutral ...string) {
 	if raw, ok := o.get(name); ok && !slices.Contains(neutral, string(raw)) {
-		o.fail(name, "not supported yet, found %s", snippet(raw))
+		o.fail(name, "not supported yet, found %s", jsonbody.Snippet(raw))
 	}
 }
 

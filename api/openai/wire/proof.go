@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 	"github.com/millrace/millrace/api/proof"
 )
 
@@ -41,7 +42,7 @@ func (o *object) earlier(c *call.Call, request *object) {
 	}
 	drawn, err := strconv.ParseUint(seed, 10, 64)
 	if seed != "" && err != nil {
-		o.fail("settings.seed", "expected an integer from 0 to %d as a string, found %q", uint64(math.MaxUint64), snippet([]byte(seed)))
+		o.fail("settings.seed", "expected an integer from 0 to %d as a string, found %q", uint64(math.MaxUint64), jsonbody.Snippet([]byte(seed)))
 	}
 	prompts, _ := o.list("prompts", maxPrompts)
 	if len(prompts) != len(c.Requests) {

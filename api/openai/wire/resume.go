@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 )
 
 // resumable reads "stream_resume" and, where it is not false, "request_id".
@@ -25,7 +26,7 @@ func (o *object) resumable(c *call.Call) (requestID string) {
 	}
 	o.str("request_id", &requestID)
 	if requestID != "" && (len(requestID) > call.MaxRequestID || !call.ValidID(requestID)) {
-		o.fail("request_id", "expected 1 to %d letters, digits, '-' or '_', found %q", call.MaxRequestID, snippet([]byte(requestID)))
+		o.fail("request_id", "expected 1 to %d letters, digits, '-' or '_', found %q", call.MaxRequestID, jsonbody.Snippet([]byte(requestID)))
 	}
 	return requestID
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 )
 
 // function is a tool or a tool call in the form that templates expect. Raw JSON keeps the client's order
@@ -136,7 +137,7 @@ func (o *object) tools() (list []any, names, ignored []string) {
 func (o *object) toolFields() (name string) {
 	o.str("name", &name)
 	if !validToolName(name) {
-		o.fail("name", "expected 1 to %d letters, digits, '_', '-', '.' or '/', found %q", maxToolName, snippet([]byte(name)))
+		o.fail("name", "expected 1 to %d letters, digits, '_', '-', '.' or '/', found %q", maxToolName, jsonbody.Snippet([]byte(name)))
 	}
 	var description string
 	var strict bool
@@ -188,7 +189,7 @@ func (o *object) toolChoice(names []string) call.ToolChoice {
 	if !ok {
 		return t
 	}
-	t.Found = snippet(raw)
+	t.Found = jsonbody.Snippet(raw)
 	word := ""
 	switch {
 	case raw[0] == '{':
@@ -227,7 +228,7 @@ func (o *object) chosenTools(t *call.ToolChoice, names []string) {
 // knownTool reads a name that one of the tools has.
 func (o *object) knownTool(names []string) (name string) {
 	if o.str("name", &name); !slices.Contains(names, name) {
-		o.fail("name", "found %q, expected the name of one of the tools", snippet([]byte(name)))
+		o.fail("name", "found %q, expected the name of one of the tools", jsonbody.Snippet([]byte(name)))
 	}
 	return name
 }

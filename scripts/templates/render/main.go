@@ -4,6 +4,8 @@
 // "options"}]}, and writes a list with two outcomes for each case: "engine", of the template over the variables, and
 // "chat", of the messages as a server gets them. An outcome is {"text"}, {"raised"} or {"error"}; "chat" is null where no
 // request can have such messages.
+//
+// It must not know what transformers makes of the cases.
 package main
 
 import (

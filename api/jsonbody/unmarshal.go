@@ -1,4 +1,4 @@
-package wire
+package jsonbody
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ func (n *Integer) UnmarshalJSON(raw []byte) error {
 	if string(raw) == "null" {
 		return nil
 	}
-	v, ok := parseInt(raw)
+	v, ok := ParseInt(raw)
 	if !ok {
 		return &json.UnmarshalTypeError{Value: kindOf(raw), Type: reflect.TypeFor[Integer]()}
 	}
@@ -65,7 +65,7 @@ func kindOf(raw []byte) string {
 	case 'n':
 		return "null"
 	}
-	return "number " + snippet(raw)
+	return "number " + Snippet(raw)
 }
 
 // found returns the value of a json.UnmarshalTypeError in the words of kindOf.
