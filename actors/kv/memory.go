@@ -184,6 +184,7 @@ func (s *supply) receive(ctx actor.Context) {
 func (s *supply) changed(ctx actor.Context, m *change) {
 	s.flying = false
 	s.kv.Grown(m.committed)
+	s.lacking = max(0, s.lacking-slabsOfAll(m.committed)) // calls were denied before these came
 	measured := len(m.commit)+len(m.discard) == 0
 	failed := slabsOfAll(m.committed) < slabsOfAll(m.commit)
 	s.scarce = failed && m.needed || s.scarce && !measured && !m.needed
