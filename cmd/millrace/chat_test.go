@@ -224,10 +224,12 @@ func TestChatWaitsForAServerThatStarts(t *testing.T) {
 	require.ErrorContains(t, err, "found no server at http://"+address)
 	require.ErrorContains(t, err, `expected one: "millrace serve" starts it, and --url names another`)
 
-	answers := []string{"", "503", `{"data": []}`, `{"data": [{"id": "m"}]}`}
+	answers := make(chan string, 3)
+	for _, answer := range []string{"503", `{"data": []}`, `{"data": [{"id": "m"}]}`} {
+		answers <- answer
+	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		answer := answers[0]
-		answers = answers[1:]
+		answer := <-answers
 		if answer == "503" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -237,7 +239,6 @@ func TestChatWaitsForAServerThatStarts(t *testing.T) {
 	var out notified
 	out.on = func(text string) { // the first attempt has failed
 		if strings.HasPrefix(text, "waiting for the server at") {
-			answers = answers[1:]
 			l, err := net.Listen("tcp", address)
 			require.NoError(t, err)
 			go server.Serve(l) //nolint:errcheck // it is closed

@@ -41,7 +41,7 @@ func TestRunPullsServesAndTalks(t *testing.T) {
 	require.NoError(t, err, stderr)
 	require.Contains(t, stdout, "The capital of France is Paris.\n(")
 	require.Contains(t, stdout, "top_p 0.9 (the server's)")
-	require.Regexp(t, `(?s)o/tiny: LlamaForCausalLM, .*loading o/tiny\no/tiny is served at http://127.0.0.1:\d+\. `, stderr)
+	require.Regexp(t, `(?s)o/tiny: LlamaForCausalLM, .*loading o/tiny\n.*o/tiny is served at http://127.0.0.1:\d+\. `, stderr)
 	require.NotContains(t, stderr, "8080")
 	require.NotContains(t, stderr, "ready", "no logs between the lines of a chat")
 	entries, err := os.ReadDir(".")
