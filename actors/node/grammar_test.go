@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -206,6 +207,23 @@ func TestAGrammarThatCannotBeCompiledIsRefusedBeforeAnythingIsPlaced(t *testing.
 		require.Equal(t, "guided_regex", refusal.Param)
 		require.Contains(t, refusal.Message, "unclosed group")
 	}
+	for _, endless := range []grammar.Spec{
+		{Kind: grammar.JSONSchema, Source: `{"$ref":"#"}`}, {Kind: grammar.JSONSchema, Source: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`},
+		{Kind: grammar.Lark, Source: "root ::= root"}, {Kind: grammar.Lark, Source: "start: start"}, {Kind: grammar.Lark, Source: "root ::= \"a\" b\nb ::= b"},
+		{Kind: grammar.Lark, Source: "start: %json {\"$ref\":\"#\"}"}, {Kind: grammar.Regex, Source: "[a&&b]"},
+	} {
+		r := guided(endless.Source, "", 1, 10)
+		endless.Param, r.Grammar = "field", &endless
+		s, err := p.Submit(context.Background(), r)
+		require.NoError(t, err)
+		_, last, err := read(s)
+		require.NoError(t, err)
+		var refusal *api.Error
+		require.ErrorAs(t, last.Err, &refusal, endless.Source)
+		require.Equal(t, api.CodeInvalid, refusal.Code, endless.Source)
+		require.Equal(t, "field", refusal.Param)
+		require.Regexp(t, "ends$|is finite$", refusal.Message)
+	}
 	r := guided("beams", "a", 1, 10)
 	r.Beams = &sample.BeamParams{Width: 2}
 	_, err := p.Submit(context.Background(), r)
@@ -321,6 +339,22 @@ func TestAGrammarBeginsAfterReasoning(t *testing.T) {
 	require.Equal(t, plain.tokens[:8], c.tokens[:8])
 	require.Regexp(t, "(?s)"+regexp.QuoteMeta(marker)+"(yes|no)$", c.text)
 	require.Equal(t, api.FinishStop, c.finish)
+}
+
+// TestAGrammarHoldsWhereAnAnswerDoesNotReason: its first token decides.
+func TestAGrammarHoldsWhereAnAnswerDoesNotReason(t *testing.T) {
+	d := newTestDevice(400)
+	p := start(t, testConfig(t, d))
+	for seed := range uint64(6) {
+		r := guided(fmt.Sprint("either", seed), "(yes|no)", 1, 40)
+		r.Grammar.Opening, r.Grammar.After, r.Sampling.Seed, r.IgnoreEOS = "<think>", "</think>", seed, false
+		c := answers(t, p, r)[0]
+		if strings.HasPrefix(c.text, "<think>") {
+			continue // the text is free
+		}
+		require.Regexp(t, "^(yes|no)$", c.text)
+		require.Equal(t, api.FinishStop, c.finish)
+	}
 }
 
 // TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine: equal numerics are not enough. A draining worker keeps it, and after a death it ends

@@ -47,14 +47,10 @@ const (
 	decided                // not Spec.Opening
 )
 
-// maxLead bounds the white space before Spec.Opening, in bytes.
-const maxLead = 4
-
 // place is a place before a grammar.
 type place struct {
 	stage stage
 	found int // length of the beginning of the text that is looked for with which the bytes so far end
-	lead  int // undecided: length of the white space so far
 }
 
 // marks are the texts before a grammar.
@@ -135,20 +131,17 @@ func (m *marker) step(at place, b byte) place {
 
 // open is the step to the opening.
 func (m *marker) open(at place, b byte) place {
-	switch {
-	case m.opening[at.found] == b:
-		if at.found++; at.found < len(m.opening) {
-			return at
-		}
-		found := 0 // the opening may be the beginning of after
-		for _, b := range m.opening {
-			found = m.after.next(found, b)
-		}
-		return place{found: found}
-	case at.found == 0 && at.lead < maxLead && isSpace(b):
-		return place{stage: undecided, lead: at.lead + 1}
+	if m.opening[at.found] != b {
+		return place{stage: decided}
 	}
-	return place{stage: decided}
+	if at.found++; at.found < len(m.opening) {
+		return at
+	}
+	found := 0 // the opening may be the beginning of after
+	for _, b := range m.opening {
+		found = m.after.next(found, b)
+	}
+	return place{found: found}
 }
 
 func isSpace(b byte) bool { return b == ' ' || b == '\n' || b == '\r' || b == '\t' }

@@ -55,8 +55,8 @@ type Spec struct {
 	// SkipFrom begins that part, at the beginning of the answer but for white space. Where it does not come, there is no such part. "": the
 	// answer begins inside it.
 	SkipFrom string
-	// Opening is a text, such as "<think>", with which the free part begins, at the beginning of the answer but for a little white space. Where it
-	// does not come, the grammar begins at once. "": the answer begins inside the free part. With it SkipTo has no effect.
+	// Opening is a text, such as "<think>", with which the free part begins, at the beginning of the answer. Where it does not come, the grammar
+	// begins at once. "": the answer begins inside the free part. With it SkipTo has no effect.
 	Opening string
 	// Repeat makes the answer free again where the grammar ends, up to the next After. Else the
 	// answer ends there.
