@@ -19,6 +19,9 @@ func Check(body []byte) error {
 	if !utf8.Valid(body) {
 		return api.Invalid("", "found bytes that are not UTF-8, expected UTF-8")
 	}
+	if err := contentsOf(body).check(); err != nil {
+		return err
+	}
 	return checkStrings(body)
 }
 
@@ -87,6 +90,17 @@ func Snippet(raw []byte) string {
 
 // ParseInt reads 12, and also 12.0, which some clients send.
 func ParseInt(raw []byte) (int64, bool) {
+	const digits = 18 // of every number of them an int64
+	if small := int64(0); len(raw) <= digits {
+		for i, c := range raw {
+			if c < '0' || c > '9' {
+				break
+			}
+			if small = small*10 + int64(c-'0'); i == len(raw)-1 {
+				return small, true
+			}
+		}
+	}
 	if v, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
 		return v, true
 	}

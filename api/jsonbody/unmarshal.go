@@ -32,6 +32,11 @@ func Unmarshal(body []byte, v any) error {
 	if err := Check(body); err != nil {
 		return err
 	}
+	if _, raw := v.(*map[string]json.RawMessage); !raw {
+		if err := contentsOf(body).checkLists(); err != nil {
+			return err
+		}
+	}
 	err := json.Unmarshal(body, v)
 	var syntax *json.SyntaxError
 	var wrong *json.UnmarshalTypeError

@@ -97,6 +97,9 @@ type conversation struct {
 }
 
 func (o *object) conversation() conversation {
+	o.bound("chat_template_kwargs")
+	o.bound("tools")
+	o.bound("messages")
 	v := conversation{messages: o.messages(), args: o.templateArgs()}
 	addPrompt := true
 	o.boolean("add_generation_prompt", &addPrompt)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/jsonbody"
 )
 
 const (
@@ -139,15 +140,17 @@ func (o *object) promptsOf(name string, most int) []prompt {
 	if len(raw) > 0 && raw[0] == '"' {
 		return o.onePrompt(name, raw, nil)
 	}
-	var items []json.RawMessage
-	if json.Unmarshal(raw, &items) != nil || len(items) == 0 {
+	var first json.RawMessage
+	jsonbody.Walk(raw, func(item json.RawMessage) bool { first = item; return false })
+	if first == nil {
 		o.expected(name, promptForms, raw)
 		return nil
 	}
-	switch items[0][0] {
+	switch first[0] {
 	case '"', '[':
-		if len(items) > most {
-			o.fail(name, "expected at most %d prompts, found %d", most, len(items))
+		items, count, _ := jsonbody.Elements(raw, most)
+		if count > most {
+			o.fail(name, "expected at most %d prompts, found %d", most, count)
 			return nil
 		}
 		var all []prompt

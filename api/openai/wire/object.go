@@ -123,34 +123,48 @@ func (o *object) list(name string, most int) ([]json.RawMessage, bool) {
 	if !ok {
 		return nil, false
 	}
-	var items []json.RawMessage
-	if json.Unmarshal(raw, &items) != nil {
+	items, count, ok := jsonbody.Elements(raw, most)
+	switch {
+	case !ok:
 		o.expected(name, "a list", raw)
-		return nil, false
+	case count > most:
+		o.fail(name, "expected at most %d entries, found %d", most, count)
+	default:
+		return items, true
 	}
-	if len(items) > most {
-		o.fail(name, "expected at most %d entries, found %d", most, len(items))
-		return nil, false
-	}
-	return items, true
+	return nil, false
 }
 
 // tokens reads a list of token ids.
 func (o *object) tokens(name string, most int) ([]int32, bool) {
-	items, ok := o.list(name, most)
+	raw, ok := o.get(name)
 	if !ok {
 		return nil, false
 	}
-	ids := make([]int32, len(items))
-	for i, raw := range items {
-		v, ok := jsonbody.ParseInt(raw)
-		if !ok || v < 0 || v > math.MaxInt32 {
-			o.expected(fmt.Sprintf("%s[%d]", name, i), "a token id (an integer from 0)", raw)
-			return nil, false
+	n, good := min(bytes.Count(raw, []byte{','})+1, most), true
+	ids := make([]int32, 0, n) // not appended to a growing list: there may be millions
+	count := 0
+	ok = jsonbody.Walk(raw, func(item json.RawMessage) bool {
+		if count++; count > most {
+			return true
 		}
-		ids[i] = int32(v)
+		v, integer := jsonbody.ParseInt(item)
+		if good = integer && v >= 0 && v <= math.MaxInt32; !good {
+			o.expected(fmt.Sprintf("%s[%d]", name, count-1), "a token id (an integer from 0)", item)
+			return false
+		}
+		ids = append(ids, int32(v))
+		return true
+	})
+	switch {
+	case !ok:
+		o.expected(name, "a list", raw)
+	case good && count > most:
+		o.fail(name, "expected at most %d entries, found %d", most, count)
+	case good:
+		return ids, true
 	}
-	return ids, true
+	return nil, false
 }
 
 // child opens an object field. It returns nil if the field is absent or not an object.
@@ -185,4 +199,14 @@ func (o *object) result() error {
 		return nil
 	}
 	return o.err
+}
+
+// bound refuses a field with more than jsonbody.MaxValues values.
+func (o *object) bound(name string) {
+	if raw, ok := o.get(name); ok {
+		if n := jsonbody.Values(raw); n > jsonbody.MaxValues {
+			o.fail(name, "expected at most %d values, found up to %d", jsonbody.MaxValues, n)
+			delete(o.fields, name) // nobody decodes it
+		}
+	}
 }

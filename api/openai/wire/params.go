@@ -232,6 +232,7 @@ func (o *object) stops(r *api.Request) {
 	if ids, ok := o.tokens("stop_token_ids", maxStopTokens); ok {
 		r.StopTokens = ids
 	}
+	o.bound("stop")
 	raw, ok := o.get("stop")
 	if !ok {
 		return

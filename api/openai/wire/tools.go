@@ -79,6 +79,10 @@ func (o *object) arguments() json.RawMessage {
 	}
 	text := string(raw)
 	decodeString(raw, &text)
+	if n := jsonbody.Values([]byte(text)); n > jsonbody.MaxValues {
+		o.fail("arguments", "expected at most %d values, found up to %d", jsonbody.MaxValues, n)
+		return nil
+	}
 	return call.Arguments(text)
 }
 
