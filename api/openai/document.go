@@ -62,6 +62,8 @@ var operations = []operation{
 	{"health", http.MethodGet, "/health", "The model is loaded and steps make progress; 503 otherwise (vLLM, llama.cpp)",
 		nil, reflect.TypeFor[status](), false},
 	{"version", http.MethodGet, "/version", "The version of the server (vLLM)", nil, reflect.TypeFor[programVersion](), false},
+	{"props", http.MethodGet, "/props", "The defaults of a model (llama.cpp)", nil, reflect.TypeFor[properties](), false},
+	{"slots", http.MethodGet, "/slots", "One free slot for each model while the server takes requests (llama.cpp)", nil, reflect.TypeFor[[]slot](), false},
 	{"live", http.MethodGet, "/health/live", "The process runs", nil, reflect.TypeFor[status](), false},
 	{"ready", http.MethodGet, "/health/ready", "The model is loaded and steps make progress; 503 otherwise",
 		nil, reflect.TypeFor[status](), false},

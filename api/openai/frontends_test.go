@@ -113,3 +113,23 @@ func TestIntegersMayBeWrittenAsFloats(t *testing.T) {
 	resp := post(t, srv, "/api/chat", chat+`,"options":{"num_predict":"9"}}`)
 	require.Contains(t, read(t, resp), "options.num_predict: found a string, expected an integer")
 }
+
+func TestPropsAndSlotsAreThoseOfAFreeServer(t *testing.T) {
+	e := apitest.New(nil)
+	srv := serve(t, e, openai.Options{Version: "1.2.3"})
+	_, _, body := get(t, srv.URL+"/props")
+	require.JSONEq(t, `{"default_generation_settings":{"n_ctx":512,"params":{"temperature":1,"top_k":0,"top_p":1,"min_p":0,"typ_p":1,"repeat_penalty":1,"presence_penalty":0,"frequency_penalty":0,
+		"n_predict":-1}},"total_slots":1,"model_alias":"tiny-chat","model_path":"tiny-chat","chat_template":"","modalities":{"vision":false,"audio":false},"build_info":"millrace-1.2.3"}`, body)
+	_, _, named := get(t, srv.URL+"/props?model=tiny-chat")
+	require.JSONEq(t, body, named)
+	code, _, body := get(t, srv.URL+"/props?model=nobody")
+	require.Equal(t, 404, code)
+	require.Contains(t, body, "model_not_found")
+	_, _, body = get(t, srv.URL+"/slots")
+	require.JSONEq(t, `[{"id":0,"n_ctx":512,"is_processing":false,"model":"tiny-chat"}]`, body)
+	e.NotReady = errors.New("no step")
+	for _, path := range []string{"/props", "/slots"} {
+		code, _, _ := get(t, srv.URL+path)
+		require.Equal(t, 503, code)
+	}
+}

@@ -83,6 +83,8 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/v1/health", "GET", s.health},
 		{"/ping", "GET", s.health},
 		{"/version", "GET", s.version},
+		{"/props", "GET", s.authenticated(s.props)},
+		{"/slots", "GET", s.authenticated(s.slots)},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
 		{"/openapi.json", "GET", static(document)},
