@@ -71,7 +71,11 @@ type Store struct {
 	opts  Options
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
+	loads chan struct{} // has a value for each record that is being read
 }
+
+// mostLoads is the number of records that are read at once. JetStream sends ahead, and closes a connection that does not keep up.
+const mostLoads = 2
 
 // New returns a store that also runs responses in the background, until it is closed.
 func New(opts Options) *Store {
@@ -79,7 +83,7 @@ func New(opts Options) *Store {
 		opts.Lease = 30 * time.Second
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Store{opts: opts, stop: stop}
+	s := &Store{opts: opts, stop: stop, loads: make(chan struct{}, mostLoads)}
 	s.tasks.Go(func() { s.work(ctx) })
 	return s
 }
@@ -157,6 +161,12 @@ func (s *Store) load(ctx context.Context, tenant, id string) (r *record, err err
 }
 
 func (s *Store) loadOnce(ctx context.Context, tenant, id string) (*record, error) {
+	select {
+	case s.loads <- struct{}{}:
+		defer func() { <-s.loads }()
+	case <-ctx.Done():
+		return nil, api.AsError(ctx.Err())
+	}
 	_, from, err := s.opts.Objects.Get(ctx, tenant, id)
 	if err != nil {
 		return nil, err
