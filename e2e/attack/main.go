@@ -4,7 +4,7 @@
 // normal requests only. The exit code is 0 if all of it holds, and 1 otherwise. It must not know the actors: it
 // sees processes, connections and answers.
 //
-//	go run ./e2e/attack                       # everything, about five minutes
+//	go run ./e2e/attack                       # everything, about six minutes
 //	go run ./e2e/attack --only slow           # the attacks whose name contains "slow"
 package main
 
@@ -37,7 +37,7 @@ type attack struct {
 
 // attacks returns all attacks in the order in which they run.
 func attacks() []attack {
-	return slices.Concat(natsAttacks, httpAttacks, tenantAttacks, storageAttacks, costAttacks, fileAttacks, startAttacks)
+	return slices.Concat(natsAttacks, httpAttacks, tenantAttacks, storageAttacks, shareAttacks, costAttacks, fileAttacks, startAttacks)
 }
 
 // suite holds the settings and the servers of a run.

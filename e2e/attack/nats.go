@@ -387,20 +387,20 @@ func largeBodies(ctx context.Context, _ *suite, t *target) (string, error) {
 	return "100 MiB of parts without a key; the victim's requests over NATS are answered", err
 }
 
-// natsFlood opens many connections and subscriptions without a key.
+// natsFlood opens many connections and subscriptions without a key, and with that of a tenant without limits.
 func natsFlood(ctx context.Context, s *suite, t *target) (string, error) {
 	var conns []*nats.Conn
 	defer func() { closeAll(conns) }()
 	refused := 0
-	for range min(s.slow, 2000) {
-		nc, err := t.dial("", nats.Timeout(2*time.Second))
-		if err != nil {
-			if refused++; refused > 20 {
-				break
+	for _, key := range []string{"", t.keys[spender]} {
+		for most := refused + 20; len(conns) < s.slow && refused <= most; {
+			nc, err := t.dial(key, nats.Timeout(2*time.Second))
+			if err != nil {
+				refused++
+				continue
 			}
-			continue
+			conns = append(conns, nc)
 		}
-		conns = append(conns, nc)
 	}
 	subscriptions := 0
 	for _, nc := range conns[:min(len(conns), 5)] {

@@ -234,8 +234,13 @@ func badUploads(ctx context.Context, _ *suite, t *target) (string, error) {
 
 // batchEnds waits until a batch of the attacker has a status.
 func (t *target) batchEnds(ctx context.Context, id, want string) error {
+	return t.batchOf(ctx, t.keys[attacker], id, want)
+}
+
+// batchOf waits until a batch has a status.
+func (t *target) batchOf(ctx context.Context, key, id, want string) error {
 	for begin := time.Now(); ; {
-		_, body, err := t.get(ctx, t.keys[attacker], "/v1/batches/"+id)
+		_, body, err := t.get(ctx, key, "/v1/batches/"+id)
 		if err != nil {
 			return err
 		}
