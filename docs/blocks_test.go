@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -276,14 +275,17 @@ func programFlags(t *testing.T) (commands map[string]map[string]bool, all map[st
 	t.Helper()
 	folder, err := workspace()
 	require.NoError(t, err)
-	help := func(args ...string) string {
-		flag := "--help"
-		if slices.Equal(args, []string{"serve"}) { // its help shows the first flags only
-			flag = "--help-all"
-		}
-		out, err := exec.Command(filepath.Join(folder, "bin", "millrace"), append(args, flag)...).Output()
-		require.NoErrorf(t, err, "millrace %v %s", args, flag)
+	output := func(args ...string) string {
+		out, err := exec.Command(filepath.Join(folder, "bin", "millrace"), args...).Output()
+		require.NoErrorf(t, err, "millrace %v", args)
 		return string(out)
+	}
+	help := func(args ...string) string {
+		text := output(append(args, "--help")...)
+		if strings.Contains(text, "--help-all") { // it has the most used flags only
+			text = output(append(args, "--help-all")...)
+		}
+		return text
 	}
 	commands, all = map[string]map[string]bool{}, map[string]bool{}
 	names := regexp.MustCompile(`(?m)^  ([a-z]+) `)
