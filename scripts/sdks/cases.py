@@ -35,5 +35,9 @@ def run(package, cases):
             except Exception:  # a case may fail in any way, and the next ones run nevertheless
                 failed += 1
                 print(f"FAILED {package}: {case.__name__}\n{traceback.format_exc(limit=-3)}")
-    print(f"{package} {importlib.metadata.version(package)}: {len(cases)} cases, {failed} failed")
+    try:
+        version = " " + importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        version = ""  # not a package
+    print(f"{package}{version}: {len(cases)} cases, {failed} failed")
     sys.exit(1 if failed else 0)

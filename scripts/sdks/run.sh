@@ -23,6 +23,7 @@ suite "$python" scripts/e2e/other_sdks.py --base-url "$BASE_URL"
 suite "$python" scripts/sdks/use_langchain.py
 suite "$python" scripts/sdks/use_litellm.py
 suite "$python" scripts/sdks/use_instructor.py
+suite "$python" scripts/sdks/use_recorded.py
 suite node scripts/sdks/use_openai.mjs
 suite node scripts/sdks/use_ai_sdk.mjs
 comply openai-chat chat-basic-response,chat-system-prompt,chat-multi-turn,chat-tool-calling,chat-streaming-response,chat-streaming-usage
