@@ -91,17 +91,20 @@ func (m *Model) FreeMemory() (available, total uint64, err error) {
 // reserveSlabs makes the pool of a file whose slabs are committed one by one, and commits the first ones, or those that had memory before a Reload. Error: as
 // of device.Engine.ReserveKVFile.
 func (m *Model) reserveSlabs(f *slabFile) error {
-	if err := m.engine.ReserveKVFile(m.slabs, uintptr(f.fd), f.offset); err != nil {
-		return err
-	}
 	if m.memory != nil {
 		f.committed = m.memory.committed
 	} else {
 		f.committed = make([]bool, m.slabs)
 		f.note(0, m.startSlabs(), true)
 	}
+	if err := f.each(m.slabs, true, m.slabBytes, unix.FALLOC_FL_KEEP_SIZE); err != nil { // before the engine has the file: there may be another one
+		return err
+	}
+	if err := m.engine.ReserveKVFile(m.slabs, uintptr(f.fd), f.offset); err != nil {
+		return err
+	}
 	m.memory = f
-	return f.each(m.slabs, true, m.slabBytes, unix.FALLOC_FL_KEEP_SIZE)
+	return nil
 }
 
 // each allocates those of the first slabs that are committed, or those that are not.
@@ -134,13 +137,18 @@ func (m *Model) withMemory(slabs int, run func() error) error {
 	return errors.Join(err, f.each(slabs, false, m.slabBytes, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE))
 }
 
-// anonymous returns a file that ends with the process.
-func anonymous() (*slabFile, error) {
+// anonymous returns a file of some bytes that ends with the process.
+func anonymous(bytes int64) (*slabFile, error) {
 	fd, err := unix.MemfdCreate("millrace-kv", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("%w: memory file: %w", device.ErrDevice, err)
 	}
-	return &slabFile{file: os.NewFile(uintptr(fd), "millrace-kv"), fd: fd}, nil
+	f := &slabFile{file: os.NewFile(uintptr(fd), "millrace-kv"), fd: fd}
+	if err := unix.Ftruncate(fd, bytes); err != nil {
+		f.close()
+		return nil, fmt.Errorf("%w: memory file of %d bytes: %w", device.ErrNoMemory, bytes, err)
+	}
+	return f, nil
 }
 
 // close closes the file, unless it is a kvfile.File's.

@@ -38,7 +38,7 @@ func (m *Model) reserveKV() error {
 // reserveAnonymous makes a pool that ends with the process.
 func (m *Model) reserveAnonymous() error {
 	if m.options.KVStart > 0 {
-		f, err := anonymous()
+		f, err := anonymous(int64(m.slabs) * int64(m.slabBytes))
 		if err != nil {
 			return err
 		}
