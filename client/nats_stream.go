@@ -132,13 +132,20 @@ func (s *natsStream) resume(ctx context.Context, why error) (err error) {
 			return err
 		}
 	}
-	begin := time.Now()
+	begin, stopping := time.Now(), ""
 	for tries := 0; ; tries++ {
 		s.unsubscribe()
-		if err = s.open(ctx, s.t.gateway(ctx), operation, body); err == nil {
+		at := s.t.gateway(ctx)
+		if at == stopping { // it may be the first to answer each time
+			at = subjects
+		}
+		if err = s.open(ctx, at, operation, body); err == nil {
 			if err = s.first(ctx, firstWait(tries, len(body))); err == nil {
 				return nil
 			}
+		}
+		if code(err) == codeMoved && at != subjects {
+			stopping = at
 		}
 		var said *Error
 		final := errors.As(err, &said) && said.Status < http.StatusInternalServerError && said.Status != http.StatusTooManyRequests

@@ -373,7 +373,7 @@ func TestAStoppingGatewaysStreamsMove(t *testing.T) {
 		require.NoError(t, err)
 		text := ""
 		for chunk, err := range c.ChatStream(t.Context(), hi) {
-			require.NoError(t, err)
+			require.NoError(t, err, transport)
 			for _, ch := range chunk.Choices {
 				text += ch.Content()
 			}
