@@ -1,6 +1,9 @@
 package kvmgr
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // searchRuns bounds the search for a run that holds a whole lease.
 const searchRuns = 64
@@ -90,8 +93,8 @@ func (f *freeSet) next(id int) int {
 
 // last returns the highest free slab, or -1.
 func (f *freeSet) last() int {
-	for w := len(f.words) - 1; w >= 0; w-- {
-		if word := f.words[w]; word != 0 {
+	for w, v := range slices.Backward(f.words) {
+		if word := v; word != 0 {
 			return w*64 + 63 - bits.LeadingZeros64(word)
 		}
 	}

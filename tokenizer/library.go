@@ -42,7 +42,7 @@ func (l *library) encode(text string, addSpecial bool, plain []int) ([]int32, er
 	defer runtime.UnlockOSThread()
 	var out C.millrace_text_ids
 	if C.millrace_text_encode(l.pointer(), (*C.uint8_t)(unsafe.StringData(text)), C.size_t(len(text)), C.bool(addSpecial),
-		unsafe.SliceData(offsets), C.size_t(len(offsets)), &out) != 0 {
+		unsafe.SliceData(offsets), C.size_t(len(offsets)), &out) != 0 { //nolint:gocritic // dupSubExpr: in what cgo makes of it
 		return nil, lastError()
 	}
 	defer C.millrace_text_ids_free(out)

@@ -80,7 +80,10 @@ func unusedMark(given []byte, rendered string) (string, error) {
 }
 
 // escaped is a mark as JSON in ASCII has it.
-func escaped(mark string) string { return fmt.Sprintf(`\u%04x`, []rune(mark)[0]) }
+func escaped(mark string) string {
+	r, _ := utf8.DecodeRuneInString(mark)
+	return fmt.Sprintf(`\u%04x`, r)
+}
 
 // markFirsts puts a mark before each character that begins a special token, and before special tokens that begin with a
 // letter or a digit.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,7 +41,11 @@ func TestTheLogProbabilitiesOfARequestAreBounded(t *testing.T) {
 			err := q.tokenized(prompt{ids: make([]int32, c.prompt)})
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
-				require.Equal(t, api.CodeInvalid, err.(*api.Error).Code)
+				require.Equal(t, api.CodeInvalid, func() *api.Error {
+					target := &api.Error{}
+					_ = errors.As(err, &target)
+					return target
+				}().Code)
 				return
 			}
 			require.NoError(t, err)

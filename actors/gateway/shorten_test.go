@@ -86,9 +86,10 @@ func TestAChatThatMayNotBeCutIsRefused(t *testing.T) {
 		"a last message above it all": {Messages: chat("ssssuau"), Truncate: true},
 	} {
 		lim := modelLimits{context: 40, pool: 1 << 20, vocab: 10}
-		if name == "one message" {
+		switch name {
+		case "one message":
 			lim.context = 10
-		} else if name == "one message of the system's" {
+		case "one message of the system's":
 			lim.context = 20
 		}
 		q.N = 1

@@ -213,7 +213,7 @@ func TestRoundsAreServedWhileThePoolGrows(t *testing.T) {
 	m := newSupplied(t, p, false)
 	require.Len(t, m.reserve(1, 5).Denied, 1)
 	require.Len(t, m.reserve(2, 1).Granted, 1)
-	require.Len(t, m.round(&msg.KVRound{Release: []msg.SeqID{2}}).Granted, 0)
+	require.Empty(t, m.round(&msg.KVRound{Release: []msg.SeqID{2}}).Granted)
 	close(p.gate)
 	m.freed()
 	require.Len(t, m.reserve(1, 5).Granted, 1)

@@ -209,7 +209,7 @@ func TestAGrammarThatCannotBeCompiledIsRefusedBeforeAnythingIsPlaced(t *testing.
 	}
 	for _, endless := range []grammar.Spec{
 		{Kind: grammar.JSONSchema, Source: `{"$ref":"#"}`}, {Kind: grammar.JSONSchema, Source: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`},
-		{Kind: grammar.Lark, Source: "root ::= root"}, {Kind: grammar.Lark, Source: "start: start"}, {Kind: grammar.Lark, Source: "root ::= \"a\" b\nb ::= b"},
+		{Kind: grammar.Lark, Source: "root ::= root"}, {Kind: grammar.Lark, Source: "start: start"}, {Kind: grammar.Lark, Source: "root ::= \"a\" b\nb ::= b"}, //nolint:dupword // a rule and its name
 		{Kind: grammar.Lark, Source: "start: %json {\"$ref\":\"#\"}"}, {Kind: grammar.Regex, Source: "[a&&b]"},
 	} {
 		r := guided(endless.Source, "", 1, 10)

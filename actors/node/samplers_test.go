@@ -88,7 +88,7 @@ func TestSamplersThatReadTheOutputContinueAtAnotherWorker(t *testing.T) {
 		want := answers(t, alone, request(i))
 		require.Equal(t, want, choices(t, s, 2))
 		require.Len(t, want[0].tokens, length)
-		require.NotEqual(t, other, want, "the samplers have an effect")
+		require.NotEqual(t, want, other, "the samplers have an effect")
 	}
 	requireClean(t, compute[1].Node, compute[1].device)
 }

@@ -20,7 +20,7 @@ type computeActor struct {
 func (a *computeActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Generate:
-		if !a.accept(ctx, m) || a.imports(ctx, m) {
+		if !a.accept(m) || a.imports(ctx, m) {
 			return
 		}
 	case *msg.Imported:
@@ -52,7 +52,7 @@ func (a *computeActor) Receive(ctx actor.Context) {
 }
 
 // accept makes the entry of a sequence; false if the loop is not to see it.
-func (a *computeActor) accept(ctx actor.Context, g *msg.Generate) bool {
+func (a *computeActor) accept(g *msg.Generate) bool {
 	if err := checkTokens(g, a.loop.Runner.Vocab()); err != nil { // of a gateway that knows another model
 		for _, seq := range g.Choices {
 			a.loop.sendTokens(g.Detok, &msg.Tokens{Tokens: []msg.Token{{Seq: seq, ID: -1, Index: len(g.Generated), Finish: api.FinishError, Err: err}}})

@@ -48,14 +48,15 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 		err = cmp.Or(err, l.granted(&m.Granted[i]))
 	}
 	for _, d := range m.Denied {
-		if d.NoMemory {
+		switch {
+		case d.NoMemory:
 			if s := l.sequences[sched.ID(d.Seq)]; s != nil {
 				s.lacks = d
 			}
 			l.events = append(l.events, sched.NoMemory(sched.ID(d.Seq), d.Need, d.Free))
-		} else if d.Never {
+		case d.Never:
 			l.events = append(l.events, sched.NeverFits(sched.ID(d.Seq), d.Need, d.Pool))
-		} else {
+		default:
 			l.events = append(l.events, sched.Denied(sched.ID(d.Seq), d.Need, d.Free))
 		}
 	}

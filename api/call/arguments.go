@@ -3,6 +3,7 @@ package call
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -116,8 +117,8 @@ func closeJSON(text string) string {
 // closers returns the ends of what is open, the innermost first.
 func closers(open []byte) string {
 	var b strings.Builder
-	for i := len(open) - 1; i >= 0; i-- {
-		b.WriteByte(open[i])
+	for _, o := range slices.Backward(open) {
+		b.WriteByte(o)
 	}
 	return b.String()
 }

@@ -133,7 +133,7 @@ func valueEnd(raw []byte, i int) int {
 	return i
 }
 
-// Elements returns the elements of a list, at most most of them, and how many it has. ok is false if raw is no list.
+// Elements returns the elements of a list, up to the limit most, and how many it has. ok is false if raw is no list.
 func Elements(raw []byte, most int) (items []json.RawMessage, count int, ok bool) {
 	ok = Walk(raw, func(item json.RawMessage) bool {
 		if count++; count <= most {

@@ -93,7 +93,7 @@ func expectedKind(t reflect.Type) string {
 	if t == reflect.TypeFor[Integer]() {
 		return "an integer"
 	}
-	switch t.Kind() {
+	switch t.Kind() { //nolint:exhaustive // the others are no fields of bodies
 	case reflect.Struct, reflect.Map, reflect.Pointer:
 		return "an object"
 	case reflect.Slice:

@@ -163,7 +163,7 @@ func (p *Parser) closeSuspect() {
 	if sub == nil {
 		return
 	}
-	deltas := append(p.suspect.deltas, sub.Close()...)
+	deltas := slices.Concat(p.suspect.deltas, sub.Close())
 	text := p.suspect.end()
 	if sub.ended == 0 || slices.ContainsFunc(deltas, isContent) {
 		p.spaced(Reasoning, text)

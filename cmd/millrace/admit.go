@@ -50,6 +50,6 @@ func admit(n hub.Name, path string) (about string, err error) {
 		return "", err
 	}
 	return fmt.Sprintf("%s: %s, %d layers, up to %d tokens. It needs %s of memory (%s with --weights int8), and %s for the KV cache of 1000 tokens. %s are available.",
-		n, c.Architecture, c.Layers, c.MaxPositions, amount(whole), amount(sim.WeightBytes(program)), amount(int64(kv)),
+		n, c.Architecture, c.Layers, c.MaxPositions, amount(whole), amount(sim.WeightBytes(program)), amount(kv),
 		amount(probe(os.DirFS("/")).AvailableBytes)), nil
 }

@@ -27,7 +27,7 @@ const folderOfWriter = "MILLRACE_TEST_FOLDER"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(folderOfWriter); dir != "" {
 		if err := writeRecords(dir); err != nil {
-			fmt.Println("error:", err)
+			fmt.Fprintln(os.Stdout, "error:", err)
 			os.Exit(1)
 		}
 	}
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // writeRecords stores records until the process is killed. It prints the number of records that it found, and the number of each that is stored.
 func writeRecords(dir string) error {
 	ctx := context.Background()
-	fmt.Println("begun 0")
+	fmt.Fprintln(os.Stdout, "begun 0")
 	to, err := openNATS(ctx, &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true, BodyLimit: 1 << 20, Roles: gatewayRole()}, nil, zerolog.Nop())
 	if err != nil {
 		return err
@@ -52,13 +52,13 @@ func writeRecords(dir string) error {
 		return err
 	}
 	n := stream.CachedInfo().State.Msgs
-	fmt.Println("found", n)
+	fmt.Fprintln(os.Stdout, "found", n)
 	for {
 		n++
 		if _, err := js.Publish(ctx, "records", fmt.Append(nil, n)); err != nil {
 			return err
 		}
-		fmt.Println("stored", n)
+		fmt.Fprintln(os.Stdout, "stored", n)
 	}
 }
 

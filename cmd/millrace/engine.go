@@ -90,7 +90,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 			Str("kv_type", m.costs.KVType).Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
 			Uint64("kv_committed_bytes", m.committed()).
 			Dur("took", time.Since(begin)).Msg("model loaded")
-		if m.device.Backend == "sycl" && m.device.OnCPU && s.Device.DeviceName == "auto" {
+		if m.device.Backend == "sycl" && m.device.OnCPU && s.DeviceName == "auto" {
 			log.Warn().Str("device", m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: an Intel GPU needs the packages intel-level-zero-gpu and level-zero (millrace doctor lists the devices); --device cpu says that the CPU is meant")
 		}
 	}

@@ -167,7 +167,7 @@ func (m *markdown) endWord() (space bool) {
 
 // block writes the mark of a heading, an item of a list or a quote, if the first word of a line is one.
 func (m *markdown) block(w string) bool {
-	mark := ""
+	var mark string
 	number := strings.TrimRight(w, ".)")
 	switch {
 	case strings.Trim(w, "#") == "" && len(w) <= 6:

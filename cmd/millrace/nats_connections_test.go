@@ -65,7 +65,7 @@ func TestAConnectionThatDoesNotLogInEnds(t *testing.T) {
 	e, err := launchNATS(o, s, ring, zerolog.Nop())
 	require.NoError(t, err)
 	defer e.server.Shutdown()
-	for _, text := range []string{"", "PING\r\n", "PING\r\nPING\r\n"} {
+	for _, text := range []string{"", "PING\r\n", "PING\r\n" + "PING\r\n"} {
 		c, err := net.Dial("tcp", e.server.Addr().String())
 		require.NoError(t, err)
 		defer c.Close()

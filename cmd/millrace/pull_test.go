@@ -93,10 +93,10 @@ func TestAModelThatIsNotServedIsNamedBeforeItsDownload(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		require.NoError(t, os.CopyFS(dir, demo))
-		config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+		text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 		require.NoError(t, err)
-		config = bytes.Replace(config, []byte("LlamaForCausalLM"), []byte(architecture), 1)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
+		text = bytes.Replace(text, []byte("LlamaForCausalLM"), []byte(architecture), 1)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600))
 		servesModel(t, dir)
 		code, stdout, stderr := millrace(t, nil, "pull", "o/tiny")
 		require.Equal(t, 1, code)

@@ -76,7 +76,7 @@ func FuzzEBNF(f *testing.F) {
 }
 
 func TestErrorsOfATranslatedGrammarHaveItsNames(t *testing.T) {
-	s := Spec{Kind: Lark, Source: "root ::= \"a\" tail\ntail ::= \"b\" tail"}
+	s := Spec{Kind: Lark, Source: "root ::= \"a\" tail\ntail ::= \"b\" tail"} //nolint:dupword // a rule and its name
 	err := s.explained(fmt.Errorf(`%w: line 3, column 4: no text of a part of "r1" ends`, ErrSpec))
 	require.EqualError(t, err, `cannot be compiled: no text of a part of "tail" ends`)
 	require.ErrorIs(t, err, ErrSpec)

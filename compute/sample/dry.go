@@ -103,12 +103,12 @@ func (d *dry) edit(logits []float32, sequence []int32, ws *Scratch) {
 
 // unbroken is the number of tokens after the last breaker of a sequence.
 func (d *dry) unbroken(sequence []int32) int {
-	for i := len(sequence) - 1; i >= 0; i-- {
+	for i, s := range slices.Backward(sequence) {
 		after, longest := sequence[i+1:], -1
-		if _, ok := slices.BinarySearch(d.breaks, sequence[i]); ok {
+		if _, ok := slices.BinarySearch(d.breaks, s); ok {
 			longest = 0
 		}
-		for _, rest := range d.long[sequence[i]] {
+		for _, rest := range d.long[s] {
 			if len(rest) > longest && hasPrefix(after, rest) {
 				longest = len(rest)
 			}
@@ -149,7 +149,8 @@ func (d *dry) penalty(n int) float32 {
 // the sequence's. It is the Z-function of the reversed sequence (Gusfield, "Algorithms on strings, trees and sequences", 1.4).
 func (ws *Scratch) repeats(sequence []int32) []int32 {
 	n := len(sequence)
-	text := append(ws.reversed[:0], sequence...)
+	text := slices.Grow(ws.reversed[:0], n)[:n]
+	copy(text, sequence)
 	slices.Reverse(text)
 	z := slices.Grow(ws.common[:0], n)[:n]
 	ws.reversed, ws.common = text, z

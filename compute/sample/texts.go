@@ -24,7 +24,7 @@ type TextTokens struct {
 }
 
 // Texts returns the texts of p that need tokens, nil if there are none.
-func (p *Params) Texts() *Texts {
+func (p Params) Texts() *Texts {
 	t := &Texts{Words: p.BadWords}
 	if p.DRY.on() {
 		t.Breakers = p.DRY.Breakers

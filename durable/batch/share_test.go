@@ -3,6 +3,7 @@ package batch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -116,7 +117,7 @@ func TestACheckerRestsThreeTimesAsLongAsItWorks(t *testing.T) {
 	begin := time.Now()
 	for {
 		_, err := p.Read(buffer)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		start := time.Now()

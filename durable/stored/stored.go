@@ -50,7 +50,7 @@ type Objects interface {
 	PutFree(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (objects.Object, error)
 	Get(ctx context.Context, tenant, id string) (objects.Object, io.ReadCloser, error)
 	Delete(ctx context.Context, tenant, id string) error
-	Reserve(tenant string, bytes int64) (release func(), err error)
+	Reserve(tenant string, size int64) (release func(), err error)
 }
 
 // Options are what a Store needs.
@@ -237,16 +237,16 @@ func (s *Store) reserve(tenant string, c *call.Call) (release func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	bytes := len(r.Response)
+	size := len(r.Response)
 	for _, item := range r.Items {
-		bytes += len(item)
+		size += len(item)
 	}
 	for _, q := range c.Requests {
 		for i := range q.Messages {
-			bytes += len(q.Messages[i].Content)
+			size += len(q.Messages[i].Content)
 		}
 	}
-	return s.opts.Objects.Reserve(tenant, int64(bytes))
+	return s.opts.Objects.Reserve(tenant, int64(size))
 }
 
 // restore puts the conversation of the previous response before that of a call.

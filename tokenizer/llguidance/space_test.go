@@ -39,7 +39,7 @@ func TestWhiteSpaceOfJSONIsBounded(t *testing.T) {
 	} {
 		for _, text := range []string{`{"a":[1,2]}`, `{"a": [1, 2]}`, "{\n  \"a\": [\n    1,\n    2\n  ]\n}", "{\n\t\"a\": [1]}"} {
 			n, ends := accepted(t, e, s, text)
-			require.Equal(t, text[n:], "", name)
+			require.Empty(t, text[n:], name)
 			require.True(t, ends, name)
 			n, _ = accepted(t, e, s, text+strings.Repeat(" ", 40))
 			require.Equal(t, len(text), n, "nothing follows")

@@ -29,7 +29,7 @@ func (o *object) samplers(p *sample.Params) {
 	o.words("bad_words", sample.MaxBadWords, sample.MaxBadWordBytes, &p.BadWords)
 }
 
-// words sets dst to a list of at most most texts, each of 1 to longest bytes.
+// words sets dst to a list of texts, most at the most, each of 1 to longest bytes.
 func (o *object) words(name string, most, longest int, dst *[]string) {
 	items, ok := o.list(name, most)
 	if !ok {

@@ -178,7 +178,7 @@ func (w *rewriter) oneOf(s *state, path string, v *node) {
 
 // not is enforced where it forbids everything, nothing, or types.
 func (w *rewriter) not(s *state, path string, v *node) {
-	if v.kind == object && len(v.members) == 1 && v.get("not") != nil { // not not
+	if v.kind == object && len(v.members) == 1 && v.get("not") != nil { // twice negated
 		s.and(w.schema(join(path, "not"), v.get("not")))
 		return
 	}

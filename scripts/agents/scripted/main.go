@@ -9,9 +9,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -57,11 +60,13 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", cmp.Or(os.Getenv("SCRIPTED_LISTEN"), "127.0.0.1:0"))
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", cmp.Or(os.Getenv("SCRIPTED_LISTEN"), "127.0.0.1:0"))
 	if err != nil {
 		return err
 	}
-	fmt.Printf("http://%s\n", listener.Addr())
+	if _, err := fmt.Fprintf(os.Stdout, "http://%s\n", listener.Addr()); err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { ended <- server.Serve(listener) }()
@@ -71,7 +76,9 @@ func serve() error {
 	if err := server.Close(); err != nil {
 		return err
 	}
-	<-ended
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }
 
@@ -120,9 +127,7 @@ func next(r *api.Request) string {
 // callOf returns the text of a call, in the format of Hermes.
 func callOf(tool, argument, command string, others map[string]any) string {
 	arguments := map[string]any{argument: command}
-	for name, value := range others {
-		arguments[name] = value
-	}
+	maps.Copy(arguments, others)
 	text, err := json.Marshal(map[string]any{"name": tool, "arguments": arguments})
 	if err != nil { // strings always marshal
 		return ""
