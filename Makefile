@@ -153,6 +153,12 @@ sdks:
 test-sdks: build sdks ## Run the official clients, LangChain, LiteLLM, instructor and the AI SDK against a server, and checks of the APIs' specifications
 	scripts/sdks/run.sh
 
+.PHONY: test-agents
+test-agents: build ## Run Codex CLI, Claude Code, opencode, aider, llm, lm-eval, guidellm and promptfoo as they are (installs 9 GB)
+	scripts/agents/install.sh
+	go build -o build/agents/scripted ./scripts/agents/scripted
+	scripts/agents/run.sh
+
 .PHONY: fuzz-api
 fuzz-api: build sdks ## Send EXAMPLES (50) random requests to every operation of /openapi.json, and check each answer against it
 	scripts/sdks/fuzz.sh $(or $(EXAMPLES),50)

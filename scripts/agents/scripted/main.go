@@ -1,25 +1,22 @@
 // Command scripted serves all APIs over HTTP with a model whose answers are written down, so that an agent's loop ends the same way in every
-// run. It prints the address of the server, and ends with its standard input.
+// run. It prints the address of the server, and ends with SIGTERM or an interrupt.
 //
 // The model calls the first tool that it knows to write a file, calls it again to read the file, and then says what it has read. Without
 // such a tool it answers with the text of SCRIPTED_ANSWER.
-//
-// It must not know what an agent expects of a model, only what its calls look like.
 package main
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -60,7 +57,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", cmp.Or(os.Getenv("SCRIPTED_LISTEN"), "127.0.0.1:0"))
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -70,16 +67,14 @@ func serve() error {
 	ended := make(chan error, 1)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { ended <- server.Serve(listener) }()
-	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+	stopped := make(chan os.Signal, 1)
+	signal.Notify(stopped, os.Interrupt, syscall.SIGTERM)
+	select {
+	case err := <-ended:
 		return err
+	case <-stopped:
+		return server.Close()
 	}
-	if err := server.Close(); err != nil {
-		return err
-	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }
 
 // answer sends the next answer of a conversation in small pieces.
@@ -127,7 +122,9 @@ func next(r *api.Request) string {
 // callOf returns the text of a call, in the format of Hermes.
 func callOf(tool, argument, command string, others map[string]any) string {
 	arguments := map[string]any{argument: command}
-	maps.Copy(arguments, others)
+	for name, value := range others {
+		arguments[name] = value
+	}
 	text, err := json.Marshal(map[string]any{"name": tool, "arguments": arguments})
 	if err != nil { // strings always marshal
 		return ""
