@@ -113,3 +113,10 @@ func TestTheVariablesDoNotCountAsMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "8388608", text)
 }
+
+// TestALongTagIsRewritten has many operators in one tag, each of which is rewritten with its operands.
+func TestALongTagIsRewritten(t *testing.T) {
+	text, err := render("{{ 'a'"+strings.Repeat(" ~ n", 100)+" }}", `{"n":[8]}`, limits)
+	require.NoError(t, err)
+	require.Equal(t, "a"+strings.Repeat("[8]", 100), text)
+}

@@ -38,6 +38,9 @@ struct Token {
 /// The words of expressions. A tag's own word, as of `call`, is its first token, and elsewhere the name of a variable.
 const WORDS: [&str; 7] = ["and", "or", "not", "in", "is", "if", "else"];
 
+/// The longest tag whose operators are rewritten, in tokens: the time for one grows with the square of its length.
+const LONGEST_TAG: usize = 10_000;
+
 const LONG_SIGNS: [&str; 6] = ["**", "//", "==", "!=", "<=", ">="];
 
 /// Rewrites a template's source for minijinja.
@@ -265,6 +268,9 @@ fn iterate(source: &str, tokens: &[Token], edits: &mut Edits) {
 
 /// Wraps the operands of the operators that jinja2 computes otherwise.
 fn operators(source: &str, tokens: &[Token], edits: &mut Edits) {
+    if tokens.len() > LONGEST_TAG {
+        return;
+    }
     for (i, token) in tokens.iter().enumerate() {
         if token.kind != Kind::Sign {
             continue;
