@@ -20,8 +20,10 @@ type responsesRequest struct {
 	TopP            float64           `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
 	Presence        float64           `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
 	Frequency       float64           `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
-	Tools           []map[string]any  `json:"tools,omitempty" maxItems:"256" doc:"type: function; name, description, parameters, strict"`
+	Tools           []map[string]any  `json:"tools,omitempty" maxItems:"256" doc:"type: function (name, description, parameters, strict), custom (name, description, format) or namespace (name, tools). Others have no effect"`
 	ToolChoice      *toolChoice       `json:"tool_choice,omitempty"`
+	Include         []string          `json:"include,omitempty" doc:"message.output_text.logprobs: log probabilities. Others have no effect"`
+	TopLogprobs     int               `json:"top_logprobs,omitempty" minimum:"0" maximum:"20"`
 	ParallelToolUse bool              `json:"parallel_tool_calls,omitempty" default:"true"`
 	Text            map[string]any    `json:"text,omitempty" doc:"format: text, json_object or json_schema"`
 	Reasoning       map[string]any    `json:"reasoning,omitempty" doc:"effort"`
@@ -43,7 +45,7 @@ type messagesRequest struct {
 	Temperature   float64            `json:"temperature,omitempty" minimum:"0" maximum:"2" default:"1"`
 	TopP          float64            `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
 	TopK          int                `json:"top_k,omitempty" minimum:"-1" default:"0"`
-	Tools         []map[string]any   `json:"tools,omitempty" maxItems:"256" doc:"name, description, input_schema; no tools of the server's own"`
+	Tools         []map[string]any   `json:"tools,omitempty" maxItems:"256" doc:"name, description, input_schema. Tools of the server's own have no effect"`
 	ToolChoice    map[string]any     `json:"tool_choice,omitempty" doc:"type: auto, any, tool or none; name; disable_parallel_tool_use"`
 	Thinking      map[string]any     `json:"thinking,omitempty" doc:"type: enabled, adaptive, between_tools or disabled"`
 	OutputConfig  map[string]any     `json:"output_config,omitempty" doc:"effort; format: a JSON schema"`
