@@ -1,50 +1,86 @@
-// Package models holds the demo model, so that the program answers without
-// any file beside it. It must not know how a model is loaded.
+// Package models finds the demo model, so that the program answers without a model of the user. The model is beside the
+// program or a part of it. The package must not know how a model is loaded.
 package models
 
 import (
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // DemoName is the demo model's name in the API.
 const DemoName = "tiny-chat"
 
-//go:embed tiny-chat/config.json tiny-chat/generation_config.json tiny-chat/model.safetensors
-//go:embed tiny-chat/special_tokens_map.json tiny-chat/tokenizer.json tiny-chat/tokenizer_config.json
-var demo embed.FS
+// share is the folder of the demo model, relative to the folder of the program. Packages have it there.
+const share = "../share/millrace/" + DemoName
 
-// Demo returns the directory of the demo model. It is written to the user's
-// cache on first use, since weights are mapped from files; the directory's
-// name has the content's hash, and it appears at once and whole.
+// Demo returns the directory of the demo model: the one beside the program, or else the one inside it, written to the
+// user's cache on first use, since weights are mapped from files.
 func Demo() (dir string, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("demo model: %w", err)
+	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		cache = os.TempDir()
+		cache = ""
 	}
-	hash, err := contentHash()
+	return find(program, cache, demo)
+}
+
+// find looks beside the program first. The files are those inside the program; there may be none.
+func find(program, cache string, files fs.FS) (dir string, err error) {
+	beside := filepath.Join(filepath.Dir(program), share)
+	if _, err := os.Stat(filepath.Join(beside, "config.json")); err == nil {
+		return beside, nil
+	}
+	hash, err := contentHash(files)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("demo model: found no %s, expected it where the package put it: install all of the package, or name a model with --model", beside)
+	}
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(cache, "millrace", hash, DemoName)
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
+	if cache != "" {
+		if dir, err = extracted(filepath.Join(cache, "millrace", hash), files); err == nil {
+			return dir, nil
+		}
 	}
-	if err := extract(dir); err != nil {
+	// A user without a home, as in a container.
+	temp := filepath.Join(os.TempDir(), fmt.Sprintf("millrace-%d", os.Getuid()))
+	if err := private(temp); err != nil {
+		return "", fmt.Errorf("demo model: %w", err)
+	}
+	if dir, err = extracted(filepath.Join(temp, hash), files); err != nil {
 		return "", fmt.Errorf("demo model: %w", err)
 	}
 	return dir, nil
 }
 
-func contentHash() (string, error) {
+// private makes a folder that only this user may write to. One that another user made is an error.
+func private(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s: found %s of another user, expected a folder that only user %d may write to", dir, info.Mode(), os.Getuid())
+	}
+	return nil
+}
+
+func contentHash(files fs.FS) (string, error) {
 	h := sha256.New()
-	err := eachFile(func(name string, data []byte) error {
+	err := eachFile(files, func(name string, data []byte) error {
 		fmt.Fprintf(h, "%s %d\n", name, len(data))
 		h.Write(data)
 		return nil
@@ -52,9 +88,19 @@ func contentHash() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), err
 }
 
+// extracted returns the folder of the model in parent, whose name has the hash of the content. The folder appears at once
+// and whole.
+func extracted(parent string, files fs.FS) (dir string, err error) {
+	dir = filepath.Join(parent, DemoName)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	return dir, extract(dir, files)
+}
+
 // extract writes the files beside dir and renames them into place. Losing the
 // race against another process is fine: it wrote the same.
-func extract(dir string) error {
+func extract(dir string, files fs.FS) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -63,7 +109,7 @@ func extract(dir string) error {
 		return err
 	}
 	defer os.RemoveAll(temp) //nolint:errcheck // only what was left over
-	err = eachFile(func(name string, data []byte) error {
+	err = eachFile(files, func(name string, data []byte) error {
 		return os.WriteFile(filepath.Join(temp, name), data, 0o644)
 	})
 	if err != nil {
@@ -75,13 +121,13 @@ func extract(dir string) error {
 	return nil
 }
 
-func eachFile(f func(name string, data []byte) error) error {
-	entries, err := demo.ReadDir(DemoName)
+func eachFile(files fs.FS, f func(name string, data []byte) error) error {
+	entries, err := fs.ReadDir(files, DemoName)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		data, err := demo.ReadFile(DemoName + "/" + e.Name())
+		data, err := fs.ReadFile(files, DemoName+"/"+e.Name())
 		if err != nil {
 			return err
 		}
