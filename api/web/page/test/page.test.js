@@ -283,6 +283,43 @@ describe("a conversation", () => {
     page.quiet();
   });
 
+  test("has its own settings, and a new one begins with those chosen for it", async (t) => {
+    const page = await visit(browser, t, `${slow.url}/`);
+    await models(page);
+    const requests = await scripted(page, says("{}"));
+    await page.click("button[aria-label=Settings]");
+    await page.getByLabel("System prompt").fill("Be short.");
+    await page.getByRole("combobox", { name: "Format" }).selectOption("json_schema");
+    await page.getByRole("button", { name: "Insert an example" }).first().click();
+    await page.getByRole("button", { name: "Insert an example" }).click(); // of tools
+    await page.getByLabel("Temperature").fill("0.5");
+    await ask(page, "Where?");
+    await page.waitForSelector(done);
+    assert.deepEqual(Object.keys(requests[0]).filter((k) => ["tools", "response_format", "temperature"].includes(k)).sort(), ["response_format", "temperature", "tools"]);
+    await page.keyboard.press("Alt+n");
+    assert.equal(await page.getByLabel("System prompt").inputValue(), "");
+    await ask(page, "And now?");
+    await page.waitForSelector(done);
+    const { model: _, ...second } = requests[1];
+    assert.deepEqual(second, { messages: [{ role: "user", content: "And now?" }], stream: true, stream_options: { include_usage: true }, stream_resume: "auto" });
+
+    await page.getByLabel("Temperature").fill("0.7");
+    await page.getByRole("button", { name: "Use for new chats" }).click();
+    await page.getByText("New chats begin with these settings.").waitFor();
+    await page.accessible();
+    await page.keyboard.press("Alt+n");
+    await page.reload();
+    await models(page);
+    await ask(page, "Later");
+    await page.waitForSelector(done);
+    assert.equal(requests[2].temperature, 0.7);
+    await page.click(".list li:has-text('Where?') .entry");
+    await ask(page, "Still?");
+    await page.waitForFunction(() => document.querySelectorAll(".turn.assistant:not(.live) .stats").length === 2);
+    assert.deepEqual([requests[3].temperature, requests[3].messages[0].content], [0.5, "Be short."]);
+    page.quiet();
+  });
+
   test("shows reasoning folded, and tool calls whose results it sends", async (t) => {
     const page = await visit(browser, t, `${slow.url}/`);
     await models(page);

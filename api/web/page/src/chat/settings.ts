@@ -84,3 +84,10 @@ export function changed(s: Settings): number {
   return Object.values(s.numbers).filter(Boolean).length +
     [s.system.trim(), s.stop, s.effort, s.format === "text" ? "" : s.format, s.tools.trim()].filter(Boolean).length;
 }
+
+/** same reports whether two settings send the same fields. */
+export function same(a: Settings, b: Settings): boolean {
+  const values = (s: Settings) => [s.system, s.stop, s.effort, s.format, s.schema, s.tools, ...numberFields.map((f) => s.numbers[f.name] ?? "")];
+  const other = values(b);
+  return values(a).every((v, i) => v === other[i]);
+}

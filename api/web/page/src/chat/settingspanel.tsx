@@ -2,8 +2,8 @@ import { useEffect, useRef } from "preact/hooks";
 import { Icon } from "../icons";
 import { key, keepKey } from "../key";
 import { settingsOpen } from "./app";
-import { efforts, noSettings, numberFields, type NumberField, type Settings } from "./settings";
-import { changeSettings, keyIsWrong, loadModels, settings } from "./store";
+import { efforts, noSettings, numberFields, same, type NumberField, type Settings } from "./settings";
+import { changeSettings, defaults, keyIsWrong, loadModels, settings, useAsDefaults } from "./store";
 
 const set = (part: Partial<Settings>) => changeSettings({ ...settings.value, ...part });
 
@@ -37,7 +37,7 @@ export function SettingsPanel() {
         <span class="spacer" />
         <button ref={close} type="button" class="quiet" aria-label="Close settings" onClick={() => (settingsOpen.value = false)}><Icon name="close" /></button>
       </div>
-      <p class="note">They belong to this conversation, and new ones begin with them. An empty field leaves the choice to the model's own settings.</p>
+      <p class="note">They belong to this conversation. An empty field leaves the choice to the model's own settings.</p>
       <label class="field">
         System prompt
         <textarea id="system" rows={4} placeholder="None" value={s.system} onInput={(e) => set({ system: e.currentTarget.value })} />
@@ -70,7 +70,11 @@ export function SettingsPanel() {
       </label>
       {s.format === "json_schema" && <JSONField id="schema" label="JSON schema" example={schemaExample} value={s.schema} change={(schema) => set({ schema })} />}
       <JSONField id="tools" label="Tools, a JSON list of functions" example={toolsExample} value={s.tools} change={(tools) => set({ tools })} />
-      <button type="button" class="reset" onClick={() => changeSettings({ ...noSettings, numbers: {} })}>Reset settings</button>
+      <div class="reset">
+        <button type="button" disabled={same(s, noSettings)} onClick={() => changeSettings({ ...noSettings, numbers: {} })}>Reset settings</button>
+        <button type="button" disabled={same(s, defaults.value)} onClick={useAsDefaults}>Use for new chats</button>
+      </div>
+      <p class="note" role="status">{beginning(s)}</p>
 
       <h3>Access</h3>
       <form class="field" autocomplete="off" onSubmit={(e) => e.preventDefault()}>
@@ -81,6 +85,12 @@ export function SettingsPanel() {
       </form>
     </aside>
   );
+}
+
+/** beginning says what new conversations begin with. */
+function beginning(s: Settings): string {
+  if (same(defaults.value, noSettings)) return "New chats begin without settings.";
+  return same(s, defaults.value) ? "New chats begin with these settings." : "New chats begin with other settings, chosen earlier.";
 }
 
 function NumberInput({ field, value }: { field: NumberField; value: string }) {

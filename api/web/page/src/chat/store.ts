@@ -4,7 +4,7 @@ import { key, keyed, reason, refusal, Refusal } from "../key";
 import { read, write } from "../stored";
 import { collect, describe } from "./answer";
 import * as db from "./db";
-import { fields, readSettings, type Settings } from "./settings";
+import { changed, fields, readSettings, type Settings } from "./settings";
 import { ask, resume, type Numbered, type Reader } from "./stream";
 import { apiMessages, append, branch, replace, show, title, turnOf, type Conversation, type Turn } from "./tree";
 
@@ -36,25 +36,30 @@ interface Running {
 export const running = signal<ReadonlyMap<string, Running>>(new Map());
 export const busy = computed(() => [...running.value.values()].some((r) => r.conversation === current.value));
 
-/** Settings of new conversations: those that were changed last. */
-const defaults = signal<Settings>(readDefaults());
-export const settings = computed(() => conversation.value?.settings ?? defaults.value);
+/** defaults are the settings that a new conversation begins with: the model's own, until the user chooses others. */
+export const defaults = signal<Settings>(readDefaults());
+/** fresh are the settings of the new conversation, until its first question. */
+const fresh = signal<Settings>(defaults.value);
+export const settings = computed(() => conversation.value?.settings ?? fresh.value);
 
 function readDefaults(): Settings {
   try {
-    return readSettings(JSON.parse(read("local", "millrace.settings") || "null"));
+    return readSettings(JSON.parse(read("local", "millrace.defaults") || "null"));
   } catch {
     return readSettings(null);
   }
 }
 
 export function changeSettings(s: Settings): void {
-  batch(() => {
-    defaults.value = s;
-    write("local", "millrace.settings", JSON.stringify(s));
-    const c = conversation.value;
-    if (c) change({ ...c, settings: s });
-  });
+  const c = conversation.value;
+  if (c) change({ ...c, settings: s });
+  else fresh.value = s;
+}
+
+/** useAsDefaults makes the shown settings those of new conversations. */
+export function useAsDefaults(): void {
+  defaults.value = settings.value;
+  write("local", "millrace.defaults", changed(settings.value) ? JSON.stringify(settings.value) : "");
 }
 
 // randomUUID exists in secure contexts only, and a server in a local network may have no TLS.
@@ -107,6 +112,7 @@ async function proceed(id: string, turn: Turn): Promise<void> {
 }
 
 export function open(id: string): void {
+  fresh.value = defaults.value;
   current.value = id;
   history.replaceState(null, "", id ? `#${encodeURIComponent(id)}` : location.pathname);
 }
@@ -128,7 +134,7 @@ export async function remove(id: string): Promise<void> {
 export function say(text: string): void {
   if (!text.trim() || busy.value) return;
   const now = Date.now();
-  const c: Conversation = conversation.value ?? { id: newId(), title: "", created: now, updated: now, settings: defaults.value, turns: [], leaf: "" };
+  const c: Conversation = conversation.value ?? { id: newId(), title: "", created: now, updated: now, settings: fresh.value, turns: [], leaf: "" };
   const turn: Turn = { id: newId(), parent: c.leaf, role: "user", created: now, content: text.trim() };
   change(append(c, turn));
   open(c.id);
