@@ -54,7 +54,7 @@ func Rewrite(source string, o Options) (string, error) {
 	}
 	w := &rewriter{loose: o.Loose, root: root, names: make(map[*node]string)}
 	out := w.schema("", root)
-	for i := range len(w.targets) { // grows while definitions lead to others
+	for i := 0; i < len(w.targets); i++ { //nolint:intrange // grows while definitions lead to others
 		w.defined = append(w.defined, w.schema(w.targets[i].path, w.targets[i].node))
 	}
 	for _, check := range w.later {
