@@ -29,7 +29,7 @@ type reply struct {
 	ignored     string                  // see HeaderIgnored; only of the first message, "": none
 	seq         uint64
 	skip        uint64 // messages that the client has received
-	opened      bool   // a message with the cancel subject was sent
+	opened      bool   // a chunk with the cancel subject was sent
 	err         error  // the first error that prevented a message or was sent to the client
 }
 
@@ -81,12 +81,12 @@ func (r *reply) chunk(body []byte, end string) {
 	}
 }
 
-// open adds the headers of a stream's first message: how to cancel and to resume it.
+// open adds how to cancel and to resume a stream to its messages up to the first chunk: a client may read pings, or not.
 func (r *reply) open(h nats.Header) nats.Header {
 	if r.opened {
 		return h
 	}
-	r.opened = true
+	_, r.opened = h[HeaderSeq]
 	h[HeaderCancel] = []string{r.cancel}
 	if r.resumable {
 		h[HeaderID] = []string{r.callID}
@@ -146,7 +146,7 @@ func (r *reply) send(m *nats.Msg) error {
 		m.Header[HeaderIgnored] = []string{r.ignored}
 	}
 	err := r.out.send(r.to, m)
-	if err == nil {
+	if err == nil && m.Header[HeaderPing] == nil {
 		r.ignored = ""
 	}
 	if err != nil && r.err == nil {
