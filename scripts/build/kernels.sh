@@ -40,6 +40,8 @@ case "$variant" in
     ;;
 esac
 
+"$here/own-tree.sh" "$tree" "$root/kernels"
+
 # configured: the generator's file is the last thing that a configuration writes.
 configured() {
   [ -f "$tree/build.ninja" ] || [ -f "$tree/Makefile" ]

@@ -59,6 +59,7 @@ if [ "${1:-}" = runtime ]; then
 fi
 
 "$here/check-tools.sh" cxx cmake
+"$here/own-tree.sh" "$tree" "$root/kernels/sycl"
 generator=()
 if [ ! -f "$tree/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 launcher=()

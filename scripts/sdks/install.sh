@@ -8,7 +8,7 @@ installed=$here/node_modules/.installed
 
 for tool in python3 node npm; do
   if ! command -v "$tool" >/dev/null; then
-    echo "millrace: $tool is missing, expected Python 3.11 or later and Node 20 or later with npm: install it" >&2
+    echo "millrace: $tool is missing, expected Python 3.11 or later and Node 20.19 or later with npm: install it" >&2
     exit 1
   fi
 done
