@@ -77,6 +77,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 		newRequest(),
 		newVerify(),
 		newKeys(),
+		newMan(),
 		newVersion(),
 	)
 	completeValues(root)
