@@ -89,6 +89,24 @@ describe("a server with keys", () => {
     });
   }
 
+  test("continues an answer as the model would have", async (t) => {
+    const page = await visit(browser, t, `${real.url}/`, { expected: ["401 (Unauthorized)"] });
+    await page.fill("dialog input", key);
+    await page.keyboard.press("Enter");
+    await models(page);
+    await page.click("button[aria-label=Settings]");
+    await page.fill("#max_tokens", "3");
+    await ask(page, "What is the capital of the US?");
+    await page.waitForSelector(done);
+    assert.equal(await body(page), "The capital of");
+    await page.fill("#max_tokens", "");
+    await page.getByRole("button", { name: "Continue" }).click();
+    await page.getByText("The capital of the United States is Washington, D.C.").waitFor();
+    await page.waitForSelector(done);
+    assert.equal(await page.getByRole("button", { name: "Continue" }).count(), 0, "it ended by itself");
+    page.quiet();
+  });
+
   test("answers in the form of a schema", async (t) => {
     const page = await visit(browser, t, `${real.url}/`, { expected: ["401 (Unauthorized)"] });
     await page.fill("dialog input", key);
@@ -148,6 +166,28 @@ describe("an answer", () => {
     await page.waitForSelector(done);
     assert.equal(await body(page), whole);
     assert.match(await page.locator(".branches").innerText(), /2\/2/);
+    page.quiet();
+  });
+
+  test("continues after the token limit, in its place, also after a reload", async (t) => {
+    const page = await visit(browser, t, `${slow.url}/`);
+    await models(page);
+    await page.click("button[aria-label=Settings]");
+    await page.fill("#max_tokens", "60");
+    await ask(page, "Tell me a story with an end.");
+    await page.waitForSelector(done);
+    const half = await body(page);
+    assert.match(await page.locator(done).innerText(), /60 tokens .* cut at the token limit/);
+    await page.accessible();
+    await page.getByRole("button", { name: "Continue" }).click();
+    await written(page, half.length + 5);
+    await page.reload();
+    await page.waitForSelector(live);
+    await page.waitForSelector(done);
+    const whole = await body(page);
+    assert.ok(whole.startsWith(half) && whole.length > half.length, whole);
+    assert.match(await page.locator(done).innerText(), /120 tokens/);
+    assert.equal(await page.locator(".branches").count(), 0, "in its place");
     page.quiet();
   });
 
@@ -238,9 +278,9 @@ describe("a conversation", () => {
     await birds.hover();
     const download = page.waitForEvent("download");
     await birds.locator("[aria-label^=Export]").click();
-    const file = await download;
-    assert.equal(file.suggestedFilename(), "birds.md");
-    assert.match(await textOf(file), /^# Birds\n\n## You\n\nWhich bird\?\n\n## Model \(tiny-chat\)\n\nA \*\*heron\*\*/);
+    const document = await download;
+    assert.equal(document.suggestedFilename(), "birds.md");
+    assert.match(await textOf(document), /^# Birds\n\n## You\n\nWhich bird\?\n\n## Model \(tiny-chat\)\n\nA \*\*heron\*\*/);
 
     const all = page.waitForEvent("download");
     await page.click("button[aria-label='Export all conversations']");
@@ -256,6 +296,19 @@ describe("a conversation", () => {
     await page.reload();
     await page.waitForSelector(".list li");
     assert.equal(await page.locator(".list li").count(), 1);
+
+    const file = page.locator("input[type=file][aria-label='Exported file']");
+    const exported = (text) => ({ name: "all.json", mimeType: "application/json", buffer: Buffer.from(text) });
+    await file.setInputFiles(exported('[{"id":"x"}]'));
+    await page.getByText("all.json: [0].turns: found nothing, expected a list").waitFor();
+    await page.accessible();
+    await file.setInputFiles(exported(JSON.stringify(json)));
+    await page.getByText("1 conversation imported. 1 is here already.").waitFor();
+    await page.accessible();
+    await page.reload();
+    await birds.locator(".entry").click();
+    await page.getByText("heron").waitFor();
+    assert.equal(await page.locator(".list li").count(), 2);
     page.quiet();
   });
 

@@ -9,8 +9,8 @@ const vite = await createServer({
 });
 after(() => vite.close());
 const load = (name) => vite.ssrLoadModule(`/src/${name}.ts`);
-const [sse, tree, settings, answer, exporting, tokens, prometheus, pool, timeline] = await Promise.all(
-  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
+const [sse, tree, settings, answer, exporting, importing, tokens, prometheus, pool, timeline] = await Promise.all(
+  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "chat/import", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
 
 async function eventsOf(text, cut) {
   const bytes = new TextEncoder().encode(text);
@@ -48,6 +48,54 @@ test("an edited question and a regenerated answer are branches", () => {
   assert.equal(tree.found(c, "OTHER"), "other");
   assert.equal(tree.found(c, "one"), "", "in the title");
   assert.equal(tree.found(c, "nowhere"), undefined);
+});
+
+test("an answer that was cut is continued after its text, also when its stream is read again", () => {
+  const cut = turn("a", "q", "assistant", "one two", { stats: { tokens: 2, finish: "length", firstToken: 5 } });
+  assert.equal(tree.continuable(cut, "text"), true);
+  assert.equal(tree.continuable({ ...cut, state: "stopped", stats: {} }, "text"), true);
+  for (const [other, format] of [[cut, "json_schema"], [{ ...cut, content: "" }, "text"], [{ ...cut, calls: [{}] }, "text"], [{ ...cut, stats: { finish: "stop" } }, "text"],
+    [{ ...cut, state: "running" }, "text"], [{ ...cut, state: "failed", stats: {} }, "text"]]) assert.equal(tree.continuable(other, format), false);
+  const chunk = (delta) => ({ chunk: { id: "x", choices: [{ delta, finish_reason: null }] }, events: 1 });
+  const read = (t) => answer.collect(t, chunk({ content: " three" }), 0, 9);
+  const now = read(tree.continued(cut));
+  assert.deepEqual([now.content, answer.total(now.stats)], ["one two three", 3]);
+  assert.deepEqual([read(tree.rewound(now)).content, answer.total(read(tree.rewound(now)).stats)], ["one two three", 3], "after a reload");
+  assert.deepEqual(read(tree.rewound(turn("b", "q", "assistant", "half"))).content, " three", "an answer that was not continued begins without text");
+  assert.equal(answer.total(tree.continued(now).stats), 3, "a second time");
+});
+
+test("an export is imported as it was, and joined with what changed since", () => {
+  const turns = [turn("q", "", "user", "one"), turn("a", "q", "assistant", "A", { reasoning: "hm", calls: [{ id: "k", name: "f", arguments: "{}" }], stats: { tokens: 3, finish: "length" } }),
+    turn("t", "a", "tool", "7", { call: "k" }), turn("b", "t", "assistant", "", { state: "failed", error: "no" })];
+  const c = { ...conversation(turns, "b"), title: "T", updated: 5 };
+  assert.deepEqual(importing.conversationsOf(JSON.stringify([c])), [c]);
+  assert.deepEqual(importing.conversationsOf(JSON.stringify(c)), [c], "one conversation");
+  const running = importing.conversationsOf(JSON.stringify({ ...c, turns: [turn("q", "", "assistant", "x", { state: "running", stream: "s" })], leaf: "q" }))[0].turns[0];
+  assert.deepEqual([running.state, running.stream], ["stopped", undefined], "its stream is not read again");
+
+  const later = { ...tree.append(c, turn("q2", "b", "user", "later")), updated: 9 };
+  const other = tree.append(c, turn("q3", "b", "user", "other"));
+  assert.equal(importing.joined(later, c), later, "nothing is new");
+  const both = importing.joined(later, { ...other, updated: 7 });
+  assert.deepEqual([both.turns.map((t) => t.id), both.leaf], [["q", "a", "t", "b", "q2", "q3"], "q2"]);
+  assert.deepEqual(importing.joined({ ...other, updated: 7 }, later), both, "in either order");
+  for (const t of both.turns) assert.ok(t.parent === "" || tree.turnOf(both, t.parent), "no turn is lost");
+});
+
+test("a file that is no export is refused with what it has", () => {
+  const c = conversation([turn("q", "", "user", "one")], "q");
+  const cases = [
+    ["{", /expected the JSON of an export, found an error/], ["7", /\[0\]: found 7, expected an object/], ["[null]", /\[0\]: found null/],
+    [{ ...c, id: undefined }, /\[0\]\.id: found nothing, expected a text/], [{ ...c, id: "" }, /\.id: found ""/], [{ ...c, turns: {} }, /turns: found an object, expected a list/],
+    [{ ...c, updated: "x" }, /updated: found "x", expected milliseconds/], [{ ...c, leaf: "z" }, /leaf: found "z", expected the id of a turn/],
+    [{ ...c, turns: [turn("q", "z", "user", "one")] }, /turns\[0\]\.parent: found "z"/], [{ ...c, turns: [turn("q", "", "root", "one")] }, /role: found "root", expected user, assistant, tool/],
+    [{ ...c, turns: [turn("q", "", "user", 7)] }, /content: found 7, expected a text/], [{ ...c, turns: [c.turns[0], c.turns[0]] }, /turns\[1\]\.id: found "q", expected an id of its own/],
+    [{ ...c, turns: [turn("q", "", "assistant", "", { calls: [{ id: "k", name: "f" }] })] }, /calls\[0\]\.arguments: found nothing/],
+    [{ ...c, turns: [turn("q", "", "assistant", "", { stats: null })] }, /stats: found null/],
+    [[c, { messages: [] }], /\[1\]\.id: found nothing/],
+  ];
+  for (const [file, wrong] of cases) assert.throws(() => importing.conversationsOf(typeof file === "string" ? file : JSON.stringify(file)), wrong);
 });
 
 test("a request has the shown branch, with calls and their results, and without answers that failed", () => {

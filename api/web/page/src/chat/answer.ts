@@ -45,13 +45,17 @@ export function speed(s: Stats): number | undefined {
   return rest < shortest ? (s.tokens * 1000) / s.took : ((s.tokens - 1) * 1000) / rest;
 }
 
+/** total is the number of tokens of an answer, with those before it was continued. */
+export const total = (s: Stats): number => (s.tokens ?? 0) + (s.earlier ?? 0);
+
 /** describe puts statistics into words. */
 export function describe(s: Stats): string[] {
   const parts: string[] = [];
   const rate = speed(s);
   if (rate !== undefined) parts.push(`${rate < 100 ? rate.toFixed(1) : Math.round(rate)} tokens/s`);
   if (s.firstToken !== undefined) parts.push(`first token after ${(s.firstToken / 1000).toFixed(2)} s`);
-  if (s.tokens) parts.push(s.reasoningTokens ? `${s.tokens} tokens, ${s.reasoningTokens} of them reasoning` : `${s.tokens} tokens`);
+  const tokens = total(s);
+  if (tokens) parts.push(s.reasoningTokens ? `${tokens} tokens, ${s.reasoningTokens} of them reasoning` : `${tokens} tokens`);
   if (s.promptTokens) parts.push(s.cachedTokens ? `prompt ${s.promptTokens}, ${s.cachedTokens} cached` : `prompt ${s.promptTokens}`);
   if (s.finish === "length") parts.push("cut at the token limit");
   return parts;

@@ -4,10 +4,11 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "../icons";
 import { CodeBlock, CopyButton } from "../text/code";
 import { Markdown } from "../text/markdown";
-import { describe, speed } from "./answer";
+import { describe, speed, total } from "./answer";
 import { fit } from "./composer";
-import { again, busy, edit, results, running, showBranch } from "./store";
-import { siblings, type Conversation, type ToolCall, type Turn } from "./tree";
+import { again, busy, edit, proceedWith, results, running, showBranch } from "./store";
+import type { Settings } from "./settings";
+import { continuable, siblings, type Conversation, type ToolCall, type Turn } from "./tree";
 
 /** Message is a turn: a running answer as it is now, others as the conversation has them. */
 export function Message({ c, turn }: { c: Conversation; turn: Turn }) {
@@ -17,7 +18,7 @@ export function Message({ c, turn }: { c: Conversation; turn: Turn }) {
   if (turn.role === "user") return <Question turn={turn} others={others} />;
   if (turn.role === "tool") return <Result c={c} turn={turn} />;
   const answered = c.turns.some((t) => t.parent === turn.id);
-  return <Answer turn={now} others={others} running={live !== undefined} waiting={live?.waiting.value ?? false} answered={answered} />;
+  return <Answer turn={now} others={others} running={live !== undefined} waiting={live?.waiting.value ?? false} answered={answered} format={c.settings.format} />;
 }
 
 function Question({ turn, others }: { turn: Turn; others: Turn[] }) {
@@ -93,9 +94,11 @@ interface AnswerProps {
   running: boolean;
   waiting: boolean;
   answered: boolean;
+  format: Settings["format"];
 }
 
-function Answer({ turn, others, running, waiting, answered }: AnswerProps) {
+function Answer({ turn, others, running, waiting, answered, format }: AnswerProps) {
+  const more = !answered && continuable(turn, format);
   const empty = !turn.content && !turn.reasoning && !turn.calls;
   return (
     <article class={`turn assistant${running ? " live" : ""}`} aria-label="Model" aria-busy={running}>
@@ -107,7 +110,7 @@ function Answer({ turn, others, running, waiting, answered }: AnswerProps) {
       {turn.state === "failed" && (
         <div class="error" role="alert">
           <span>{turn.error}</span>
-          <button type="button" disabled={busy.value} onClick={() => again(turn)}>Try again</button>
+          <button type="button" disabled={busy.value} onClick={() => (more ? proceedWith(turn) : again(turn))}>Try again</button>
         </div>
       )}
       {!running && turn.calls && !answered && <Results turn={turn} />}
@@ -119,6 +122,9 @@ function Answer({ turn, others, running, waiting, answered }: AnswerProps) {
             <button type="button" class="tiny" aria-label="Regenerate answer" title="Regenerate; the first answer stays as a variant" disabled={busy.value} onClick={() => again(turn)}>
               <Icon name="again" />
             </button>
+            {more && turn.state !== "failed" && (
+              <button type="button" class="small" disabled={busy.value} title="The model continues the text at its end" onClick={() => proceedWith(turn)}>Continue</button>
+            )}
             <span class="stats">
               {[turn.state === "stopped" ? "stopped" : "", ...describe(turn.stats ?? {})].filter(Boolean).join(" · ")}
             </span>
@@ -134,7 +140,7 @@ const Body = memo(({ text, live }: { text: string; live: boolean }) => <Markdown
 function Progress({ turn }: { turn: Turn }) {
   const s = turn.stats ?? {};
   const rate = speed(s);
-  const parts = [s.tokens ? `${s.tokens} tokens` : "", rate ? `${rate.toFixed(1)} tokens/s` : "", s.firstToken ? `first token after ${(s.firstToken / 1000).toFixed(2)} s` : ""];
+  const parts = [total(s) ? `${total(s)} tokens` : "", rate ? `${rate.toFixed(1)} tokens/s` : "", s.firstToken ? `first token after ${(s.firstToken / 1000).toFixed(2)} s` : ""];
   return <span class="stats">{parts.filter(Boolean).join(" · ") || "waits for the first token"}</span>;
 }
 

@@ -3,10 +3,11 @@ import { useEffect, useRef } from "preact/hooks";
 import { Icon } from "../icons";
 import { closeOnPhone, sidebarOpen } from "./app";
 import { fileName, markdown, save } from "./export";
-import { conversations, current, loaded, open, remove, rename, running } from "./store";
+import { add, conversations, current, loaded, open, remove, rename, running } from "./store";
 import { found, title, type Conversation } from "./tree";
 
 const search = signal("");
+const imported = signal<{ text: string; wrong: boolean }>(); // what the last import did
 const wanted = signal(0); // times that the search field shall have the focus
 
 export function focusSearch(): void {
@@ -61,14 +62,44 @@ export function Sidebar({ newChat }: { newChat: () => void }) {
         ))}
         {loaded.value && hits.length === 0 && <p class="note">{search.value ? "Nothing found." : "Conversations are kept in this browser only."}</p>}
       </div>
+      {imported.value && (
+        <p class={imported.value.wrong ? "imported wrong" : "imported"} role={imported.value.wrong ? "alert" : "status"}>
+          <span>{imported.value.text}</span>
+          <button type="button" class="tiny" aria-label="Close the message" onClick={() => (imported.value = undefined)}><Icon name="close" /></button>
+        </p>
+      )}
       <div class="foot">
         <a href="/debug/pipeline"><Icon name="pulse" /> Pipeline</a>
         <span class="spacer" />
+        <Import />
         <button type="button" class="quiet" aria-label="Export all conversations" title="Export all as JSON" disabled={conversations.value.length === 0} onClick={exportAll}>
           <Icon name="download" />
         </button>
       </div>
     </nav>
+  );
+}
+
+/** Import takes the file of an export. */
+function Import() {
+  const file = useRef<HTMLInputElement>(null);
+  const take = async () => {
+    const f = file.current!.files?.[0];
+    if (!f) return;
+    try {
+      imported.value = { text: add(await f.text()), wrong: false };
+    } catch (error) {
+      imported.value = { text: `${f.name}: ${(error as Error).message}`, wrong: true };
+    }
+    file.current!.value = "";
+  };
+  return (
+    <>
+      <input ref={file} type="file" accept=".json,application/json" hidden aria-label="Exported file" onChange={take} />
+      <button type="button" class="quiet" aria-label="Import conversations" title="Import an exported JSON file" onClick={() => file.current!.click()}>
+        <Icon name="upload" />
+      </button>
+    </>
   );
 }
 

@@ -4,9 +4,10 @@ import { key, keyed, reason, refusal, Refusal } from "../key";
 import { read, write } from "../stored";
 import { collect, describe } from "./answer";
 import * as db from "./db";
+import { conversationsOf, joined } from "./import";
 import { changed, fields, readSettings, type Settings } from "./settings";
 import { ask, resume, type Numbered, type Reader } from "./stream";
-import { apiMessages, append, branch, replace, show, title, turnOf, type Conversation, type Turn } from "./tree";
+import { apiMessages, append, branch, continuable, continued, replace, rewound, show, title, turnOf, type Conversation, type Turn } from "./tree";
 
 export const conversations = signal<Conversation[]>([]); // the one that changed last first
 export const loaded = signal(false); // the stored ones are there
@@ -106,9 +107,8 @@ async function proceed(id: string, turn: Turn): Promise<void> {
     if (c) change(replace(c, { ...turn, state: "stopped" }));
     return;
   }
-  const fresh: Turn = { ...turn, content: "", reasoning: undefined, calls: undefined, stats: { firstToken: turn.stats?.firstToken } };
   const sent = performance.now() - (Date.now() - turn.created);
-  await receive(id, turn, fresh, sent, (reader) => resume(turn.stream!, reader));
+  await receive(id, turn, rewound(turn), sent, (reader) => resume(turn.stream!, reader));
 }
 
 export function open(id: string): void {
@@ -128,6 +128,21 @@ export async function remove(id: string): Promise<void> {
   if (current.value === id) open("");
   await db.remove(id);
   tellOthers();
+}
+
+/** add joins the conversations of an exported file with the others, and says what it did. It throws an Error if the file has others. */
+export function add(json: string): string {
+  const list = conversationsOf(json);
+  let changes = 0;
+  for (const theirs of list) {
+    const mine = conversations.value.find((c) => c.id === theirs.id);
+    const both = mine ? joined(mine, theirs) : theirs;
+    if (both === mine) continue;
+    changes++;
+    change(both);
+  }
+  const known = list.length - changes;
+  return `${changes === 1 ? "1 conversation" : `${changes} conversations`} imported.${known > 0 ? ` ${known} ${known === 1 ? "is" : "are"} here already.` : ""}`;
 }
 
 /** say adds a question to the shown branch, or to a new conversation, and requests the answer. */
@@ -167,6 +182,24 @@ export function results(turn: Turn, texts: string[]): void {
   });
   change(c);
   answer(c.id);
+}
+
+/** proceedWith continues an answer that was cut or stopped, in its turn. */
+export function proceedWith(turn: Turn): void {
+  const c = conversation.value;
+  if (!c || busy.value || !continuable(turn, c.settings.format)) return;
+  const served = models.value.some((m) => m.id === turn.model) ? turn.model : model.value;
+  const now = continued({ ...turn, model: served, created: Date.now() });
+  let request: object;
+  try {
+    const messages = apiMessages(c.settings.system, branch(c, turn.id));
+    request = { model: served, messages, continue_final_message: true, ...fields(c.settings) };
+  } catch (error) {
+    change(replace(c, { ...turn, before: now.before, state: "failed", error: reason(error) }));
+    return;
+  }
+  change(replace(c, now));
+  void receive(c.id, now, now, performance.now(), (reader) => ask(request, reader));
 }
 
 export function showBranch(turn: Turn): void {

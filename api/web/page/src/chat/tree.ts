@@ -12,6 +12,7 @@ export interface Stats {
   firstToken?: number; // after the request, in ms
   took?: number; // request to end, in ms
   tokens?: number; // of the answer
+  earlier?: number; // tokens of the answer before it was continued; the others are of the continuation
   reasoningTokens?: number; // of them
   promptTokens?: number;
   cachedTokens?: number; // of the prompt
@@ -31,7 +32,16 @@ export interface Turn {
   state?: "running" | "stopped" | "failed"; // of an answer; undefined: it is complete
   error?: string;
   stream?: string; // id of the call while it runs, if the server keeps its answer
+  edited?: boolean; // an answer: by the user
+  before?: Before; // of a continued answer
   stats?: Stats;
+}
+
+/** Before is what an answer had before it was continued. */
+export interface Before {
+  content: string;
+  reasoning?: string;
+  earlier?: number; // tokens
 }
 
 export interface Conversation {
@@ -95,6 +105,24 @@ export function found(c: Conversation, text: string): string | undefined {
     return `${from > 0 ? "…" : ""}${t.content.slice(from, at + want.length + 40).replace(/\s+/g, " ")}`;
   }
   return undefined;
+}
+
+/** continuable reports whether the server can continue an answer: a text that did not end by itself. A form would begin again. */
+export function continuable(t: Turn, format: Settings["format"]): boolean {
+  if (t.role !== "assistant" || !t.content || t.calls?.length || format !== "text" || t.state === "running") return false;
+  return t.state === "stopped" || t.before !== undefined && t.state === "failed" || t.stats?.finish === "length";
+}
+
+/** continued is an answer at the beginning of its continuation. */
+export function continued(t: Turn): Turn {
+  const earlier = (t.stats?.earlier ?? 0) + (t.stats?.tokens ?? 0);
+  const before: Before = { content: t.content, reasoning: t.reasoning, earlier };
+  return { ...t, state: "running", error: undefined, before, stats: { earlier } };
+}
+
+/** rewound is an answer as its stream begins: without text, or with what it had before it was continued. */
+export function rewound(t: Turn): Turn {
+  return { ...t, content: t.before?.content ?? "", reasoning: t.before?.reasoning, calls: undefined, stats: { firstToken: t.stats?.firstToken, earlier: t.before?.earlier } };
 }
 
 /** apiMessages are the messages of a branch in the form of the API. Answers that failed without text are left out. */
