@@ -17,7 +17,7 @@ export default defineConfig({
   build: {
     outDir: "../dist",
     emptyOutDir: true,
-    target: ["chrome123", "firefox120", "safari17.5"],
+    target: ["chrome123", "firefox125", "safari17.5"],
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
@@ -26,7 +26,7 @@ export default defineConfig({
       checks: { pluginTimings: false },
       input: { chat: "index.html", debug: "debug.html" },
       output: {
-        codeSplitting: { groups: [{ name: "shared", test: /preact|src\/(key|stored|theme|icons|style\/base)/ }] },
+        codeSplitting: { groups: [{ name: "shared", test: /preact|src\/(key|stored|theme|icons|style\/base|debug\/pool)/ }] },
         entryFileNames: "[name].js", chunkFileNames: "[name].js", assetFileNames: "[name][extname]",
       },
     },

@@ -134,6 +134,46 @@ describe("a server with keys", () => {
   });
 });
 
+describe("the model", () => {
+  for (const [size, dark] of [["wide", false], ["phone", true]]) {
+    test(`is described with its memory, and how much of its context is taken: ${size}`, async (t) => {
+      const page = await visit(browser, t, `${slow.url}/`, { size, dark });
+      await models(page);
+      await page.getByRole("button", { name: "What is 7 plus 5?" }).waitFor();
+      await page.getByRole("button", { name: "About the model" }).click();
+      const info = page.locator("#model-info");
+      await info.getByText("KV memory").waitFor();
+      assert.match(await info.innerText(), /tiny-chat[^]*Weights\s+bf16[^]*Context\s+2,048 tokens\s+Runs on\s+sim\s+KV memory\s+[\d.]+ MB used of [\d.]+ MB/);
+      await page.accessible();
+      await page.fits();
+      await page.shot(`model-${size}`);
+      await page.keyboard.press("Escape");
+      await info.waitFor({ state: "hidden" });
+
+      const usage = { prompt_tokens: 1900, completion_tokens: 10 };
+      await scripted(page, [piece({ content: "with usage" }), piece({}, "stop"), { id: "chatcmpl-1", choices: [], usage }], says("without"));
+      await ask(page, "one");
+      const meter = page.getByRole("meter", { name: "Context" });
+      await page.getByText("1,910 of 2,048 tokens, nearly full").waitFor();
+      assert.equal(await meter.getAttribute("aria-valuenow"), "1910");
+      await page.accessible();
+      await page.fits();
+      await ask(page, "two");
+      await page.getByText("without", { exact: true }).waitFor();
+      await page.waitForFunction(() => /^[1-9]\d? of 2,048 tokens$/.test(document.querySelector(".context")?.innerText), undefined, { polling: "raf" }); // counted by the server
+      page.quiet();
+    });
+  }
+
+  test("has no suggestions unless it is the demo", async (t) => {
+    const page = await visit(browser, t, "about:blank");
+    await page.route("**/v1/models", (route) => route.fulfill({ json: { data: [{ id: "other", max_model_len: 100 }] } }));
+    await page.goto(`${slow.url}/`);
+    await models(page);
+    assert.equal(await page.locator(".ideas").count(), 0);
+  });
+});
+
 describe("an answer", () => {
   test("streams, stops, and is cancelled at the server", async (t) => {
     const page = await visit(browser, t, `${slow.url}/`);

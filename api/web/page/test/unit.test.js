@@ -9,8 +9,8 @@ const vite = await createServer({
 });
 after(() => vite.close());
 const load = (name) => vite.ssrLoadModule(`/src/${name}.ts`);
-const [sse, tree, settings, answer, exporting, importing, tokens, prometheus, pool, timeline] = await Promise.all(
-  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "chat/import", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
+const [sse, tree, settings, answer, exporting, importing, facts, tokens, prometheus, pool, timeline] = await Promise.all(
+  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "chat/import", "chat/facts", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
 
 async function eventsOf(text, cut) {
   const bytes = new TextEncoder().encode(text);
@@ -96,6 +96,27 @@ test("a file that is no export is refused with what it has", () => {
     [[c, { messages: [] }], /\[1\]\.id: found nothing/],
   ];
   for (const [file, wrong] of cases) assert.throws(() => importing.conversationsOf(typeof file === "string" ? file : JSON.stringify(file)), wrong);
+});
+
+test("a context has the tokens of the last answer and its prompt, if they are known", () => {
+  const q = turn("q", "", "user", "one");
+  const a = turn("a", "q", "assistant", "A", { stats: { promptTokens: 12, tokens: 30, earlier: 7 } });
+  assert.equal(tree.taken([q, a]), 42, "a continued answer's earlier tokens are of the prompt");
+  for (const turns of [[], [q], [q, a, turn("r", "a", "user", "two")], [q, { ...a, edited: true }], [q, { ...a, state: "stopped" }], [q, { ...a, stats: {} }]]) assert.equal(tree.taken(turns), undefined);
+  assert.deepEqual(facts.use(512, 2048), { tokens: 512, of: 2048, share: 0.25 });
+  assert.equal(facts.use(5000, 2048).share, 1);
+  assert.deepEqual([facts.use(undefined, 2048), facts.use(5, undefined)], [undefined, undefined]);
+});
+
+test("facts of a model are joined from what a server has", () => {
+  const m = { id: "m", max_model_len: 2048 };
+  const tags = { models: [{ name: "other", size: 1, details: {} }, { name: "m", size: 9, details: { family: "llama", parameter_size: "7B", quantization_level: "BF16" } }] };
+  const worker = (backend, weights) => ({ node: "n", model: "m", worker: { backend, weights } });
+  const kv = { bytes: { reserved: 4, used: 1, cached: 2 } };
+  assert.deepEqual(facts.facts(m, tags, { node: "n", nodes: [worker("cpu", "int8"), { node: "g", model: "" }, worker("cpu", "bf16"), worker("sim", "bf16")] }, kv),
+    { architecture: "llama", parameters: "7B", weights: "int8, bf16", bytes: 9, context: 2048, workers: "2 × cpu, sim", kv: { used: 1, cached: 2, all: 4 } });
+  assert.deepEqual(facts.facts({ id: "x" }, tags), { architecture: "", parameters: "", weights: "", bytes: undefined, context: undefined, workers: "", kv: undefined });
+  assert.equal(facts.facts(m, tags).weights, "bf16");
 });
 
 test("a request has the shown branch, with calls and their results, and without answers that failed", () => {

@@ -6,6 +6,7 @@ import { Composer, focusComposer } from "./composer";
 import { KeyDialog } from "./keydialog";
 import { SettingsPanel } from "./settingspanel";
 import { changed } from "./settings";
+import { ModelInfo } from "./modelinfo";
 import { Sidebar, focusSearch } from "./sidebar";
 import { busy, chooseModel, conversation, model, models, needsKey, open, server, settings, spoken, stop } from "./store";
 import { Thread } from "./thread";
@@ -70,6 +71,7 @@ export function App() {
             </button>
           )}
           <ModelPicker />
+          {server.value === "ready" && <ModelInfo />}
           <span class="spacer" />
           {!sidebarOpen.value && (
             <button type="button" class="quiet" aria-label="New chat" title="New chat (Alt+N)" onClick={newChat}>

@@ -1,6 +1,7 @@
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "../icons";
+import { ContextMeter } from "./contextmeter";
 import { busy, current, say, server, stop } from "./store";
 
 const draft = signal("");
@@ -48,7 +49,10 @@ export function Composer() {
           <button type="submit" class="round" aria-label="Send" title="Send (Enter)" disabled={!draft.value.trim() || server.value === "key"}><Icon name="send" /></button>
         )}
       </div>
-      <p class="hint"><kbd>Enter</kbd> sends · <kbd>Shift Enter</kbd> starts a line · <kbd>↑</kbd> edits the last question · <kbd>Esc</kbd> stops</p>
+      <div class="below">
+        <p class="hint"><kbd>Enter</kbd> sends · <kbd>Shift Enter</kbd> starts a line · <kbd>↑</kbd> edits the last question · <kbd>Esc</kbd> stops</p>
+        <ContextMeter />
+      </div>
     </form>
   );
 }

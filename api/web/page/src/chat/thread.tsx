@@ -2,9 +2,10 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { Icon } from "../icons";
 import { Message } from "./message";
-import { conversation, current, running, say, server } from "./store";
+import { conversation, current, model, running, say, server } from "./store";
 import { branch, title } from "./tree";
 
+const demo = "tiny-chat"; // the model that comes with the program: the ideas are what it has learned
 const ideas = ["What is the capital of the US?", "What is 7 plus 5?", "Hello! Who are you?"];
 const near = 80; // pixels from the end at which the page follows a growing answer
 
@@ -43,9 +44,11 @@ export function Thread() {
           <section class="empty" aria-label="Start">
             <img src="/web/icon.svg" alt="" width="56" height="56" />
             <h2>What shall we talk about?</h2>
-            <div class="ideas">
-              {ideas.map((text) => <button key={text} type="button" disabled={server.value === "key"} onClick={() => say(text)}>{text}</button>)}
-            </div>
+            {model.value === demo && (
+              <div class="ideas">
+                {ideas.map((text) => <button key={text} type="button" disabled={server.value === "key"} onClick={() => say(text)}>{text}</button>)}
+              </div>
+            )}
           </section>
         )}
       </div>

@@ -125,6 +125,13 @@ export function rewound(t: Turn): Turn {
   return { ...t, content: t.before?.content ?? "", reasoning: t.before?.reasoning, calls: undefined, stats: { firstToken: t.stats?.firstToken, earlier: t.before?.earlier } };
 }
 
+/** taken is the number of tokens of a branch by the usage of its last answer; undefined if it has none. */
+export function taken(turns: Turn[]): number | undefined {
+  const last = turns.at(-1);
+  if (!last?.stats?.promptTokens || last.edited || last.state) return undefined;
+  return last.stats.promptTokens + (last.stats.tokens ?? 0);
+}
+
 /** apiMessages are the messages of a branch in the form of the API. Answers that failed without text are left out. */
 export function apiMessages(system: string, turns: Turn[]): object[] {
   const list: object[] = system.trim() ? [{ role: "system", content: system.trim() }] : [];
