@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -122,9 +123,7 @@ func next(r *api.Request) string {
 // callOf returns the text of a call, in the format of Hermes.
 func callOf(tool, argument, command string, others map[string]any) string {
 	arguments := map[string]any{argument: command}
-	for name, value := range others {
-		arguments[name] = value
-	}
+	maps.Copy(arguments, others)
 	text, err := json.Marshal(map[string]any{"name": tool, "arguments": arguments})
 	if err != nil { // strings always marshal
 		return ""
