@@ -27,9 +27,19 @@ fail() {
 (cd "$(dirname "$archive")" && sha256sum --check --quiet "$name.sha256") || fail "the sums differ"
 tar -xzf "$archive" -C "$work"
 cd "$work/$name"
-for file in README.md CHANGELOG.md LICENSE SECURITY.md THIRD_PARTY_NOTICES sbom/sbom-go.json sbom/sbom-rust.json docs/api.md deploy/nats/millrace.conf; do
+for file in README.md CHANGELOG.md LICENSE SECURITY.md THIRD_PARTY_NOTICES sbom/sbom-go.json sbom/sbom-rust.json docs/api.md deploy/nats/millrace.conf \
+  share/millrace/tiny-chat/model.safetensors share/man/man1/millrace-serve.1.gz share/bash-completion/completions/millrace \
+  share/zsh/site-functions/_millrace share/fish/vendor_completions.d/millrace.fish lib/systemd/system/millrace.service; do
   [ -s "$file" ] || fail "found no $file in the archive"
 done
+stray=$(find . -name '*.go')
+[ -z "$stray" ] || fail "found $stray in the archive, expected no sources"
+size=$(stat -c %s bin/millrace)
+[ "$size" -le 60000000 ] || fail "found a program of $size bytes, expected at most 60000000"
+needed=$(LC_ALL=C objdump -p bin/millrace | awk '$1 == "NEEDED" { print $2 }')
+foreign=$(grep -vE '^(libc|libm|libdl|libpthread|librt|libresolv|ld-linux.*)\.so' <<<"$needed" || true)
+[ -z "$foreign" ] || fail "the program needs $foreign, expected the C library alone"
+LC_ALL=C readelf -n bin/millrace | grep -q 'Build ID' || fail "found no build id in the program"
 
 # As a user who has nothing else: no variables, no build folder, an empty home.
 millrace() { env -i HOME="$work/home" PATH=/usr/bin:/bin bin/millrace "$@"; }
@@ -57,4 +67,4 @@ server=
 
 # The oldest C library that the program runs on.
 glibc=$(grep -aoE 'GLIBC_[0-9]+\.[0-9]+' bin/millrace | sort -uV | tail -n 1)
-echo "$name: $(du -h "$archive" | cut -f 1), answers and stops; it needs ${glibc/_/ } or later and libstdc++"
+echo "$name: $(du -h "$archive" | cut -f 1), $size bytes of program; answers and stops; it needs ${glibc/_/ } or later"
