@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 )
@@ -23,8 +24,10 @@ const share = "../share/millrace/" + DemoName
 // user's cache on first use, since weights are mapped from files.
 func Demo() (dir string, err error) {
 	program, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("demo model: %w", err)
+	if err != nil { // without /proc, as in a bare chroot
+		if program, err = exec.LookPath(os.Args[0]); err != nil {
+			return "", fmt.Errorf("demo model: %w", err)
+		}
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -19,14 +19,21 @@ mv "$package/usr/share/zsh/site-functions" "$package/usr/share/zsh/vendor-comple
 cp -r "$tree/lib/systemd" "$package/lib/"
 install -m 644 "$root/deploy/systemd/millrace.yaml" "$package/etc/millrace/millrace.yaml"
 install -m 644 "$tree/README.md" "$tree/SECURITY.md" "$tree/THIRD_PARTY_NOTICES" "$doc/"
-gzip --no-name --best -c "$tree/CHANGELOG.md" >"$doc/changelog.gz"
+gzip --no-name --best -c "$tree/CHANGELOG.md" >"$doc/CHANGELOG.md.gz"
+maintainer="Millrace authors <millrace@users.noreply.github.com>"
+printf 'millrace (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- %s  %s\n' "$version" "$maintainer" \
+  "$(LC_ALL=C date --utc --rfc-email --date="@${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}")" |
+  gzip --no-name --best >"$doc/changelog.gz"
+# A program that is not position-independent is faster and smaller; the others of Go are the same.
+install -d "$package/usr/share/lintian/overrides"
+echo "millrace: hardening-no-pie [usr/bin/millrace]" >"$package/usr/share/lintian/overrides/millrace"
 cat >"$doc/copyright" <<END
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: Millrace
 Source: https://github.com/millrace/millrace
 
 Files: *
-Copyright: the Millrace authors
+Copyright: 2026 the Millrace authors
 License: Apache-2.0
  On Debian systems, the full text of the Apache License, version 2.0, is in
  /usr/share/common-licenses/Apache-2.0. Linked libraries have licenses of their
@@ -41,7 +48,7 @@ Version: $version
 Section: net
 Priority: optional
 Architecture: $(dpkg --print-architecture)
-Maintainer: Millrace <millrace@localhost>
+Maintainer: $maintainer
 Installed-Size: $(du -sk "$package" | cut -f 1)
 Depends: libc6 (>= $glibc)
 Recommends: ca-certificates
@@ -66,14 +73,16 @@ cat >"$package/DEBIAN/prerm" <<'END'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-  systemctl disable --now millrace.service || true
+  deb-systemd-invoke stop millrace.service || true
 fi
 END
 cat >"$package/DEBIAN/postrm" <<'END'
 #!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+if [ "$1" = remove ]; then deb-systemd-helper disable millrace.service >/dev/null 2>&1 || true; fi
 if [ "$1" = purge ]; then
+  deb-systemd-helper purge millrace.service >/dev/null 2>&1 || true
   # The state of the service. systemd keeps that of a dynamic user in private.
   rm -rf /var/lib/private/millrace /var/lib/millrace
 fi

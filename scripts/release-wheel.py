@@ -61,7 +61,8 @@ def needed_glibc(program: bytes) -> str:
     versions = {(int(major), int(minor)) for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", program)}
     if not versions:
         raise SystemExit("release-wheel.py: found no symbol versions of glibc in the program")
-    return "{}_{}".format(*max(versions))
+    # 2.31 is the oldest that scripts/build/sysroot.sh links, and auditwheel knows no 2.30.
+    return "{}_{}".format(*max(versions | {(2, 31)}))
 
 
 def main() -> None:
