@@ -107,6 +107,10 @@ clean: ## Remove everything that was built
 .PHONY: test
 test: test-kernels test-go ## Run all tests: kernels on every ISA of this machine, then Go, with the race detector where goroutines run
 
+.PHONY: smoke
+smoke: build ## Start a server, stream over HTTP and NATS, kill it, start it again, and stop it: some seconds after the build
+	scripts/smoke.sh
+
 .PHONY: test-kernels
 test-kernels: | $(TOOLS)
 	@scripts/build/kernels.sh test
@@ -227,7 +231,7 @@ notices: libs ## Write the licenses of all that is linked into bin/millrace: bui
 	mv $(BUILD)/THIRD_PARTY_NOTICES.new $(BUILD)/THIRD_PARTY_NOTICES
 
 .PHONY: release
-release: ## Make the release archive of this commit and machine, with sums and SBOM, in build/release, and check it
+release: ## Make the release archive, .deb and wheel of this commit and machine, with sums and SBOM, in build/release, and check them
 	scripts/release.sh $(RELEASE)
 
 .PHONY: format

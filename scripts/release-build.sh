@@ -21,7 +21,7 @@ link="-static-libgcc -Wl,--gc-sections -L$static"
 if [ "${SYSROOT:-}" != none ]; then
   sysroot=$(scripts/build/sysroot.sh)
   libraries=$sysroot/usr/lib/$("$cxx" -print-multiarch)
-  # A newer unwinder asks for functions of glibc 2.35.
+  # A newer unwinder needs functions of glibc 2.35.
   ln -s "$sysroot"/usr/lib/gcc/*/10/libgcc_eh.a "$static/libgcc_eh.a"
   ${CC:-gcc} -O2 -c scripts/build/glibc31.c -o "$static/glibc31.o"
   link+=" --sysroot=$sysroot -B$libraries/ -L$libraries -L$sysroot/lib/$("$cxx" -print-multiarch) $static/glibc31.o -lpthread -ldl -lresolv"

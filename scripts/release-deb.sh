@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a Debian package of an unpacked release: release-deb.sh TREE VERSION FILE.deb. TREE has bin, share and lib as scripts/release.sh
-# makes them. The service is installed and not started: it would take a port and memory that nobody asked for.
+# makes them. The service is installed and not started: it would take a port and memory at once.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -40,7 +40,7 @@ License: Apache-2.0
  own: /usr/share/doc/millrace/THIRD_PARTY_NOTICES.
 END
 
-# The newest symbol version that the program asks for is the oldest C library that it runs with.
+# The newest symbol version that the program needs is the oldest C library that it runs with.
 glibc=$(grep -aoE 'GLIBC_[0-9]+\.[0-9]+' "$package/usr/bin/millrace" | sort -uV | tail -n 1 | cut -d _ -f 2)
 cat >"$package/DEBIAN/control" <<END
 Package: millrace

@@ -57,7 +57,7 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: millrace release-wheel.py\nRoot-Is-Purel
 
 
 def needed_glibc(program: bytes) -> str:
-    """Returns the newest version of the C library that the program asks for, as 2_31."""
+    """Returns the newest version of the C library that the program needs, as 2_31."""
     versions = {(int(major), int(minor)) for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", program)}
     if not versions:
         raise SystemExit("release-wheel.py: found no symbol versions of glibc in the program")
