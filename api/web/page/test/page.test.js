@@ -291,6 +291,52 @@ describe("a conversation", () => {
     page.quiet();
   });
 
+  test("has answers that are edited and deleted, and shows one that is the same again", async (t) => {
+    const page = await visit(browser, t, `${slow.url}/`);
+    await models(page);
+    const requests = await scripted(page, says("first"), says("first"), says("second"), says(" more"), says("third"));
+    await ask(page, "one");
+    await page.waitForSelector(done);
+    await page.click("button[aria-label='Regenerate answer']");
+    await page.getByText("the same as variant 1").waitFor();
+    await page.click("button[aria-label='Edit answer']");
+    const field = page.getByRole("textbox", { name: "Answer" });
+    await field.fill("mine");
+    await page.accessible();
+    await page.shot("edit-answer");
+    await field.press("Control+Enter");
+    await page.getByText("mine", { exact: true }).waitFor();
+    assert.match(await page.locator(".branches").innerText(), /3\/3/);
+    await ask(page, "two");
+    await page.getByText("second", { exact: true }).waitFor();
+    assert.deepEqual(requests[2].messages.map((m) => m.content), ["one", "mine", "two"]);
+
+    await page.getByRole("button", { name: "Delete answer" }).first().click();
+    await page.getByText("Delete it and the 2 messages after it?").waitFor();
+    await page.accessible();
+    await page.shot("delete-answer");
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Delete question" }).last().click();
+    await page.getByText("Delete it and the message after it?").waitFor();
+    await page.keyboard.press("Enter");
+    await page.getByText("mine", { exact: true }).waitFor();
+    assert.equal(await page.locator(".turn").count(), 2);
+    await page.getByRole("button", { name: "Continue" }).click();
+    await page.getByText("mine more", { exact: true }).waitFor();
+    assert.deepEqual([requests[3].continue_final_message, requests[3].messages.at(-1)], [true, { role: "assistant", content: "mine" }]);
+    assert.equal(await page.getByRole("button", { name: "Continue" }).count(), 0, "it ended by itself");
+
+    for (let i = 0; i < 3; i++) {
+      await page.getByRole("button", { name: "Delete answer" }).click();
+      await page.getByRole("button", { name: "Delete", exact: true }).click();
+    }
+    await page.reload();
+    await page.getByRole("button", { name: "Request an answer" }).click();
+    await page.getByText("third", { exact: true }).waitFor();
+    assert.equal(await page.locator(".branches").count(), 0);
+    page.quiet();
+  });
+
   test("is renamed, found, exported and deleted", async (t) => {
     const page = await visit(browser, t, `${slow.url}/`);
     await models(page);

@@ -50,6 +50,21 @@ test("an edited question and a regenerated answer are branches", () => {
   assert.equal(tree.found(c, "nowhere"), undefined);
 });
 
+test("a removed turn goes with all after it, and another variant is shown", () => {
+  const c = conversation([turn("q1", "", "user", "one"), turn("a1", "q1", "assistant", "A"), turn("q2", "a1", "user", "two"), turn("a2", "q2", "assistant", "B"),
+    turn("a3", "q1", "assistant", "C"), turn("q3", "a3", "user", "x")], "q3");
+  const after = (id, leaf = c.leaf) => {
+    const d = tree.without({ ...c, leaf }, tree.turnOf(c, id));
+    return [d.turns.map((t) => t.id).join(" "), d.leaf];
+  };
+  assert.deepEqual(after("q3"), ["q1 a1 q2 a2 a3", "a3"]);
+  assert.deepEqual(after("a3"), ["q1 a1 q2 a2", "a2"], "the earlier variant, to its end");
+  assert.deepEqual(after("a1", "a2"), ["q1 a3 q3", "q3"], "the later variant");
+  assert.deepEqual(after("a1"), ["q1 a3 q3", "q3"], "one that is not shown");
+  assert.deepEqual(after("q1"), ["", ""]);
+  assert.equal(tree.following(c, "a1").length, 3);
+});
+
 test("an answer that was cut is continued after its text, also when its stream is read again", () => {
   const cut = turn("a", "q", "assistant", "one two", { stats: { tokens: 2, finish: "length", firstToken: 5 } });
   assert.equal(tree.continuable(cut, "text"), true);

@@ -7,7 +7,7 @@ import * as db from "./db";
 import { conversationsOf, joined } from "./import";
 import { changed, fields, readSettings, type Settings } from "./settings";
 import { ask, resume, type Numbered, type Reader } from "./stream";
-import { apiMessages, append, branch, continuable, continued, replace, rewound, show, title, turnOf, type Conversation, type Turn } from "./tree";
+import { apiMessages, append, branch, continuable, continued, replace, rewound, show, title, turnOf, without, type Conversation, type Turn } from "./tree";
 
 export const conversations = signal<Conversation[]>([]); // the one that changed last first
 export const loaded = signal(false); // the stored ones are there
@@ -162,6 +162,26 @@ export function edit(turn: Turn, text: string): void {
   if (!c || busy.value || !text.trim()) return;
   change(append(c, { id: newId(), parent: turn.parent, role: "user", created: Date.now(), content: text.trim() }));
   answer(c.id);
+}
+
+/** editAnswer puts another text in the place of an answer, as a new branch. The conversation continues after it. */
+export function editAnswer(turn: Turn, text: string): void {
+  const c = conversation.value;
+  if (!c || busy.value || !text.trim() || text === turn.content) return;
+  const { id: _, stats: _s, before: _b, state: _t, error: _e, ...rest } = turn;
+  change(append(c, { ...rest, id: newId(), created: Date.now(), content: text, edited: true }));
+}
+
+/** removeTurn removes a turn and all after it. */
+export function removeTurn(turn: Turn): void {
+  const c = conversation.value;
+  if (c && !busy.value) change({ ...without(c, turn), updated: Date.now() });
+}
+
+/** answerLast requests the answer that the shown branch has not. */
+export function answerLast(): void {
+  const c = conversation.value;
+  if (c && !busy.value) answer(c.id);
 }
 
 /** again requests another answer to the same question, as a new branch. */

@@ -2,7 +2,7 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { Icon } from "../icons";
 import { Message } from "./message";
-import { conversation, current, model, running, say, server } from "./store";
+import { answerLast, busy, conversation, current, model, running, say, server } from "./store";
 import { branch, title } from "./tree";
 
 const demo = "tiny-chat"; // the model that comes with the program: the ideas are what it has learned
@@ -40,6 +40,9 @@ export function Thread() {
       <div class="turns" ref={end}>
         {c && <h2 class="offscreen">{title(c)}</h2>}
         {turns.map((t) => <Message key={t.id} c={c!} turn={t} />)}
+        {turns.length > 0 && turns.at(-1)!.role !== "assistant" && !busy.value && (
+          <button type="button" class="missing" onClick={answerLast}><Icon name="again" /> Request an answer</button>
+        )}
         {turns.length === 0 && (
           <section class="empty" aria-label="Start">
             <img src="/web/icon.svg" alt="" width="56" height="56" />

@@ -87,6 +87,24 @@ export function show(c: Conversation, id: string): Conversation {
   }
 }
 
+/** following lists a turn and all turns after it, in all branches. */
+export function following(c: Conversation, id: string): Turn[] {
+  const ids = new Set([id]);
+  for (const t of c.turns) if (ids.has(t.parent)) ids.add(t.id);
+  return c.turns.filter((t) => ids.has(t.id));
+}
+
+/** without removes a turn and all after it. If it was shown, another variant of it is, else the branch up to it. */
+export function without(c: Conversation, turn: Turn): Conversation {
+  const gone = new Set(following(c, turn.id).map((t) => t.id));
+  const others = siblings(c, turn);
+  const at = others.findIndex((t) => t.id === turn.id);
+  const other = others[at - 1] ?? others[at + 1];
+  const rest = { ...c, turns: c.turns.filter((t) => !gone.has(t.id)) };
+  if (!gone.has(c.leaf)) return rest;
+  return other ? show(rest, other.id) : { ...rest, leaf: turn.parent };
+}
+
 /** title is the name of a conversation. */
 export function title(c: Conversation): string {
   if (c.title) return c.title;
@@ -110,7 +128,7 @@ export function found(c: Conversation, text: string): string | undefined {
 /** continuable reports whether the server can continue an answer: a text that did not end by itself. A form would begin again. */
 export function continuable(t: Turn, format: Settings["format"]): boolean {
   if (t.role !== "assistant" || !t.content || t.calls?.length || format !== "text" || t.state === "running") return false;
-  return t.state === "stopped" || t.before !== undefined && t.state === "failed" || t.stats?.finish === "length";
+  return t.state === "stopped" || (t.edited === true && !t.before) || t.before !== undefined && t.state === "failed" || t.stats?.finish === "length";
 }
 
 /** continued is an answer at the beginning of its continuation. */
@@ -128,7 +146,7 @@ export function rewound(t: Turn): Turn {
 /** taken is the number of tokens of a branch by the usage of its last answer; undefined if it has none. */
 export function taken(turns: Turn[]): number | undefined {
   const last = turns.at(-1);
-  if (!last?.stats?.promptTokens || last.edited || last.state) return undefined;
+  if (!last?.stats?.promptTokens || (last.edited && !last.before) || last.state) return undefined;
   return last.stats.promptTokens + (last.stats.tokens ?? 0);
 }
 
