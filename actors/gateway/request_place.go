@@ -3,6 +3,9 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -188,11 +191,22 @@ func (a *requestActor) startAt(ctx actor.Context, first int, worker, text *actor
 // runs notes where a sequence does from here on, after a number of tokens.
 func (a *requestActor) runs(ctx actor.Context, worker, text *actor.PID, choices []msg.SeqID, tokens int) {
 	lead := choices[0]
-	a.record.note(func(t *Timeline) { t.Worker = worker.Address })
 	a.places[lead] = &place{
 		compute: worker, detok: text, choices: choices, from: tokens, requested: time.Now(),
 		watched: a.watch.begin(time.Now(), lead, worker.Address, text.Address, ctx.Self(), &a.bound, tokens),
 	}
+	a.record.note(func(t *Timeline) { t.Worker, t.Sequences = worker.Address, a.sequences() })
+}
+
+// sequences lists the ids of the sequences that run, in the order of their beginnings.
+func (a *requestActor) sequences() []string {
+	ids := []string{}
+	for _, lead := range slices.Sorted(maps.Keys(a.places)) {
+		for _, seq := range a.places[lead].choices {
+			ids = append(ids, strconv.FormatUint(uint64(seq), 10))
+		}
+	}
+	return ids
 }
 
 // query is what placement has to know of a sequence.

@@ -15,7 +15,8 @@ type Timeline struct {
 	ID           string    `json:"id"`
 	Tenant       string    `json:"tenant"`
 	Model        string    `json:"model"`
-	Worker       string    `json:"worker"` // node; "": none yet
+	Worker       string    `json:"worker"`    // node; "": none yet
+	Sequences    []string  `json:"sequences"` // ids in /debug/kv; of a request that has ended, the last ones
 	Arrival      time.Time `json:"arrival"`
 	Tokenized    time.Time `json:"tokenized,omitzero"`
 	Begun        time.Time `json:"begun,omitzero"` // the first row of the prompt is in a step
@@ -46,7 +47,7 @@ type record struct {
 
 // begin adds a request, and forgets the oldest one that has ended.
 func (h *history) begin(r *api.Request) *record {
-	c := &record{history: h, line: Timeline{ID: r.ID, Tenant: r.Tenant, Model: r.Model, Arrival: r.Arrival}}
+	c := &record{history: h, line: Timeline{ID: r.ID, Tenant: r.Tenant, Model: r.Model, Arrival: r.Arrival, Sequences: []string{}}}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.list) >= keptRequests {

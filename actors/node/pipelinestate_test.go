@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"strconv"
 	"testing"
 	"time"
 
@@ -47,6 +48,10 @@ func TestTheStateOfThePipelineHasStepsTimelinesAndNodes(t *testing.T) {
 	require.Equal(t, []any{"a", "acme", p.name, 70, 0, ""}, []any{line.ID, line.Tenant, line.Worker, line.PromptTokens, line.Moves, line.Finish})
 	requireOrder(t, line.Arrival, line.Tokenized, line.Begun, line.FirstToken)
 	require.True(t, line.End.IsZero())
+	kv, err := p.KVState(t.Context(), true)
+	require.NoError(t, err)
+	require.Len(t, kv.Regions, 1)
+	require.Equal(t, []string{strconv.FormatUint(uint64(kv.Regions[0].Seq), 10)}, line.Sequences, "as the state of the KV cache has it")
 
 	require.Len(t, s.Nodes, 1)
 	n := s.Nodes[0]
