@@ -576,12 +576,34 @@ describe("the pipeline", () => {
     await page.getByRole("link", { name: "KV cache" }).click();
     await page.waitForSelector("canvas");
     await page.getByRole("region", { name: "Table: Sequences" }).waitFor();
+    const cell = await page.waitForFunction(() => document.querySelector("section[aria-labelledby=sequences-title] td")?.innerText.match(/^[0-9a-f]{12}$/)?.[0]);
+    const request = await cell.jsonValue();
+    const known = (await (await fetch(`${slow.url}/debug/pipeline`)).json()).requests.map((r) => r.id);
+    assert.ok(known.some((id) => id.includes(request)), "the id of a request on the page of the pipeline");
+    await page.getByText("What the words mean").click();
+    await page.getByText("a piece of the KV memory").waitFor();
+    await page.shot("kv");
     assert.ok(await page.evaluate(() => {
       const c = document.querySelector("canvas");
       return new Set(new Uint32Array(c.getContext("2d").getImageData(0, 0, c.width, c.height).data.buffer)).size >= 3;
     }), "the map has several colors");
     await page.accessible();
     page.quiet();
+  });
+
+  test("of a gateway without a worker writes no errors", async (t) => {
+    const gateway = await servers.start("--roles", "gateway", "--nats", slow.nats);
+    const page = await visit(browser, t, `${gateway.url}/debug/pipeline`);
+    let readings = 0;
+    page.on("response", (r) => (readings += r.url().endsWith("/metrics") ? 1 : 0));
+    await page.waitForSelector(".stages");
+    await until("the page has the state three times", () => readings >= 3, 20_000);
+    assert.equal(await page.getByText("KV slabs by state").count(), 0);
+    await page.goto(`${gateway.url}/debug/kv`);
+    await page.getByText("This process has no KV memory: it does not compute.").waitFor();
+    await page.accessible();
+    page.quiet();
+    await servers.kill(gateway);
   });
 
   test("fits a phone in the dark", async (t) => {

@@ -239,6 +239,13 @@ test("metrics are read with their labels, and histograms since an earlier state"
   assert.deepEqual(prometheus.since(before, now), before, "a process that has started again");
 });
 
+test("a sequence of the KV cache has the id of its request", () => {
+  const list = [{ id: "chatcmpl-0123456789abcdef", sequences: ["7", "8"] }, { id: "resp_9", sequences: [] }, { id: "old" }];
+  const ids = timeline.bySequence(list);
+  assert.deepEqual([...ids], [["7", list[0].id], ["8", list[0].id]]);
+  assert.deepEqual([timeline.shortId(list[0].id), timeline.shortId("resp_9"), timeline.shortId("other-12ab34cd")], ["0123456789ab", "9", "other-12ab34"]);
+});
+
 test("the map and the bar show every slab once", () => {
   const stats = { slabs: 10, committed: 9, used: 4, shared: 1, cached: 3, promised: 5 };
   assert.deepEqual(pool.states(stats).map((s) => [s.name, s.slabs]), [["held", 3], ["shared", 1], ["cached", 3], ["free", 2], ["absent", 1]]);

@@ -4,17 +4,20 @@ import { useSignal } from "@preact/signals";
 import { theme } from "../theme";
 import { Scroll } from "./pipeline";
 import { cells, hitRatio, memory, percent, span, states, type KVState, type KVStats, type Sample } from "./pool";
-import { kv, prefixes, samples } from "./state";
+import { kv, pipeline, prefixes, samples } from "./state";
+import { bySequence, shortId } from "./timeline";
 
 export function KVView() {
   const state = kv.value;
   if (!state) return null;
+  const requests = bySequence(pipeline.value?.requests ?? []);
   return (
     <>
       <Figures state={state} />
       <section aria-labelledby="slabs-title">
         <h2 id="slabs-title">Slabs by state</h2>
         <Slabs stats={state.stats} />
+        <Words />
       </section>
       <section aria-labelledby="map-title">
         <h2 id="map-title">Map of the pool</h2>
@@ -32,13 +35,33 @@ export function KVView() {
       <section aria-labelledby="sequences-title">
         <h2 id="sequences-title">Sequences</h2>
         <Table label="Sequences"
-          head={["Sequence", "Tenant", "Prompt", "Computed", "Generated", "Reserved tokens", "Declared tokens", "Leased slabs", "Reserved slabs", "Shared slabs", "Spilled slabs"]}
-          rows={state.regions.map((r) => [r.sequence, r.tenant || "–", r.prompt_tokens, r.computed_tokens, r.generated_tokens, r.reserved_tokens,
+          head={["Sequence", "Request", "Tenant", "Prompt", "Computed", "Generated", "Reserved tokens", "Declared tokens", "Leased slabs", "Reserved slabs", "Shared slabs", "Spilled slabs"]}
+          rows={state.regions.map((r) => [r.sequence, shortId(requests.get(r.sequence) ?? "–"), r.tenant || "–", r.prompt_tokens, r.computed_tokens, r.generated_tokens, r.reserved_tokens,
             r.declared_tokens, r.leased_slabs, r.reserved_slabs, r.shared_slabs, r.spilled_slabs])} />
         {state.stats.regions > state.regions.length &&
           <p class="note">The largest ones; {(state.stats.regions - state.regions.length).toLocaleString()} more are not shown.</p>}
       </section>
     </>
+  );
+}
+
+const words: [string, string][] = [
+  ["Slab", "a piece of the KV memory: keys and values of some consecutive tokens, in all layers"],
+  ["Leased", "slabs that a sequence has now. Several sequences share a slab if their prompts begin alike"],
+  ["Promised", "free or cached slabs that sequences in memory may still lease. No other sequence gets them"],
+  ["Reserved", "leased or promised"],
+  ["Declared", "the most tokens that a sequence can have: its prompt and its token limit"],
+  ["Cached", "slabs that no sequence has. Their tokens need no computation if a prompt begins with them; they are reused when memory is short"],
+  ["Spilled", "slabs of a waiting sequence that are in another tier until it continues"],
+];
+
+/** Words explains what the page calls its parts. */
+function Words() {
+  return (
+    <details class="words">
+      <summary>What the words mean</summary>
+      <dl>{words.map(([name, text]) => <div key={name}><dt>{name}</dt><dd>{text}</dd></div>)}</dl>
+    </details>
   );
 }
 

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { Slabs } from "./kv";
 import { mean, quantile } from "./prometheus";
 import { kv, lately, pipeline, readings, stage, type Node, type Pipeline, type Step } from "./state";
-import { firstToken, rate, spans, stages as requestStages, type Request } from "./timeline";
+import { firstToken, rate, shortId, spans, stages as requestStages, type Request } from "./timeline";
 
 /** duration puts seconds into words. */
 export function duration(s: number | undefined): string {
@@ -176,7 +176,7 @@ function RequestRow({ r, from, now }: { r: Request; from: number; now: number })
   const words = list.map((s) => `${s.stage} ${duration((s.to - s.from) / 1000)}`).join(", ");
   return (
     <tr>
-      <th scope="row" title={`${r.id}, ${r.model}${r.worker ? ` at ${r.worker}` : ""}${r.tenant ? `, ${r.tenant}` : ""}`}>{r.id.replace(/^(chat)?cmpl-/, "").slice(0, 12)}</th>
+      <th scope="row" title={`${r.id}, ${r.model}${r.worker ? ` at ${r.worker}` : ""}${r.tenant ? `, ${r.tenant}` : ""}${r.sequences?.length ? `, KV sequence ${r.sequences.join(", ")}` : ""}`}>{shortId(r.id)}</th>
       <td class="lane" title={words}>
         <div role="img" aria-label={words}>
           {list.filter((s) => s.to >= from).map((s) => (

@@ -119,12 +119,7 @@ export function watch(wanted: () => "pipeline" | "kv"): void {
 async function request(what: "pipeline" | "kv"): Promise<void> {
   try {
     const json = { headers: { Accept: "application/json" } };
-    const [state, slabs, metrics] = await Promise.all([
-      what === "pipeline" ? keyed("/debug/pipeline?brief=1", json) : undefined,
-      keyed("/debug/kv?brief=1", json),
-      what === "pipeline" ? keyed("/metrics") : undefined,
-    ]);
-    const first = state ?? slabs;
+    const first = await keyed("/debug/pipeline?brief=1", json);
     if (first.status === 401) {
       batch(() => {
         problem.value = key.value ? "The server does not accept this API key." : "The server requires an API key.";
@@ -133,7 +128,16 @@ async function request(what: "pipeline" | "kv"): Promise<void> {
       return;
     }
     if (!first.ok) throw await refusal(first);
-    const [p, k, text] = [await state?.json(), slabs.ok ? await slabs.json() : undefined, await metrics?.text()];
+    const p = (await first.json()) as Pipeline;
+    // A process without a worker answers with an error, and the browser writes it to the console.
+    const computes = p.nodes.some((n) => n.node === p.node && n.worker);
+    if (what === "kv" && !computes) throw new Error("This process has no KV memory: it does not compute.");
+    const [slabs, metrics] = await Promise.all([
+      computes ? keyed("/debug/kv?brief=1", json) : undefined,
+      what === "pipeline" ? keyed("/metrics") : undefined,
+    ]);
+    if (what === "kv" && slabs && !slabs.ok) throw await refusal(slabs);
+    const [k, text] = [slabs?.ok ? ((await slabs.json()) as KVState) : undefined, await metrics?.text()];
     batch(() => {
       const now = Date.now();
       pipeline.value = p;

@@ -5,6 +5,7 @@ export interface Request {
   tenant: string;
   model: string;
   worker: string;
+  sequences: string[]; // ids in the state of the KV cache
   arrival: string; // RFC 3339, as all times; absent: it has not come
   tokenized?: string;
   begun?: string;
@@ -27,6 +28,14 @@ export interface Span {
 }
 
 const ms = (t: string | undefined) => (t ? Date.parse(t) : undefined);
+
+/** shortId is the part of a request's id that the pages show. */
+export const shortId = (id: string): string => id.replace(/^(chatcmpl-|cmpl-|resp_|msg_)/, "").slice(0, 12);
+
+/** bySequence maps the ids of sequences to those of their requests. */
+export function bySequence(requests: Request[]): Map<string, string> {
+  return new Map(requests.flatMap((r) => (r.sequences ?? []).map((s) => [s, r.id] as const)));
+}
 
 /** spans returns the stages of a request that have begun, each up to the next one, its end or now. */
 export function spans(r: Request, now: number): Span[] {
