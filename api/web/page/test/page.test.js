@@ -398,6 +398,45 @@ describe("a conversation", () => {
     page.quiet();
   });
 
+  test("is reached with few keys", async (t) => {
+    const page = await visit(browser, t, `${slow.url}/`);
+    await models(page);
+    await scripted(page, says("yes"));
+    for (const q of ["one", "two", "three"]) {
+      await page.keyboard.press("Alt+n");
+      await ask(page, q);
+      await page.waitForSelector(done);
+    }
+    await page.reload();
+    await page.locator("#input:focus").waitFor();
+    const at = () => page.evaluate(() => document.activeElement.getAttribute("aria-label") ?? document.activeElement.innerText);
+    await page.evaluate(() => (document.activeElement.blur(), document.querySelector(".skip").focus()));
+    assert.equal(await at(), "Skip to the message");
+    await page.accessible();
+    await page.shot("skip");
+    await page.keyboard.press("Enter");
+    await page.locator("#input:focus").waitFor();
+    assert.match(page.url(), /#[0-9a-f]{32}$/, "the conversation is still the one of the address");
+
+    await page.focus("input[type=search]");
+    const walked = [];
+    for (const k of ["Tab", "ArrowDown", "End", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "Home", "Tab"]) {
+      await page.keyboard.press(k);
+      walked.push(await at());
+    }
+    assert.deepEqual(walked, ["three", "two", "one", "Rename one", "Export one", "Rename one", "one", "three", "Pipeline"]);
+    await page.keyboard.press("Shift+Tab");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("F2");
+    await page.locator(".rename input:focus").fill("second");
+    await page.keyboard.press("Enter");
+    await page.locator(".list li", { hasText: "second" }).locator(".entry").press("Delete");
+    await page.locator(".sure .bad:focus").waitFor();
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelectorAll(".list li").length === 2);
+    page.quiet();
+  });
+
   test("sends settings, and has the schema's form", async (t) => {
     const page = await visit(browser, t, `${slow.url}/`);
     await models(page);

@@ -32,6 +32,13 @@ function newChat(): void {
   focusComposer();
 }
 
+/** skip moves the focus to the message. The hash of the address names the conversation, so the link must not change it. */
+function skip(event: Event): void {
+  event.preventDefault();
+  closeOnPhone();
+  document.getElementById("input")!.focus();
+}
+
 function keys(event: KeyboardEvent): void {
   if (document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
@@ -61,6 +68,7 @@ export function App() {
   const count = changed(settings.value);
   return (
     <div class={`app${sidebarOpen.value ? " with-sidebar" : ""}${settingsOpen.value ? " with-settings" : ""}`}>
+      <a class="skip" href="#input" onClick={skip}>Skip to the message</a>
       <Sidebar newChat={newChat} />
       <div class="middle" inert={covered}>
         <header class="top">

@@ -34,6 +34,7 @@ export function Sidebar({ newChat }: { newChat: () => void }) {
     return where === undefined ? [] : [{ c, where }];
   });
   const groups = days.map(([name]) => ({ name, hits: hits.filter(({ c }) => group(c.updated) === name) })).filter((g) => g.hits.length > 0);
+  const stop = [focused.value, current.value].find((id) => hits.some(({ c }) => c.id === id)) ?? hits[0]?.c.id;
   const active = new Set([...running.value.values()].map((r) => r.conversation));
   return (
     <nav class="sidebar" aria-label="Conversations">
@@ -53,11 +54,11 @@ export function Sidebar({ newChat }: { newChat: () => void }) {
         <Icon name="search" />
         <input ref={field} type="search" placeholder="Search" title="Ctrl+K" value={search.value} onInput={(e) => (search.value = e.currentTarget.value)} />
       </label>
-      <div class="list">
+      <div class="list" onKeyDown={walk} onFocusIn={entered}>
         {groups.map((g) => (
           <section key={g.name} aria-label={g.name}>
             <h2>{g.name}</h2>
-            <ul>{g.hits.map(({ c, where }) => <Entry key={c.id} c={c} where={where} active={active.has(c.id)} />)}</ul>
+            <ul>{g.hits.map(({ c, where }) => <Entry key={c.id} c={c} where={where} active={active.has(c.id)} stop={c.id === stop} />)}</ul>
           </section>
         ))}
         {loaded.value && hits.length === 0 && <p class="note">{search.value ? "Nothing found." : "Conversations are kept in this browser only."}</p>}
@@ -103,7 +104,33 @@ function Import() {
   );
 }
 
-function Entry({ c, where, active }: { c: Conversation; where: string; active: boolean }) {
+const focused = signal(""); // id of the entry that had the focus last
+
+/** entered makes the entry with the focus the one that Tab comes back to. */
+function entered(event: FocusEvent): void {
+  const id = (event.target as Element).closest("li")?.dataset.id;
+  if (id) focused.value = id;
+}
+
+/** walk moves the focus with the arrow keys: up and down between conversations, left and right in one. Tab leaves the list. */
+function walk(event: KeyboardEvent): void {
+  const at = event.target as HTMLElement;
+  const item = at.closest("li");
+  if (!item?.dataset.id || at.tagName === "INPUT") return;
+  const entries = [...(event.currentTarget as Element).querySelectorAll<HTMLElement>(".entry")];
+  const parts = [...item.querySelectorAll<HTMLElement>("button")];
+  const [i, k] = [entries.findIndex((e) => item.contains(e)), parts.indexOf(at)];
+  const name = { F2: "rename", Delete: "remove" }[event.key];
+  const to = name ? item.querySelector<HTMLElement>(`[data-do=${name}]`)
+    : { ArrowDown: entries[i + 1], ArrowUp: entries[i - 1], Home: entries[0], End: entries.at(-1), ArrowRight: parts[k + 1], ArrowLeft: parts[k - 1] }[event.key];
+  if (!to) return;
+  event.preventDefault();
+  if (name) to.click();
+  else to.focus();
+}
+
+/** Entry is a conversation. Only the entry where Tab stops can have the focus by Tab, and its buttons by the arrow keys. */
+function Entry({ c, where, active, stop }: { c: Conversation; where: string; active: boolean; stop: boolean }) {
   const mode = useSignal<"" | "rename" | "remove">("");
   const name = title(c);
   const shown = current.value === c.id;
@@ -111,15 +138,15 @@ function Entry({ c, where, active }: { c: Conversation; where: string; active: b
   if (mode.value === "rename") return <Rename c={c} close={close} />;
   if (mode.value === "remove") return <Remove c={c} close={close} />;
   return (
-    <li class={shown ? "shown" : undefined}>
-      <button type="button" class="entry" aria-current={shown ? "page" : undefined} title={name} onClick={() => (open(c.id), closeOnPhone())} onDblClick={() => (mode.value = "rename")}>
+    <li class={shown ? "shown" : undefined} data-id={c.id}>
+      <button type="button" class="entry" tabIndex={stop ? 0 : -1} aria-keyshortcuts="F2 Delete" aria-current={shown ? "page" : undefined} title={name} onClick={() => (open(c.id), closeOnPhone())} onDblClick={() => (mode.value = "rename")}>
         <span class="name">{active && <span class="dot running" role="img" aria-label="running" />}{name}</span>
         {where && <span class="where">{where}</span>}
       </button>
       <span class="actions">
-        <button type="button" class="tiny" aria-label={`Rename ${name}`} title="Rename" onClick={() => (mode.value = "rename")}><Icon name="edit" /></button>
-        <button type="button" class="tiny" aria-label={`Export ${name}`} title="Export as Markdown" onClick={() => save(`${fileName(c)}.md`, "text/markdown", markdown(c))}><Icon name="download" /></button>
-        <button type="button" class="tiny" aria-label={`Delete ${name}`} title="Delete" onClick={() => (mode.value = "remove")}><Icon name="trash" /></button>
+        <button type="button" class="tiny" tabIndex={-1} data-do="rename" aria-label={`Rename ${name}`} title="Rename" onClick={() => (mode.value = "rename")}><Icon name="edit" /></button>
+        <button type="button" class="tiny" tabIndex={-1} aria-label={`Export ${name}`} title="Export as Markdown" onClick={() => save(`${fileName(c)}.md`, "text/markdown", markdown(c))}><Icon name="download" /></button>
+        <button type="button" class="tiny" tabIndex={-1} data-do="remove" aria-label={`Delete ${name}`} title="Delete" onClick={() => (mode.value = "remove")}><Icon name="trash" /></button>
       </span>
     </li>
   );
