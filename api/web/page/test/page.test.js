@@ -398,6 +398,35 @@ describe("a conversation", () => {
     page.quiet();
   });
 
+  for (const [size, dark] of [["wide", false], ["phone", true]]) {
+    test(`takes text files into the message: ${size}`, async (t) => {
+      const page = await visit(browser, t, `${slow.url}/`, { size, dark });
+      await models(page);
+      const requests = await scripted(page, says("read"));
+      const file = (name, mimeType, text) => ({ name, mimeType, buffer: Buffer.from(text) });
+      await page.fill("#input", "Explain it");
+      await page.locator("input[aria-label='Text files']").setInputFiles([file("a.py", "text/x-python", "x = 1\n"), file("p.png", "image/png", "no"), file("b.bin", "", Buffer.from([0, 255]))]);
+      await page.getByText("p.png: found image/png, expected text: the model reads text only; b.bin: found bytes that are not UTF-8 text").waitFor();
+      await page.accessible();
+      await page.fits();
+      await page.shot(`attach-${size}`);
+      for (const kind of ["drop", "paste"]) {
+        await page.evaluate((k) => {
+          const data = new DataTransfer();
+          data.items.add(new File([k], `${k}.txt`, { type: "text/plain" }));
+          const event = k === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }) : new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+          document.getElementById("input").dispatchEvent(event);
+        }, kind);
+        await page.waitForFunction((k) => document.getElementById("input").value.includes(`${k}.txt`), kind);
+      }
+      await page.press("#input", "Enter");
+      await page.waitForSelector(done);
+      assert.equal(requests[0].messages[0].content,
+        "Explain it\n\na.py:\n\n```python\nx = 1\n```\n\ndrop.txt:\n\n```txt\ndrop\n```\n\npaste.txt:\n\n```txt\npaste\n```");
+      page.quiet();
+    });
+  }
+
   test("is reached with few keys", async (t) => {
     const page = await visit(browser, t, `${slow.url}/`);
     await models(page);

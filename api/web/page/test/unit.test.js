@@ -9,8 +9,8 @@ const vite = await createServer({
 });
 after(() => vite.close());
 const load = (name) => vite.ssrLoadModule(`/src/${name}.ts`);
-const [sse, tree, settings, answer, exporting, importing, facts, tokens, prometheus, pool, timeline] = await Promise.all(
-  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "chat/import", "chat/facts", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
+const [sse, tree, settings, answer, exporting, importing, facts, attach, tokens, prometheus, pool, timeline] = await Promise.all(
+  ["chat/sse", "chat/tree", "chat/settings", "chat/answer", "chat/export", "chat/import", "chat/facts", "chat/attach", "text/tokens", "debug/prometheus", "debug/pool", "debug/timeline"].map(load));
 
 async function eventsOf(text, cut) {
   const bytes = new TextEncoder().encode(text);
@@ -132,6 +132,17 @@ test("facts of a model are joined from what a server has", () => {
     { architecture: "llama", parameters: "7B", weights: "int8, bf16", bytes: 9, context: 2048, workers: "2 × cpu, sim", kv: { used: 1, cached: 2, all: 4 } });
   assert.deepEqual(facts.facts({ id: "x" }, tags), { architecture: "", parameters: "", weights: "", bytes: undefined, context: undefined, workers: "", kv: undefined });
   assert.equal(facts.facts(m, tags).weights, "bf16");
+});
+
+test("a text file is quoted whole, whatever it has, and other files are refused", () => {
+  assert.equal(attach.fenced("a.py", "x = 1\n"), "a.py:\n\n```python\nx = 1\n```");
+  assert.equal(attach.fenced("notes", "````\nb\n````"), "notes:\n\n`````\n````\nb\n````\n`````");
+  assert.equal(attach.textOf("a", new TextEncoder().encode("é日\r\nb\rc")), "é日\nb\nc");
+  assert.equal(attach.textOf("a", new Uint8Array()), "");
+  for (const bytes of [[0x66, 0], [0xff, 0xfe], [0xc3]]) assert.throws(() => attach.textOf("a.bin", new Uint8Array(bytes)), /^Error: a\.bin: found bytes that are not UTF-8 text, expected a text file$/);
+  assert.match(attach.refused("p.png", "image/png", 5), /p\.png: found image\/png, expected text/);
+  assert.match(attach.refused("big.txt", "text/plain", 300 * 1024), /found 300 KiB, expected at most 256 KiB/);
+  assert.equal(attach.refused("a.txt", "text/plain", 256 * 1024), "");
 });
 
 test("a request has the shown branch, with calls and their results, and without answers that failed", () => {
