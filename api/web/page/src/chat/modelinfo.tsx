@@ -8,7 +8,7 @@ import { model, models } from "./store";
 
 const shown = signal<Facts | undefined>();
 const wrong = signal("");
-let asked = 0;
+let requests = 0;
 
 /** json requests what a server may not have: undefined if it has not. */
 async function json<T>(path: string): Promise<T | undefined> {
@@ -16,18 +16,18 @@ async function json<T>(path: string): Promise<T | undefined> {
   return response.ok ? ((await response.json()) as T) : undefined;
 }
 
-/** load requests what the server says about the chosen model. A gateway without a worker is not asked for its memory. */
+/** load requests what the server says about the chosen model. Only a process with a worker has KV memory. */
 async function load(): Promise<void> {
-  const mine = ++asked;
+  const mine = ++requests;
   try {
     const [tags, nodes] = await Promise.all([json<Tags>("/api/tags"), json<Nodes>("/debug/pipeline?brief=1")]);
     const local = nodes?.nodes.find((n) => n.node === nodes.node)?.worker;
     const kv = local ? await json<KV>("/debug/kv?brief=1") : undefined;
-    if (mine !== asked) return;
+    if (mine !== requests) return;
     shown.value = facts(models.value.find((m) => m.id === model.value) ?? { id: model.value }, tags, nodes, kv);
     wrong.value = "";
   } catch (error) {
-    if (mine === asked) wrong.value = reason(error);
+    if (mine === requests) wrong.value = reason(error);
   }
 }
 
