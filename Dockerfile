@@ -44,6 +44,8 @@ RUN apt-get update \
 COPY --from=build /src/bin/millrace /usr/local/bin/millrace
 COPY --from=build /src/build/THIRD_PARTY_NOTICES /usr/share/doc/millrace/THIRD_PARTY_NOTICES
 COPY --from=build /src/models/tiny-chat /models/tiny-chat
+# The user has no home. `millrace pull` keeps models in the volume, in /var/lib/millrace/millrace/models, and serve finds them there by name.
+ENV XDG_DATA_HOME=/var/lib/millrace XDG_CACHE_HOME=/var/lib/millrace/cache
 USER 10001:10001
 VOLUME /var/lib/millrace
 EXPOSE 8080

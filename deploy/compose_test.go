@@ -208,6 +208,16 @@ func TestImageStartsMillraceWithFlagsThatItTakes(t *testing.T) {
 }
 
 // What a stage copies from this folder must be in it, and not ignored.
+// The user of the image has no home: what millrace pull and the caches write must be in the volume.
+func TestImageKeepsModelsInItsVolume(t *testing.T) {
+	stages := dockerfile(t)
+	last := stages[len(stages)-1]
+	volume := last.instructions["VOLUME"][0]
+	for _, name := range []string{"XDG_DATA_HOME", "XDG_CACHE_HOME"} {
+		require.Regexp(t, name+"="+regexp.QuoteMeta(volume)+`(/|\s|$)`, strings.Join(last.instructions["ENV"], " "))
+	}
+}
+
 func TestDockerfileCopiesWhatIsThere(t *testing.T) {
 	ignored, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
 	require.NoError(t, err)
