@@ -147,6 +147,8 @@ func TestTheTokensOfTextsComeFromATokenizer(t *testing.T) {
 	require.Equal(t, []int32{1}, started.Prompt)
 	require.Equal(t, tokens, started.Sampling.Tokens)
 	s.Close()
+	require.Equal(t, started.Seq, next[*msg.Cancel](t, g).Seq)
+	require.Equal(t, started.Seq, next[*msg.CloseText](t, g).Seq)
 
 	s, m = submit("old")
 	g.root.Send(m.Reply, &msg.Tokenized{Tokens: []int32{9}})
