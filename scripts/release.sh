@@ -26,7 +26,7 @@ arch=$(go env GOARCH)
 name=millrace-$version-linux-$arch
 out=build/release
 deb=millrace_${version}_$arch.deb
-rm -rf "${out:?}/$name"* "$out/$deb" "$out/millrace-$version"-*.whl
+rm -rf "${out:?}/$name"* "${out:?}/$deb" "${out:?}/millrace-$version"-*.whl
 mkdir -p "$out/$name/bin" "$out/$name/sbom"
 
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # the date of manual pages
@@ -35,6 +35,16 @@ make libs notices sbom VERSION="$version"
 scripts/release-build.sh "$out/$name/bin/millrace" "$version"
 scripts/release-share.sh "$out/$name"
 cp build/THIRD_PARTY_NOTICES "$out/$name/"
+cat >>"$out/$name/THIRD_PARTY_NOTICES" <<'END'
+
+================================================================================
+GCC libstdc++, libgcc
+License: GPL-3.0-or-later WITH GCC-exception-3.1 (https://www.gnu.org/licenses/gcc-exception-3.1.html)
+
+================================================================================
+GNU C Library: the parts that its development package links statically
+License: LGPL-2.1-or-later, with the exception for such parts (https://sourceware.org/glibc/)
+END
 cp build/sbom-go.json build/sbom-rust.json "$out/$name/sbom/"
 git archive HEAD README.md CHANGELOG.md LICENSE SECURITY.md docs deploy | tar -x -C "$out/$name"
 find "$out/$name/docs" "$out/$name/deploy" -name '*.go' -delete # tests of this repository
@@ -49,3 +59,4 @@ wheel=$(basename "$(python3 scripts/release-wheel.py "$out/$name" "$version" "$o
 rm -rf "${out:?}/$name"
 
 scripts/release-check.sh "$out/$name.tar.gz" "$version" "$(git rev-parse --short=12 HEAD)"
+scripts/release-wheel-check.sh "$out/$wheel" "$version"
