@@ -459,7 +459,7 @@ describe("a conversation", () => {
     await page.keyboard.press("F2");
     await page.locator(".rename input:focus").fill("second");
     await page.keyboard.press("Enter");
-    await page.locator(".list li", { hasText: "second" }).locator(".entry").press("Delete");
+    await page.locator(".list .entry:focus", { hasText: "second" }).press("Delete");
     await page.locator(".sure .bad:focus").waitFor();
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelectorAll(".list li").length === 2);

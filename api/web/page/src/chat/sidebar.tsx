@@ -134,12 +134,18 @@ function Entry({ c, where, active, stop }: { c: Conversation; where: string; act
   const mode = useSignal<"" | "rename" | "remove">("");
   const name = title(c);
   const shown = current.value === c.id;
+  const entry = useRef<HTMLButtonElement>(null);
+  const left = useRef(false); // for another mode, which had the focus
+  useEffect(() => {
+    if (left.current && !mode.value && document.activeElement === document.body) entry.current?.focus();
+    left.current = mode.value !== "";
+  }, [mode.value]);
   const close = () => (mode.value = "");
   if (mode.value === "rename") return <Rename c={c} close={close} />;
   if (mode.value === "remove") return <Remove c={c} close={close} />;
   return (
     <li class={shown ? "shown" : undefined} data-id={c.id}>
-      <button type="button" class="entry" tabIndex={stop ? 0 : -1} aria-keyshortcuts="F2 Delete" aria-current={shown ? "page" : undefined} title={name} onClick={() => (open(c.id), closeOnPhone())} onDblClick={() => (mode.value = "rename")}>
+      <button ref={entry} type="button" class="entry" tabIndex={stop ? 0 : -1} aria-keyshortcuts="F2 Delete" aria-current={shown ? "page" : undefined} title={name} onClick={() => (open(c.id), closeOnPhone())} onDblClick={() => (mode.value = "rename")}>
         <span class="name">{active && <span class="dot running" role="img" aria-label="running" />}{name}</span>
         {where && <span class="where">{where}</span>}
       </button>
