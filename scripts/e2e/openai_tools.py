@@ -144,7 +144,7 @@ def errors(checks, client, model):
         ("an unknown name", "tool_choice.function.name", dict(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "fly"}})),
         ("no tools", "tool_choice", dict(tool_choice="required")),
         ("a name twice", "tools[1].function.name", dict(tools=[WEATHER, WEATHER])),
-        ("a bad schema", "tools", dict(tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}}],
+        ("a bad schema", "tools[0].function.parameters", dict(tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}}],
                                        tool_choice="required")),
     ]:
         try:

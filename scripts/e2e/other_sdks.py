@@ -138,12 +138,14 @@ def check_responses(report, client, want):
         {"role": "system", "content": "You are helpful."}, {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}])
     report.equal("responses: items", again.output_text, text)
     for what, change in [("conversation", {"conversation": "conv_1"}), ("background", {"background": True, "store": False}),
-                         ("hosted tool", {"tools": [{"type": "web_search"}]})]:
+                         ("forced hosted tool", {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}})]:
         try:
             client.responses.create(**{**call, **change})
             report.true(f"responses: {what}", False, "an answer")
         except openai.BadRequestError as e:
             report.true(f"responses: {what}: names the field", e.param, e.body)
+    ignored = client.responses.with_raw_response.create(**call, tools=[{"type": "web_search"}])
+    report.equal("responses: a hosted tool is ignored by name", (ignored.headers["Millrace-Ignored"], ignored.parse().output_text), ("tools[0] (web_search)", text))
 
 
 def main():

@@ -3,6 +3,8 @@
 //
 // The model calls the first tool that it knows to write a file, calls it again to read the file, and then says what it has read. Without
 // such a tool it answers with the text of SCRIPTED_ANSWER.
+//
+// It must not know what an agent expects of a model, only what its calls look like.
 package main
 
 import (
