@@ -1,0 +1,146 @@
+// What host and device say to each other: the scalar arguments of each kernel,
+// and the step's tables. Plain numbers only; memory is passed beside them.
+#ifndef MILLRACE_GPU_SHAPES_HPP
+#define MILLRACE_GPU_SHAPES_HPP
+
+#include <cstdint>
+
+namespace millrace::gpu {
+
+constexpr int kSlabTokens = 16;   // MR_SLAB_TOKENS
+constexpr int kDepth = 16;        // products of one block along the sum: one dpas of 16-bit types
+constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
+// Queries that a sub-group of attention takes at once: more would not fit into
+// the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
+// what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
+constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
+  if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
+  if (sinks && kv_bits == 16 && head_dim <= 64) return 2;  // their states are there twice
+  const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
+  return kv_bits == 4 && most > 1 ? most / 2 : most;
+}
+
+// Whether one query fits at all: what int4 is widened to leaves no room on 8 lanes beside the
+// sums of a large head.
+constexpr bool takes_kv_bits(int head_dim, int lanes, int kv_bits) {
+  return lanes == 16 || kv_bits != 4 || head_dim <= 96;
+}
+
+// The queries of a step with beams, whose tokens' places take registers too.
+constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_queries / 2 : 1; }
+
+constexpr int kNormItems = 128;    // work-items of a norm's row
+constexpr int kRowItems = 128;     // work-items of a row that is only copied
+constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
+
+// The table is [vocab][width], or, where it is the logits' weights too, as these lie:
+// [block of `columns` tokens][pair of elements][columns][2].
+struct EmbedShape {
+  int32_t width;
+  int32_t columns, pairs;             // 0: the former
+  int32_t table_type, position_type;  // mr_dtype; -1: absent
+  int32_t position_offset;
+  float scale;
+  int32_t out_f32;
+};
+
+struct NormShape {
+  int32_t width;
+  int32_t layer_norm, bias, out_f32;
+  float eps;
+};
+
+// out[rows][width] from in[rows][depth]; weights [column blocks][depth blocks][8][lanes].
+struct LinearShape {
+  int32_t rows, depth, width;
+  int32_t depth_blocks;
+  int32_t slices, slice_blocks;  // the sum is cut into slices, one per sub-group of a work-group
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+constexpr int kMostOwnRows = 4;     // that our kernels compute over oneDNN's weights
+constexpr int kPackedColumns = 64;  // of a block of oneDNN's weights, device/packed.cpp
+
+// out[rows][width] from in[rows][depth], or from sums [rows][columns].
+struct PackedShape {
+  int32_t rows, depth, width;
+  int32_t padded_depth, chunk;  // of the weights; of the sum
+  int32_t columns;
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum
+constexpr int kDepthCodes = 64;  // the depth of weights as codes is padded to a multiple
+
+// out[rows][width] of weights that are codes; device/blocks.hpp says how they lie. From rows of
+// codes [rows][padded_depth] (int8, int4), or of operands [rows][depth] (FP8, NF4).
+// A step is kCodeDepth of the depth. Where groups of weights have their scales (int4, NF4), a group
+// is group_steps of them, and a slice whole groups.
+struct CodedShape {
+  int32_t rows, width;
+  int32_t depth, padded_depth, steps;
+  int32_t blocks;  // of columns
+  int32_t groups, group_steps;
+  int32_t slices, slice_steps;
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+// A sequence's part of a step. Its slabs are entries [slabs, ...) of the slab table, which
+// holds addresses.
+// The rows of a beam search are all at `position`: tokens before `prompt` are the
+// sequence's own, what follows is a response. Row r sees at its response's token
+// i that of beam index[r][i], whose slabs begin at entry responses[beam]; index
+// [rows][steps] and responses [rows] are places in the table of the beams.
+struct SequenceEntry {
+  int32_t first_row, rows, position, slabs;
+  int32_t prompt;  // kNoPrompt: no beams
+  int32_t steps, responses, index;
+};
+constexpr int32_t kNoPrompt = INT32_MAX;
+
+// Keys and values lie in a slab as [layer][K|V][KV head] blocks of 16 tokens, one after the
+// other. A token's key or value of a head is, by the bits of an element,
+//   16  operands
+//    8  int8 codes, then a float32 scale
+//    4  for each group of 32 elements 16 bytes, byte i with element i in its low half and element
+//       i + 16 in its high one, each plus 8; then a bf16 scale for each group
+// in whole words of 4 bytes.
+constexpr int kKvGroup = 32;  // MR_KV_GROUP
+constexpr int kv_groups(int head_dim) { return (head_dim + kKvGroup - 1) / kKvGroup; }
+constexpr int kv_token_bytes(int head_dim, int bits) {
+  if (bits == 16) return 2 * head_dim;
+  if (bits == 8) return head_dim + 4;
+  return (kv_groups(head_dim) * (kKvGroup / 2 + 2) + 3) / 4 * 4;
+}
+
+// Where a layer's keys and values lie in a slab.
+struct KvShape {
+  int64_t keys;    // bytes before the first block of this layer's keys
+  int64_t values;  // and of its values
+  int32_t kv_heads, head_dim, bits;
+};
+
+struct RopeShape {
+  KvShape kv;
+  int32_t rows, heads;
+  int32_t q_norm, k_norm;
+  int32_t rotary_dim, interleaved;
+  int32_t sinks, window;
+  float rotary_scale, eps;
+};
+
+// Some queries of one sequence: pairs of row and head, counted row by row over
+// the heads of a KV head, from `first` on.
+struct AttentionTask {
+  int32_t sequence, first;
+};
+
+struct AttentionShape {
+  KvShape kv;
+  int32_t heads, window, sinks, alibi, out_f32;
+  float scale;
+};
+
+}  // namespace millrace::gpu
+
+#endif

@@ -1,0 +1,73 @@
+// What the kernels of a step read beside the slots: one copy to the device.
+#ifndef MILLRACE_GPU_STEP_TABLES_HPP
+#define MILLRACE_GPU_STEP_TABLES_HPP
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "exec/step.hpp"
+#include "gpu/pool.hpp"
+#include "gpu/shapes.hpp"
+#include "platform/stream.hpp"
+
+namespace millrace::gpu {
+
+// The queries of an attention op: tasks of at most `queries` pairs of row and head.
+struct AttentionTasks {
+  int queries, count;
+  bool beams;                  // some sequence has beams
+  const AttentionTask* tasks;  // on the device
+};
+
+class StepTables {
+ public:
+  // groups: every number of query heads per KV head of the program's ops.
+  // most_queries: of a task.
+  StepTables(std::vector<int> groups, int most_queries);
+
+  // pool: the batch's.
+  void set(Stream& stream, const Batch& batch, const DevicePool& pool);
+
+  // On the device.
+  const int32_t* tokens() const { return at<int32_t>(tokens_); }
+  const int32_t* positions() const { return at<int32_t>(positions_); }
+  const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
+  const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
+  const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
+  const uint64_t* slabs() const { return static_cast<const uint64_t*>(device_.data()); }
+  const int32_t* beams() const { return at<int32_t>(beams_); }
+  AttentionTasks tasks(int group) const;
+  uint64_t bytes() const { return device_.size(); }
+
+ private:
+  struct Tasks {
+    int queries, count;
+    size_t begin;
+  };
+
+  template <class T>
+  const T* at(size_t word) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const int32_t*>(slabs() + slabs_.size()) +
+                                      word);
+  }
+  size_t end() const { return words_.size(); }
+  void add_sequences(const Batch& batch, const DevicePool& pool);
+  int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
+  void add_tasks(const Batch& batch, int group);
+
+  bool has_beams_ = false;
+  std::vector<int> groups_;
+  int most_queries_;
+  std::vector<uint64_t> slabs_;  // addresses; on the device they lie before the words
+  std::vector<int32_t> words_;
+  std::vector<std::byte> copy_;  // both, until the device has them
+  size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
+         beams_ = 0;
+  std::map<int, Tasks> tasks_;  // by group
+  Buffer device_;
+};
+
+}  // namespace millrace::gpu
+
+#endif
