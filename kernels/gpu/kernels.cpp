@@ -20,6 +20,9 @@ int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+  if (target.mma()) {
+    return {target.lanes, mma_kernels(bundle, "mr_linear_", {8, 16, 32}, kLargeTile, 1), {}, {}};
+  }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
     kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
@@ -29,6 +32,16 @@ LinearKernels linear_kernels(const Bundle& bundle, Target target) {
     kernels.packed.push_back({rows, bundle.kernel("mr_packed_" + std::to_string(rows))});
   }
   return kernels;
+}
+
+std::vector<std::string> common_files(Target target) {
+  std::vector<std::string> files{"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp"};
+  if (target.mma()) {
+    files.push_back("linear_mma.cpp");
+  } else {
+    files.insert(files.end(), {"packed.cpp", "linear.cpp"});
+  }
+  return files;
 }
 
 std::vector<int> query_groups(const Program& program) {
@@ -58,7 +71,8 @@ std::vector<std::string> build_options(Target target, mr_dtype type) {
   // A product and a sum fuse where the code says so: the same bits in every variant.
   return {"-ffp-contract=off", "-DMR_BF16=" + std::to_string(type == MR_BF16 ? 1 : 0),
           "-DMR_LANES=" + std::to_string(target.lanes),
-          "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
+          "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0),
+          "-DMR_MMA=" + std::to_string(target.mma() ? 1 : 0)};
 }
 
 mr_dtype operand_type(const Program& program, int32_t wanted) {
@@ -78,16 +92,14 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
   const auto compile = [&](const char* file) {
     return Bundle(stream, {file}, build_options(target, type));
   };
-  if (millrace::gpu::quantized(program)) quantized = compile("quantized.cpp");
+  if (millrace::gpu::quantized(program)) {
+    quantized = compile(target.mma() ? "quantized_mma.cpp" : "quantized.cpp");
+  }
   if (millrace::gpu::dequantizes(program)) dequantize = compile("dequantize.cpp");
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
-    : CommonKernels(Bundle(stream,
-                           {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "packed.cpp",
-                            "linear.cpp"},
-                           build_options(target, type)),
-                    target) {}
+    : CommonKernels(Bundle(stream, common_files(target), build_options(target, type)), target) {}
 
 CommonKernels::CommonKernels(const Bundle& bundle, Target target)
     : embed(bundle.kernel("mr_embed")),

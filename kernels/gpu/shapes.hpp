@@ -29,6 +29,42 @@ constexpr bool takes_kv_bits(int head_dim, int lanes, int kv_bits) {
 // The queries of a step with beams, whose tokens' places take registers too.
 constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_queries / 2 : 1; }
 
+// Weights for NVIDIA's tensor cores (cuda/device/mma.hpp) lie in tiles of 16 columns by 8 words along
+// the sum, 32 lanes of 4 words: the place of a word in its tile. A lane's four are its registers of
+// the instruction, but that along the sum neighbors are exchanged: two words of an input row are
+// one load then.
+constexpr int kMmaColumns = 16, kMmaTileWords = 128;
+constexpr int mma_place(int word, int column) {
+  return (column % 8 * 4 + word / 2) * 4 + word % 2 * 2 + column / 8;
+}
+// Of words of eight codes of half a byte, which two instructions take: the low halves of a word's
+// bytes are one register, the high ones another.
+constexpr int mma_place_int4(int word, int column) {
+  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
+}
+
+// What a work-group of the kernels for many rows computes: groups of two blocks of columns, by rows
+// of warps that take n times 8 rows each; stages of the sum are under way together.
+struct MmaTile {
+  int groups, warp_rows, n, stages;
+
+  constexpr int rows() const { return warp_rows * n * 8; }
+  constexpr int warps() const { return groups * warp_rows; }
+};
+constexpr MmaTile kSmallTile{1, 4, 2, 6}, kLargeTile{4, 1, 8, 4}, kLargeTileInt4{4, 2, 4, 4};
+constexpr int kMmaStageSteps = 4;   // of a stage: 32 bytes of a row each
+constexpr int kMmaRowStride = 160;  // bytes from row to row of a stage: quads of lanes lie in different banks
+// Bytes of local memory. tile_steps: of a tile of weights.
+constexpr int mma_stage_bytes(MmaTile tile, int tile_steps) {
+  return tile.rows() * kMmaRowStride +
+         tile.groups * kColumnBlocks * kMmaStageSteps / tile_steps * kMmaTileWords * 4;
+}
+constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
+  const int operands = tile.stages * mma_stage_bytes(tile, tile_steps);
+  const int totals = tile.rows() * (tile.groups * kColumnBlocks * kMmaColumns + 4) * 4;
+  return operands > totals ? operands : totals;
+}
+
 constexpr int kNormItems = 128;    // work-items of a norm's row
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
