@@ -188,6 +188,7 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
       for (int c = 0; c < kBlocks; ++c) {
         a[i][c] = mr_ptx::load_once(w + (int64_t{c} * tiles + i) * kTileWords);
       }
+    if (step == begin) mr_ptx::wait_for_previous();  // weights are nobody's output
 #pragma unroll
     for (int i = 0; i < kTiles * F::kTileSteps; ++i)
 #pragma unroll
@@ -207,6 +208,7 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
     }
     w += kTiles * kTileWords;
   };
+  mr_ptx::start_next();
   int step = begin;
   for (; step + kAhead * F::kTileSteps <= end; step += kAhead * F::kTileSteps) {
     some(step, Count<kAhead>{});
@@ -274,6 +276,8 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
       mr_ptx::copy16(weights_to + i * 16, weights + at, there);
     }
   };
+  mr_ptx::start_next();
+  mr_ptx::wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
     if (stage < stages) fill(stage);

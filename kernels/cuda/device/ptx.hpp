@@ -83,6 +83,22 @@ MR_INLINE uint32_t transposed(uint32_t word) {
   return out;
 }
 
+// ---- Kernels in a row. Where the host asks for it (and the instructions are there), a kernel starts before the one
+// before it has ended.
+
+// Waits until the kernels before have ended, and their memory is written.
+MR_INLINE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel may start: it takes what multiprocessors have left.
+MR_INLINE void start_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- Global memory
 
 struct alignas(16) Words4 {

@@ -26,6 +26,12 @@ namespace mr = millrace::gpu;
   extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>)) \
       SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::sub_group_size<MR_LANES>)) void
 
+// Every kernel calls it before it reads or writes what a kernel before it may have in use. A platform that starts
+// kernels before those before them have ended defines it.
+#ifndef MR_AFTER_PREVIOUS
+#define MR_AFTER_PREVIOUS() static_cast<void>(0)
+#endif
+
 using Item = sycl::nd_item<1>;
 MR_INLINE Item this_item() { return sycl::ext::oneapi::this_work_item::get_nd_item<1>(); }
 

@@ -15,6 +15,7 @@ MR_INLINE int64_t table_place(const mr::EmbedShape& s, int32_t token, int i) {
 
 MR_KERNEL mr_embed(const int32_t* tokens, const int32_t* row_positions, const void* table,
                    const void* positions, void* out, mr::EmbedShape s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t row = item.get_group(0);
   const int32_t token = tokens[row];

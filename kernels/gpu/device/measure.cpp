@@ -9,6 +9,7 @@
 
 // Each item adds up words of 16 bytes, all items side by side.
 MR_KERNEL mr_read(const sycl::vec<uint32_t, 4>* data, int64_t words, uint32_t* out) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t items = item.get_global_range(0);
   sycl::vec<uint32_t, 4> sum(0);
@@ -19,6 +20,7 @@ MR_KERNEL mr_read(const sycl::vec<uint32_t, 4>* data, int64_t words, uint32_t* o
 
 // `rounds` times 4 products of 8 x 16 by 16 x MR_LANES per sub-group.
 MR_KERNEL mr_products(const operand* rows, int32_t rounds, float* out) {
+  MR_AFTER_PREVIOUS();
   constexpr int kChains = 4;
   const Item item = this_item();
 #if MR_MMA
