@@ -108,6 +108,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       select_rows(bundle.kernel("mr_select_rows")),
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
+      best(bundle.kernel("mr_best")),
       linear(linear_kernels(bundle, target)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
@@ -152,6 +153,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   }
   rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
   logits_ = stream_->allocate(size_t(program.max_outputs) * program.vocab * sizeof(float));
+  best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
 }
 
 void GpuKernels::load(const Op& op) {
@@ -243,7 +245,12 @@ void GpuKernels::read(void* to, const void* from, size_t bytes) {
 }
 
 void GpuKernels::finish(const mr_step& step) {
-  if (const int outputs = step.outputs - step.hidden_outputs; outputs > 0) {
+  const int outputs = step.outputs - step.hidden_outputs;
+  if (outputs > 0 && step.best != nullptr) {
+    stream_->launch(kernels_->best, outputs, kBestItems,
+                    static_cast<const void*>(logits_.data()), best_.data(), program_.vocab);
+    stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
+  } else if (outputs > 0) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));
   }
   stream_->wait();
@@ -349,7 +356,7 @@ uint64_t GpuKernels::scratch_bytes() const {
   uint64_t tables = 0;
   for (const StepTables& t : tables_) tables += t.bytes();
   return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
-         rounded_.size() + logits_.size() + tables;
+         rounded_.size() + logits_.size() + best_.size() + tables;
 }
 
 std::string GpuKernels::linear_name() const {

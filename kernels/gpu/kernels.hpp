@@ -41,7 +41,7 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel embed, norm, rope_store, select_rows, round, copy_slab;
+  Kernel embed, norm, rope_store, select_rows, round, copy_slab, best;
   LinearKernels linear;
 
  private:
@@ -66,6 +66,7 @@ class GpuKernels : public Kernels {
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
+  bool keeps_logits() const override { return true; }
   void wait() override { stream_->wait(); }
   mr_op_time op_time() override { return stream_->take_launches(); }
   void read(void* to, const void* from, size_t bytes) override;
@@ -109,6 +110,7 @@ class GpuKernels : public Kernels {
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats
+  Buffer best_;                       // [max_outputs] tokens
   bool running_ = false;              // a step has begun and not ended: it failed
 };
 
