@@ -132,7 +132,7 @@ TEST_P(StepTest, EveryOpIsTimed) {
   const int32_t token = 1, row = 0;
   const mr_sequence sequence{s.region, 0, 1, 0, 0, nullptr};
   std::vector<float> plain(b.vocab), timed(b.vocab);
-  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1, 0, nullptr};
+  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1, 0, nullptr, nullptr};
   model.run(step);
   std::vector<mr_op_time> times(b.ops.size(), {UINT64_MAX, -1, 0});
   step.logits = timed.data();
@@ -173,7 +173,8 @@ TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
   const std::vector<int32_t> rows = {0, 3, 5};
   const mr_sequence sequence{some.region, 0, 6, 0, 0, nullptr};
   std::vector<float> logits(3 * b.vocab);
-  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3, 0, nullptr});
+  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3, 0, nullptr,
+             nullptr});
   for (size_t i = 0; i < rows.size(); ++i) {
     const float* got = logits.data() + i * b.vocab;
     const float* want = expected.data() + int64_t{rows[i]} * b.vocab;

@@ -83,5 +83,10 @@ struct Operands {
 MR_LINEAR(mr_linear_8, few<MR_FORMAT, 1>)
 MR_LINEAR(mr_linear_16, few<MR_FORMAT, 2>)
 MR_LINEAR(mr_linear_32, few<MR_FORMAT, 4>)
+
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS (32 * mr::kSmallTile.warps())
 MR_LINEAR(mr_linear_64, tile<MR_FORMAT, mr::kSmallTile>)
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
 MR_LINEAR(mr_linear_tiles, tile<MR_FORMAT, mr::kLargeTile>)

@@ -98,9 +98,16 @@ struct Codes {
 MR_QUANTIZED(mr_int8_8, false, few<MrFormat, 1>)
 MR_QUANTIZED(mr_int8_16, false, few<MrFormat, 2>)
 MR_QUANTIZED(mr_int8_32, false, few<MrFormat, 4>)
-MR_QUANTIZED(mr_int8_64, false, tile<MrFormat, mr::kSmallTile>)
-MR_QUANTIZED(mr_int8_tiles, false, tile<MrFormat, mr::kLargeTile>)
 MR_QUANTIZED(mr_int4_8, true, few<MrFormat, 1>)
 MR_QUANTIZED(mr_int4_16, true, few<MrFormat, 2>)
+
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS (32 * mr::kSmallTile.warps())
+MR_QUANTIZED(mr_int8_64, false, tile<MrFormat, mr::kSmallTile>)
 MR_QUANTIZED(mr_int4_64, true, tile<MrFormat, mr::kSmallTile>)
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
+MR_QUANTIZED(mr_int8_tiles, false, tile<MrFormat, mr::kLargeTile>)
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS (32 * mr::kLargeTileInt4.warps())
 MR_QUANTIZED(mr_int4_tiles, true, tile<MrFormat, mr::kLargeTileInt4>)
