@@ -107,7 +107,7 @@ struct alignas(16) Words4 {
 // What is read once: it does not displace others in the first cache.
 MR_INLINE Words4 load_once(const void* global) {
   Words4 w;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.at[0]), "=r"(w.at[1]), "=r"(w.at[2]), "=r"(w.at[3])
                : "l"(global));
   return w;
