@@ -6,6 +6,7 @@
 
 #include "exec/error.hpp"
 #include "gpu/pool.hpp"
+#include "gpu/recipes.hpp"
 #include "gpu/weights.hpp"
 
 namespace millrace::gpu {
@@ -39,27 +40,11 @@ std::vector<int> query_groups(const Program& program) {
   return {groups.begin(), groups.end()};
 }
 
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
-                        int32_t kv_type) {
-  std::vector<std::string> options = build_options(target, type);
-  options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
-  const int bits = kv_bits(kv_type);
-  options.push_back("-DMR_KV_BITS=" + std::to_string(bits));
-  const bool sinks = program.sinks > 0;
-  options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(program.head_dim, target.lanes, bits, sinks)));
-  if (sinks) options.push_back("-DMR_SINKS=1");
-  return Bundle(stream, {"attention.cpp"}, options);
+Bundle bundle_of(const Stream& stream, const Recipe& recipe) {
+  return Bundle(stream, recipe.files, recipe.options);
 }
 
 }  // namespace
-
-std::vector<std::string> build_options(Target target, mr_dtype type) {
-  // A product and a sum fuse where the code says so: the same bits in every variant.
-  return {"-ffp-contract=off", "-DMR_BF16=" + std::to_string(type == MR_BF16 ? 1 : 0),
-          "-DMR_LANES=" + std::to_string(target.lanes),
-          "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
-}
 
 mr_dtype operand_type(const Program& program, int32_t wanted) {
   if (wanted != 0) return static_cast<mr_dtype>(wanted);
@@ -74,20 +59,18 @@ int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ?
 
 ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
                                mr_dtype type, int32_t kv_type)
-    : attention(attention_bundle(stream, target, program, type, kv_type)) {
-  const auto compile = [&](const char* file) {
-    return Bundle(stream, {file}, build_options(target, type));
-  };
-  if (millrace::gpu::quantized(program)) quantized = compile("quantized.cpp");
-  if (millrace::gpu::dequantizes(program)) dequantize = compile("dequantize.cpp");
+    : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
+                                                   program.sinks > 0))) {
+  if (millrace::gpu::quantized(program)) {
+    quantized = bundle_of(stream, quantized_recipe(target, type));
+  }
+  if (millrace::gpu::dequantizes(program)) {
+    dequantize = bundle_of(stream, dequantize_recipe(target, type));
+  }
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
-    : CommonKernels(Bundle(stream,
-                           {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "packed.cpp",
-                            "linear.cpp"},
-                           build_options(target, type)),
-                    target) {}
+    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target) {}
 
 CommonKernels::CommonKernels(const Bundle& bundle, Target target)
     : embed(bundle.kernel("mr_embed")),
@@ -99,8 +82,8 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       linear(linear_kernels(bundle, target)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
-                         std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
-                         LinearChoices& choices, const Program& program, const KvLayout& layout)
+                       std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+                       LinearChoices& choices, const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
       type_(type),
@@ -116,7 +99,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
   const int most_queries = millrace::gpu::most_queries(program.head_dim, target.lanes,
-                                                      kv_bits(layout.type), program.sinks > 0);
+                                                       kv_bits(layout.type), program.sinks > 0);
   for (int queries = 1; queries <= most_queries; queries *= 2) {
     attention_.emplace_back(queries,
                             bundles.attention.kernel("mr_attention_" + std::to_string(queries)));

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "exec/backend.hpp"
-#include "platform/bundle.hpp"
 #include "gpu/dequantized_linear.hpp"
 #include "gpu/linear_choice.hpp"
 #include "gpu/quantized_linear.hpp"
-#include "platform/runtime.hpp"
 #include "gpu/step_tables.hpp"
+#include "platform/bundle.hpp"
+#include "platform/runtime.hpp"
 #include "platform/stream.hpp"
 
 namespace millrace::gpu {
@@ -20,9 +20,6 @@ namespace millrace::gpu {
 // The type of a program's operands, and of keys and values that are not codes: `wanted`, or,
 // if that is 0, bf16 where its linear weights are, else f16.
 mr_dtype operand_type(const Program& program, int32_t wanted);
-
-// What all device code is compiled with.
-std::vector<std::string> build_options(Target target, mr_dtype type);
 
 // Bits of an element of a KV cache (mr_kv_type).
 int kv_bits(int32_t type);
@@ -52,8 +49,8 @@ struct CommonKernels {
 class GpuKernels : public Kernels {
  public:
   GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
-              std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
-              LinearChoices& choices, const Program& program, const KvLayout& layout);
+             std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+             LinearChoices& choices, const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
   void begin_group(const Batch& batch) override;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "gpu/kernels.hpp"
+#include "gpu/recipes.hpp"
+#include "gpu/shapes.hpp"
+#include "platform/bundle.hpp"
 
 namespace millrace::gpu {
 namespace {
@@ -28,10 +30,10 @@ double best(F&& run) {
 }  // namespace
 
 mr_measurement measure(Stream& stream, Target target) {
-  const Bundle bundle(stream, {"measure.cpp"}, build_options(target, MR_BF16));
+  const Recipe recipe = measure_recipe(target);
+  const Bundle bundle(stream, recipe.files, recipe.options);
   const Kernel read = bundle.kernel("mr_read"), products = bundle.kernel("mr_products");
-  const size_t groups =
-      compute_units(stream.device()) * size_t{8};
+  const size_t groups = compute_units(stream.device()) * size_t{8};
   const size_t items = size_t{4} * target.lanes;
 
   const Buffer data = stream.allocate(kMeasuredBytes), out = stream.allocate(64);

@@ -18,7 +18,9 @@ namespace syclex = sycl::ext::oneapi::experimental;
 namespace mr = millrace::gpu;
 
 // Everything is inlined: what is not keeps its arrays in memory.
+#ifndef MR_INLINE
 #define MR_INLINE [[gnu::always_inline]] inline
+#endif
 
 // A kernel that the host finds by its name, over a flat range of work-items.
 #define MR_KERNEL                                                                          \
