@@ -23,7 +23,7 @@ constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
 // Whether one query fits at all: what int4 is widened to leaves no room on 8 lanes beside the
 // sums of a large head.
 constexpr bool takes_kv_bits(int head_dim, int lanes, int kv_bits) {
-  return lanes == 16 || kv_bits != 4 || head_dim <= 96;
+  return lanes != 8 || kv_bits != 4 || head_dim <= 96;
 }
 
 // The queries of a step with beams, whose tokens' places take registers too.
@@ -141,6 +141,9 @@ constexpr int kProductQueries = 16; // of one product
 // A warp of a prompt's tasks keeps the sums of so many queries in its registers.
 constexpr int kPromptWarps = 4;
 constexpr int prompt_warp_queries(int head_dim) { return head_dim <= 64 ? 32 : 16; }
+// Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to
+// kProductQueries of them.
+constexpr int kMostDecodeQueries = 64;
 constexpr int prompt_queries(int head_dim) { return kPromptWarps * prompt_warp_queries(head_dim); }
 // A warp of the other tasks takes a piece at a time, whose values it keeps in local memory.
 constexpr int decode_warps(int head_dim) { return head_dim <= 64 ? 8 : head_dim <= 128 ? 4 : 3; }

@@ -13,6 +13,7 @@
 // Products are mma.m16n8k16: 16 queries by 8 keys, then 16 queries by 8 elements of the head. Along the head the first
 // one's sum runs in an order of its own: of 32 elements a lane of a quad takes 8 neighbors, which are one load of 16 bytes
 // and belong to two products, 4 to each.
+#define MR_MOST_ITEMS (8 * MR_LANES)
 #include "common.hpp"
 #include "ptx.hpp"
 
@@ -699,18 +700,14 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
 }  // namespace mr_attention
 
 // The arguments of all attention kernels; these need neither the sinks' queries nor beams.
-#define MR_ATTENTION(name, items, blocks, run)                                                                \
-  MR_KERNEL __launch_bounds__(items, blocks) name(const float* qkv, const float*, const mr::SequenceEntry* sequences,           \
-                 const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams,  \
-                 const float* slopes, void* out, sycl::local_accessor<float, 1> local,         \
-                 mr::AttentionShape s) {                                                       \
-    mr_attention::run(qkv, sequences, tasks, {slabs, beams}, slopes, out,                      \
-                      local.get_multi_ptr<sycl::access::decorated::no>().get(), s);            \
+#define MR_ATTENTION(name, run)                                                               \
+  MR_KERNEL name(const float* qkv, const float*, const mr::SequenceEntry* sequences,          \
+                 const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams, \
+                 const float* slopes, void* out, sycl::local_accessor<float, 1> local,        \
+                 mr::AttentionShape s) {                                                      \
+    mr_attention::run(qkv, sequences, tasks, {slabs, beams}, slopes, out,                     \
+                      local.get_multi_ptr<sycl::access::decorated::no>().get(), s);           \
   }
 
-#ifndef PB
-#define PB 1
-#define DB 1
-#endif
-MR_ATTENTION(mr_attention_prompt, mr_attention::kPromptItems, PB, run_prompt)
-MR_ATTENTION(mr_attention_decode, mr_attention::kDecodeWarps * MR_LANES, DB, run_decode)
+MR_ATTENTION(mr_attention_prompt, run_prompt)
+MR_ATTENTION(mr_attention_decode, run_decode)
