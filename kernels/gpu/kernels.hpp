@@ -31,6 +31,7 @@ struct ProgramBundles {
                  int32_t kv_type);
 
   Bundle attention;                             // for the size of a head and the KV cache
+  std::optional<Bundle> attention_mma;          // likewise, where the target has it
   std::optional<Bundle> quantized, dequantize;  // where an op has such weights
 };
 
@@ -96,8 +97,16 @@ class GpuKernels : public Kernels {
   Target target_;
   mr_dtype type_;
   std::shared_ptr<const CommonKernels> kernels_;
-  std::vector<std::pair<int, Kernel>> attention_;  // by queries of a task, ascending
-  std::vector<Kernel> beam_attention_;             // the one for steps with beams
+  // A kernel of attention, and a launch of it.
+  struct AttentionKernel {
+    TaskKind kind;
+    int queries;  // of a task
+    size_t items, floats;
+    Kernel kernel;
+  };
+  void load_attention(const ProgramBundles& bundles, const KvLayout& layout);
+
+  std::vector<AttentionKernel> attention_;
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;

@@ -16,6 +16,23 @@ MR_INLINE float float_of(uint16_t half) {
   return x;
 }
 
+// Two operands in a word, `low` in its low half; rounded to nearest even. What is beyond f16 becomes an infinity.
+MR_INLINE uint32_t pair_of(float low, float high) {
+  uint32_t pair;
+#if MR_BF16
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+  return pair;
+}
+// 2^x to about 2 units of the last place; exact for 0 and -inf. Denormals are 0.
+MR_INLINE float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // ---- Products. a has 16 rows, b 8 columns; PTX ISA, "Matrix Fragments for mma.m16n8k16" and ".m16n8k32".
 
 #if MR_BF16
