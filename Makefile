@@ -95,6 +95,10 @@ page: ## Build the pages of api/web/page into api/web/dist, which is committed (
 sycl: ## Build the SYCL backend, build/lib/libmillrace_sycl.so: with an installed oneAPI, or fetched wheels
 	scripts/build/sycl.sh
 
+.PHONY: cuda
+cuda: ## Build the CUDA backend, build/lib/libmillrace_cuda.so: needs no CUDA toolkit and no GPU
+	scripts/build/cuda.sh
+
 .PHONY: env
 env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
 	@echo "export CGO_ENABLED=1 CGO_LDFLAGS=$(CGO_LDFLAGS)"
@@ -128,6 +132,11 @@ node: # the same for JavaScript
 test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
 	@scripts/build/kernels.sh test
 	scripts/test-sycl.sh
+
+.PHONY: test-cuda
+test-cuda: cuda | $(TOOLS) ## Run the kernel harness on the CUDA backend, on a GPU or else on the emulator
+	@scripts/build/kernels.sh test
+	scripts/test-cuda.sh
 
 .PHONY: sycl-isa
 sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions

@@ -73,10 +73,10 @@ clang=$root/build/tools/clang-tidy-23.1.4
   python3 -m venv "$clang"
   "$clang/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$root/scripts/build/clang-tidy.txt"
 }
-for file in "$work/standin/aot/common.cpp" "$root"/kernels/sycl/device/{attention,dequantize,quantized}.cpp; do
+for file in "$work/standin/aot/common.cpp" "$root"/kernels/gpu/device/{attention,dequantize,quantized}.cpp; do
   for variant in "1 16 8 16" "0 8 2 8" "1 8 1 4"; do
     read -r bf16 lanes queries kv_bits <<<"$variant"
-    "$clang/bin/clang-tidy" --quiet --allow-no-checks --checks='-*' "$file" -- -std=c++20 -Wall -Werror -iquote "$root/kernels/sycl" \
+    "$clang/bin/clang-tidy" --quiet --allow-no-checks --checks='-*' "$file" -- -std=c++20 -Wall -Werror -iquote "$root/kernels/gpu" \
       -isystem "$runtime/include" -DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING -DMR_BF16="$bf16" -DMR_LANES="$lanes" -DMR_XMX=1 \
       -DMR_HEAD_DIM=80 -DMR_KV_BITS="$kv_bits" -DMR_QUERIES="$queries"
   done

@@ -30,6 +30,21 @@ inline float f16_to_float(uint16_t x) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 
+// Round to nearest even, subnormals too; a NaN stays a (quiet) NaN.
+inline uint16_t f16_from_float(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+  if (magnitude != magnitude) return sign | 0x7e00u | (bits >> 13 & 0x1ffu);
+  if (magnitude >= 65520.0f) return sign | 0x7c00u;  // half a step above the largest
+  if (magnitude < 0x1p-14f) {
+    // The sum rounds to whole steps of 2^-24, which its last bits count.
+    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(magnitude + 0.5f));
+  }
+  const uint32_t rebiased = std::bit_cast<uint32_t>(magnitude) - (112u << 23);
+  return sign | static_cast<uint16_t>((rebiased + 0xfffu + (rebiased >> 13 & 1u)) >> 13);
+}
+
 }  // namespace millrace::cpu
 
 #endif

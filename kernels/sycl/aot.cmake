@@ -55,7 +55,7 @@ function(aot gpu type name source)
   set(object ${CMAKE_CURRENT_BINARY_DIR}/aot/millrace_${gpu}_${type}_${name}.so)
   add_custom_command(OUTPUT ${object}
     COMMAND ${MILLRACE_ICPX} -fsycl -fsycl-targets=${target} -std=c++20 -O2 -fPIC -shared -ffp-contract=off
-      -iquote ${CMAKE_CURRENT_SOURCE_DIR} -DMR_BF16=${bf16} -DMR_LANES=${lanes} -DMR_XMX=1 ${ARGN}
+      -iquote ${kernels}/gpu -DMR_BF16=${bf16} -DMR_LANES=${lanes} -DMR_XMX=1 ${ARGN}
       ${source} -o ${object}
     DEPENDS ${source} ${device_files} VERBATIM)
   set(aot_objects ${aot_objects} ${object} PARENT_SCOPE)
@@ -68,15 +68,15 @@ foreach(gpu IN LISTS MILLRACE_SYCL_AOT)
   list(GET aot_${gpu} 1 lanes)
   foreach(type bf16 f16)
     aot(${gpu} ${type} common ${common})
-    aot(${gpu} ${type} quantized ${CMAKE_CURRENT_SOURCE_DIR}/device/quantized.cpp)
-    aot(${gpu} ${type} dequantize ${CMAKE_CURRENT_SOURCE_DIR}/device/dequantize.cpp)
+    aot(${gpu} ${type} quantized ${kernels}/gpu/device/quantized.cpp)
+    aot(${gpu} ${type} dequantize ${kernels}/gpu/device/dequantize.cpp)
     foreach(head_dim 64 80 96 128 256)
       foreach(kv_bits 16 8 4)
         if(lanes EQUAL 8 AND kv_bits EQUAL 4 AND head_dim GREATER 96) # takes_kv_bits of shapes.hpp
           continue()
         endif()
         most_queries(${head_dim} ${lanes} ${kv_bits} queries)
-        aot(${gpu} ${type} attention_${head_dim}_kv${kv_bits} ${CMAKE_CURRENT_SOURCE_DIR}/device/attention.cpp
+        aot(${gpu} ${type} attention_${head_dim}_kv${kv_bits} ${kernels}/gpu/device/attention.cpp
           -DMR_HEAD_DIM=${head_dim} -DMR_KV_BITS=${kv_bits} -DMR_QUERIES=${queries})
       endforeach()
     endforeach()

@@ -1,4 +1,4 @@
-#include "sycl/onednn.hpp"
+#include "gpu/onednn.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sycl/weights.hpp"
+#include "gpu/weights.hpp"
 
-namespace millrace::sycl_backend {
+namespace millrace::gpu {
 namespace {
 
 using dnnl::memory;
@@ -228,7 +228,7 @@ class Multiplication : public OneDnnLinear {
     void* sums = plain(kind_) ? out : context_.scratch.sums.data();
     multiply(stream, rows, in, sums);
     if (plain(kind_)) return;
-    stream.launch(context_.kernels.finish, rows, kRowItems, static_cast<const void*>(sums), out,
+    stream.launch(*context_.kernels.finish, rows, kRowItems, static_cast<const void*>(sums), out,
                   shape(rows));
   }
 
@@ -345,4 +345,4 @@ std::unique_ptr<OneDnn> open_onednn(Stream& stream, const LinearKernels& kernels
   return std::make_unique<Opened>(stream, kernels);
 }
 
-}  // namespace millrace::sycl_backend
+}  // namespace millrace::gpu

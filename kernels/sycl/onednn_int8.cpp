@@ -1,4 +1,4 @@
-#include "sycl/onednn_int8.hpp"
+#include "gpu/onednn_int8.hpp"
 
 #include <map>
 #include <oneapi/dnnl/dnnl_sycl.hpp>
@@ -6,9 +6,9 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "sycl/onednn.hpp"
+#include "gpu/onednn.hpp"
 
-namespace millrace::sycl_backend {
+namespace millrace::gpu {
 namespace {
 
 using dnnl::memory;
@@ -89,4 +89,4 @@ std::unique_ptr<Int8Products> open_int8_products(Stream& stream) {
   return stream.device().is_cpu() ? std::make_unique<CpuProducts>(stream) : nullptr;
 }
 
-}  // namespace millrace::sycl_backend
+}  // namespace millrace::gpu

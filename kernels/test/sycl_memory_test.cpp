@@ -11,16 +11,16 @@
 #include "cpu/machine/isa.hpp"
 #include "exec/error.hpp"
 #include "harness.hpp"
-#include "sycl/kv_memory.hpp"
+#include "gpu/kv_memory.hpp"
 
 namespace millrace::test {
 namespace {
 
-using sycl_backend::AllocatedKvMemory;
-using sycl_backend::KvMemory;
-using sycl_backend::KvSize;
-using sycl_backend::MappedKvMemory;
-using sycl_backend::VirtualMemory;
+using gpu::AllocatedKvMemory;
+using gpu::KvMemory;
+using gpu::KvSize;
+using gpu::MappedKvMemory;
+using gpu::VirtualMemory;
 
 constexpr size_t kPage = 4096;
 
@@ -120,14 +120,14 @@ TEST(KvMemory, WithoutVirtualMemoryOrWhereItRefusesSlabsAreAllocated) {
   int allocations = 0;
   const auto counted = [&](size_t bytes) { return ++allocations, allocate(bytes); };
   const KvSize size{8192, 5, 3 * 8192};
-  sycl_backend::open_kv_memory(size, nullptr, counted);
+  gpu::open_kv_memory(size, nullptr, counted);
   EXPECT_EQ(allocations, 2);
-  sycl_backend::open_kv_memory(size, fake(addresses), counted);
+  gpu::open_kv_memory(size, fake(addresses), counted);
   EXPECT_EQ(allocations, 4);
-  sycl_backend::open_kv_memory(size, fake(memory), counted);
+  gpu::open_kv_memory(size, fake(memory), counted);
   EXPECT_EQ(allocations, 6);
   Mappings willing;
-  const auto mapped = sycl_backend::open_kv_memory(size, fake(willing), counted);
+  const auto mapped = gpu::open_kv_memory(size, fake(willing), counted);
   EXPECT_EQ(allocations, 6);
   EXPECT_EQ(mapped->slab(4), willing.base + 4 * 8192);
 }

@@ -95,7 +95,7 @@ var rules = []rule{
 	name("ledger", "in-flight table", "actors", "resume", "durable"),
 	name("account", "entry", "actors"),
 	name("books", "allocator"),
-	{has: words("narrow"), found: regexp.MustCompile(`\bnarrow\b|\bNarrow|\bmr_narrow\b|_narrow\b|\bnarrow_`), write: "dequantize", in: []string{"kernels/cpu", "kernels/sycl", "kernels/bench", "kernels/CMakeLists.txt"}, code: true},
+	{has: words("narrow"), found: regexp.MustCompile(`\bnarrow\b|\bNarrow|\bmr_narrow\b|_narrow\b|\bnarrow_`), write: "dequantize", in: []string{"kernels/cpu", "kernels/gpu", "kernels/sycl", "kernels/bench", "kernels/CMakeLists.txt"}, code: true},
 	{has: words("near"), found: regexp.MustCompile(`\bnear\b|\bNear|_near\b|\bnear_`), write: "prefetch distance", in: []string{"kernels/cpu"}, code: true},
 	{has: words("few"), found: regexp.MustCompile(`\bfew\b|\bFew|_few\b|\bfew_`), write: "multi-tile", in: []string{"kernels/cpu"}, code: true},
 	{has: words("stream"), found: regexp.MustCompile(`\bStream\b`), write: "a prefetch variant", in: []string{"kernels/cpu"}, code: true},

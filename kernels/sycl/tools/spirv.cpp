@@ -8,11 +8,11 @@
 #include <sycl/sycl.hpp>
 #include <vector>
 
-#include "sycl/runtime.hpp"
-#include "sycl/sources.hpp"
+#include "platform/runtime.hpp"
+#include "gpu/sources.hpp"
 
 namespace ex = sycl::ext::oneapi::experimental;
-using namespace millrace::sycl_backend;
+using namespace millrace::gpu;
 
 int main(int argc, char** argv) {
   if (argc < 2) {

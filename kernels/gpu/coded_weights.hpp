@@ -1,0 +1,68 @@
+// A linear op's weights as codes, on the device: int8, int4, FP8 or NF4.
+#ifndef MILLRACE_GPU_CODED_WEIGHTS_HPP
+#define MILLRACE_GPU_CODED_WEIGHTS_HPP
+
+#include <string>
+#include <vector>
+
+#include "platform/bundle.hpp"
+#include "gpu/linear_kernel.hpp"
+
+namespace millrace::gpu {
+
+// Where codes lie.
+struct CodedLayout {
+  int lanes;    // of a sub-group
+  int vectors;  // of columns that a sub-group computes
+  bool mma;     // as cuda/device/mma.hpp has them, else as device/blocks.hpp
+
+  int block_columns() const { return mma ? kColumnBlocks * kMmaColumns : kPackedColumns; }
+  // Sub-groups that share a block of columns.
+  int shares() const { return mma ? 1 : block_columns() / lanes / vectors; }
+  // The place of word i of a column in a block, by words of a column.
+  int64_t place(int64_t i, int64_t words, int column, bool int4) const;
+};
+
+class CodedWeights {
+ public:
+  CodedWeights(Stream& stream, CodedLayout layout, const LinearKind& kind, const Program& program,
+               const Op& op);
+
+  const CodedShape& shape() const { return shape_; }
+  int columns() const { return shape_.blocks * layout_.block_columns(); }
+  int shares() const { return layout_.shares(); }
+  void* words() const { return words_.data(); }
+  const void* scales() const { return scales_.data(); }
+  const void* bias() const { return bias_.data(); }
+  uint64_t bytes() const { return words_.size() + scales_.size() + bias_.size(); }
+
+  // Runs a kernel of device/blocks.hpp over `rows` rows; `in` are its first arguments.
+  template <class... Pointers>
+  void multiply(Stream& stream, const LinearKernel& k, int rows, void* out, Pointers... in) const {
+    CodedShape shape = shape_;
+    shape.rows = rows;
+    const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;
+    const size_t groups = (size_t(shape.blocks) * shares() + k.groups - 1) / k.groups;
+    const size_t floats =
+        k.local_bytes > 0 ? k.local_bytes / sizeof(float)
+                          : size_t(shape.slices) * k.rows * layout_.block_columns() / shares();
+    const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
+    stream.launch_local(k.kernel, tiles * groups, size_t(sub_groups) * layout_.lanes, floats,
+                        shape, in..., static_cast<const void*>(words()), scales(), bias(), out);
+  }
+
+ private:
+  void load(Stream& stream, const LinearKind& kind, const Program& program, const Op& op);
+
+  CodedLayout layout_;
+  CodedShape shape_{};
+  Buffer words_, scales_, bias_;
+};
+
+// The kernels of these numbers of rows, ascending: named after them.
+std::vector<LinearKernel> kernels_by_rows(const Bundle& bundle, const std::string& prefix,
+                                          const std::vector<int>& rows);
+
+}  // namespace millrace::gpu
+
+#endif

@@ -1,0 +1,369 @@
+// out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence.
+//
+// Flash attention with an online softmax (FlashAttention, arXiv:2205.14135), for
+// prefill and decode rows alike, in one launch. A work-group takes M queries of
+// one KV head: rows of a sequence times the heads that share its keys. Its
+// sub-groups take the blocks of 16 keys in turn (block b goes to sub-group
+// b mod S), each with a softmax of its own; in the end they are merged by
+// log-sum-exp, in ascending order.
+//
+// Which keys meet in which order depends on a query's position alone. A block
+// that a query does not see leaves its sums as they are, bit for bit: the factor
+// is exp(0) = 1 and every product is 0.
+//
+// Sinks are the first keys, for queries that are rotated otherwise: sub-group 0 takes them
+// before its blocks, and no block shows them again.
+#include "kv_reader.hpp"
+
+namespace mr_attention {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// c[m] += sum over the 16 keys of p[m][key] * V[key][lane]. p lies as q . K^T
+// has left it: lane n of key block b holds key b * MR_LANES + n.
+#if MR_XMX
+template <int M>
+MR_INLINE Rows<M> rows_of(const sycl::sub_group& sub_group, const operand (&p)[kKeyBlocks][M]) {
+  Rows<M> a;
+#if MR_LANES == 16
+#pragma unroll
+  for (int m = 0; m < M; ++m) a.cells[m] = static_cast<Cell>(p[0][m]);
+#else
+  // Lane l wants keys 2l and 2l + 1.
+  const int lane = sub_group.get_local_linear_id(), from = 2 * lane % MR_LANES;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    uint32_t pair[kKeyBlocks];
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const uint32_t mine = p[b][m];
+      pair[b] = sycl::select_from_group(sub_group, mine, from) |
+                sycl::select_from_group(sub_group, mine, from + 1) << 16;
+    }
+    a.cells[m] = static_cast<Cell>(2 * lane < MR_LANES ? pair[0] : pair[1]);
+  }
+#endif
+  return a;
+}
+#endif
+
+// M queries and their running softmax over some of the keys.
+template <int M>
+struct State {
+  float most[M];             // largest score
+  float total[M];            // this lane's part of the sum of exp(score - most)
+  float out[kDimBlocks][M];  // sum of exp(score - most) * v, in kValueUnit
+};
+
+struct Query {
+  int64_t row;
+  int head, position, first_key;
+  bool there;
+};
+
+MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequence, int kv_head,
+                      int index) {
+  const int heads = s.heads / s.kv.kv_heads;
+  Query q;
+  q.there = index < sequence.rows * heads;
+  const int row = q.there ? index / heads : 0;
+  q.row = sequence.first_row + row;
+  q.head = kv_head * heads + index % heads;
+  q.position = sequence.position + (sequence.prompt == mr::kNoPrompt ? row : 0);
+  q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
+  if (kSinks && q.first_key < s.sinks) q.first_key = s.sinks;
+  return q;
+}
+
+// One block of 16 keys, at positions [16 * block, 16 * block + 16).
+template <int M, class Tokens>
+MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                         const Tokens& keys, const Tokens& values, int block, int last,
+                         const int (&first_key)[M], const int (&position)[M],
+                         const float (&slope)[M], float scale) {
+  const int lane = sub_group.get_local_linear_id();
+  float scores[kKeyBlocks][M];
+#pragma unroll
+  for (int b = 0; b < kKeyBlocks; ++b) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) scores[b][m] = 0;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      constexpr int kBlocks = kGroupDim / mr::kDepth;
+      float sums[M];
+#pragma unroll
+      for (int m = 0; m < M; ++m) sums[m] = 0;
+#pragma unroll
+      for (int d = g * kBlocks; d < (g + 1) * kBlocks && d < kDepthBlocks; ++d) {
+        const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
+        multiply<M>(a, load_keys(keys, b, d, lane), sums);
+      }
+      const float by = kCodes ? scale_of(keys, b, g, lane) : 1.0f;
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        scores[b][m] = kCodes ? sycl::fma(sums[m], by, scores[b][m]) : sums[m];
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    float most = kNone;
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
+      const bool seen = key <= position[m] && key >= first_key[m];
+      const float distance = static_cast<float>(key - position[m]);
+      const float score = sycl::fma(slope[m], distance, scores[b][m] * scale);
+      scores[b][m] = seen ? score : kNone;
+      most = sycl::fmax(most, scores[b][m]);
+    }
+    most = sycl::reduce_over_group(sub_group, most, sycl::maximum<float>());
+    most = sycl::fmax(state.most[m], most);
+    // A query that has seen no key yet stays at zero.
+    const float shift = most == kNone ? 0.0f : most;
+    const float factor = sycl::exp(state.most[m] - shift);
+    state.most[m] = most;
+    float total = state.total[m] * factor;
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const float p = sycl::exp(scores[b][m] - shift);
+      scores[b][m] = kCodes ? p : to_float(to_operand(p));  // what the products see
+      total += scores[b][m];
+    }
+    state.total[m] = total;
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
+  }
+  const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    constexpr int kBlocks = kGroupDim / MR_LANES;
+    // Blocks of a group in the order in which int4 has them in its bytes.
+    const auto dim_block = [&](int i) {
+      return g * kBlocks + (kBits == 4 ? i % 2 * (kBlocks / 2) + i / 2 : i);
+    };
+    operand p[kKeyBlocks][M];
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      float by = 1;
+      if constexpr (kCodes) {
+        const bool valid = b * MR_LANES + lane < there;
+        by = valid ? scale_of(values, b, g, lane) * kValueUnit : 0.0f;
+      }
+#pragma unroll
+      for (int m = 0; m < M; ++m) p[b][m] = to_operand(scores[b][m] * by);
+    }
+#if MR_XMX
+    const auto a = rows_of<M>(sub_group, p);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const int d = dim_block(i);
+      if (d < kDimBlocks) multiply<M>(a, load_values(values, d, there, lane), state.out[d]);
+    }
+#else
+    for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
+      float weight[M];
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        const float mine = to_float(p[key / MR_LANES][m]);
+        weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
+      }
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
+        const int d = dim_block(i);
+        if (d >= kDimBlocks) continue;
+        const float v = value_float(value(values, key, d * MR_LANES + lane));
+#pragma unroll
+        for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
+      }
+    }
+#endif
+  }
+}
+
+// Local memory: queries [M][kPadded] as operands, with sinks those for them likewise, then per
+// sub-group and query its state, [most, total, out[kPadded]].
+constexpr int kStateFloats = 2 + kPadded;
+
+// A block that reaches into the responses of beams, for one row after the other:
+// each sees tokens of its own. The other rows' queries see nothing meanwhile.
+template <int M>
+MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                             const KvTables& tables, const mr::SequenceEntry& sequence,
+                             const mr::AttentionShape& s, int first_query, int64_t head, int block,
+                             int from, int last, const int (&first_key)[M],
+                             const int (&position)[M], const float (&slope)[M]) {
+  const int lane = sub_group.get_local_linear_id();
+  const int heads = s.heads / s.kv.kv_heads;
+  const int end = (first_query + M - 1) / heads;
+#pragma unroll 1
+  for (int row = first_query / heads; row <= end && row < sequence.rows; ++row) {
+    Scattered keys{s.kv.keys + head, {}}, values{s.kv.values + head, {}};
+#pragma unroll
+    for (int b = 0; b < kKeyBlocks; ++b) {
+      const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
+      const int there = key < from ? from : key > last ? last : key;  // others may not be mapped
+      keys.place[b] = values.place[b] = kv_token(kTokenBytes, tables, sequence, row, there);
+    }
+    int seen[M];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      seen[m] = (first_query + m) / heads == row ? position[m] : -1;
+    }
+    add_block<M>(state, sub_group, q, keys, values, block, last, first_key, seen, slope, s.scale);
+  }
+}
+
+// A block of the sequence, of which some query sees keys [from, last].
+template <int M, bool kBeams>
+MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+                        const KvTables& tables, const mr::SequenceEntry& sequence,
+                        const mr::AttentionShape& s, int first_query, int64_t head, int block,
+                        int from, int last, const int (&first_key)[M], const int (&position)[M],
+                        const float (&slope)[M]) {
+  if constexpr (kBeams) {
+    if ((block + 1) * mr::kSlabTokens > sequence.prompt) {
+      return add_responses<M>(state, sub_group, q, tables, sequence, s, first_query, head, block,
+                              from, last, first_key, position, slope);
+    }
+  }
+  const uint8_t* slab = kv_slab(tables, sequence, block) + head;
+  add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
+               first_key, position, slope, s.scale);
+}
+
+template <int M, bool kBeams>
+MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::SequenceEntry* sequences,
+                   const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
+                   void* out, float* local, const mr::AttentionShape& s) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const auto group = item.get_group();
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id();
+  const int stripe = sub_group_index(item);
+  const int stripes = item.get_local_range(0) / MR_LANES;
+  const mr::AttentionTask task = tasks[item.get_group(0) / s.kv.kv_heads];
+  const int kv_head = item.get_group(0) % s.kv.kv_heads;
+  const mr::SequenceEntry sequence = sequences[task.sequence];
+
+  operand* q = reinterpret_cast<operand*>(local);
+  operand* sink_q = q + M * kPadded;
+  const int64_t width = (int64_t{s.heads} + 2 * s.kv.kv_heads) * kDim;
+  int first_key[M], position[M];
+  float slope[M];
+  int from = std::numeric_limits<int>::max(), last = 0;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    first_key[m] = query.first_key;
+    position[m] = query.there ? query.position : -1;  // sees no key
+    slope[m] = s.alibi && query.there ? slopes[query.head] : 0.0f;
+    if (query.there && query.first_key < from) from = query.first_key;
+    if (query.there && query.position > last) last = query.position;
+    for (int i = item.get_local_id(0); i < kPadded; i += item.get_local_range(0)) {
+      const bool inside = query.there && i < kDim;
+      q[m * kPadded + i] =
+          inside ? to_operand(qkv[query.row * width + int64_t{query.head} * kDim + i]) : 0;
+      if (kSinks && s.sinks > 0) {
+        const int64_t at = (query.row * s.heads + query.head) * kDim + i;
+        sink_q[m * kPadded + i] = inside ? to_operand(sink_queries[at]) : 0;
+      }
+    }
+  }
+  sycl::group_barrier(group);
+
+  State<M> state;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    state.most[m] = kNone;
+    state.total[m] = 0;
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] = 0;
+  }
+  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kTokenBytes;
+  if (kSinks && s.sinks > 0) {
+    if (stripe == 0) {
+      int zero[M], seen[M];
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        zero[m] = 0;
+        seen[m] = position[m] < s.sinks ? position[m] : s.sinks - 1;
+      }
+      const int last_sink = last < s.sinks ? last : s.sinks - 1;
+      add_keys<M, kBeams>(state, sub_group, sink_q, tables, sequence, s, task.first, head, 0, 0,
+                          last_sink, zero, seen, slope);
+    }
+    if (from > last) from = last;  // no query sees more than sinks
+  }
+  const int first_block = from / mr::kSlabTokens, last_block = last / mr::kSlabTokens;
+  const int begin = first_block + (stripe + stripes - first_block % stripes) % stripes;
+  for (int block = begin; block <= last_block; block += stripes) {
+    add_keys<M, kBeams>(state, sub_group, q, tables, sequence, s, task.first, head, block, from,
+                        last, first_key, position, slope);
+  }
+
+  float* states = local + (kSinks ? 2 : 1) * M * kPadded / 2;
+  float* mine = states + int64_t{stripe} * M * kStateFloats;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    const float total = sycl::reduce_over_group(sub_group, state.total[m], sycl::plus<float>());
+    if (lane == 0) {
+      mine[m * kStateFloats] = state.most[m];
+      mine[m * kStateFloats + 1] = total;
+    }
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      mine[m * kStateFloats + 2 + d * MR_LANES + lane] = state.out[d][m];
+    }
+  }
+  sycl::group_barrier(group);
+
+#pragma unroll
+  for (int m = stripe; m < M; m += stripes) {
+    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    if (!query.there) continue;
+    float most = kNone, total = 0;
+    for (int i = 0; i < stripes; ++i) {
+      most = sycl::fmax(most, states[(i * M + m) * kStateFloats]);
+    }
+    for (int i = 0; i < stripes; ++i) {
+      const float* other = states + (i * M + m) * kStateFloats;
+      total = sycl::fma(sycl::exp(other[0] - most), other[1], total);
+    }
+    for (int d = lane; d < kDim; d += MR_LANES) {
+      float sum = 0;
+      for (int i = 0; i < stripes; ++i) {
+        const float* other = states + (i * M + m) * kStateFloats;
+        sum = sycl::fma(sycl::exp(other[0] - most), other[2 + d], sum);
+      }
+      store(out, s.out_f32, (query.row * s.heads + query.head) * kDim + d,
+            sum / (total * kValueUnit));
+    }
+  }
+}
+
+}  // namespace mr_attention
+
+#define MR_ATTENTION(name, M, kBeams)                                                          \
+  MR_KERNEL name(const float* qkv, const float* sink_q, const mr::SequenceEntry* sequences,    \
+                 const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams,  \
+                 const float* slopes, void* out, sycl::local_accessor<float, 1> local,         \
+                 mr::AttentionShape s) {                                                       \
+    mr_attention::run<M, kBeams>(qkv, sink_q, sequences, tasks, {slabs, beams}, slopes, out,   \
+                                 local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
+  }
+
+#if !MR_ONLY_BEAMS
+MR_ATTENTION(mr_attention_1, 1, false)
+#if MR_QUERIES >= 2
+MR_ATTENTION(mr_attention_2, 2, false)
+#endif
+#if MR_QUERIES >= 4
+MR_ATTENTION(mr_attention_4, 4, false)
+#endif
+#if MR_QUERIES >= 8
+MR_ATTENTION(mr_attention_8, 8, false)
+#endif
+#endif
+MR_ATTENTION(mr_attention_beams, mr::beam_queries(MR_QUERIES), true)

@@ -1,0 +1,153 @@
+// out[r] = act(in[r] . W^T + b) where the weights are codes.
+//
+// W lies in blocks of 64 columns: [block][word along the sum][64]. A word is 4 codes of a byte
+// (int8, FP8), or 8 of half a byte, the first four in the low halves of its bytes (int4, NF4). A
+// gated op has 32 columns of gate and the same 32 of up in each block. The depth is padded to a
+// multiple of 64 with codes that count as 0.
+//
+// A format says how steps of mr::kCodeDepth of the depth are multiplied:
+//   Sum          of products
+//   kWordCodes   codes of a word
+//   kInGroups    whether groups of steps have their scales, or a column has one
+//   kVectors     of columns that a sub-group computes
+//   multiply()   adds a step's products of some rows to their sums
+//   row_scale()  what a row's sums are multiplied with beside the weights' scales
+// The sums of groups are added as floats in ascending order. So a row has the same bits whatever
+// is beside it.
+#ifndef MILLRACE_GPU_DEVICE_BLOCKS_HPP
+#define MILLRACE_GPU_DEVICE_BLOCKS_HPP
+
+#include <type_traits>
+
+#include "activation.hpp"
+#include "slices.hpp"
+
+namespace mr_blocks {
+
+constexpr int kBlock = mr::kPackedColumns;
+
+struct Pointers {
+  const uint32_t* weights;
+  const void* scales;  // floats [columns]; in groups: bf16 [block][group][64]
+  const float* bias;   // [columns]
+  void* out;
+};
+
+// What a sub-group computes: some rows, and of a block the vectors of columns that are its share.
+struct Part {
+  int64_t first_row;
+  int rows;
+  int share, lane;
+};
+
+// The number of sub-groups that share a block.
+template <int kVectors>
+constexpr int kShares = kBlock / MR_LANES / kVectors;
+
+// The column of a block that vector v begins with: gate and up are half a block apart.
+template <int kVectors>
+MR_INLINE int first_column(int share, int v) {
+  return (v * kShares<kVectors> + share) * MR_LANES;
+}
+
+// Writes one row's results of a sub-group's columns: y are its sums with all scales.
+template <int kVectors>
+MR_INLINE void finish(const mr::CodedShape& s, const Pointers& p, int64_t row, int64_t block,
+                      int share, int lane, float (&y)[kVectors]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (s.bias) y[v] += p.bias[block * kBlock + first_column<kVectors>(share, v) + lane];
+  }
+  constexpr int kHalf = kVectors / 2;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (s.gated && v >= kHalf) break;
+    const int64_t column =
+        block * (s.gated ? kBlock / 2 : kBlock) + first_column<kVectors>(share, v) + lane;
+    if (column >= s.width) continue;
+    float value = mr_linear::activate(s.activation, y[v]);
+    if (s.gated) value *= y[(v + kHalf) % kVectors];
+    const int64_t at = row * s.width + column;
+    if (s.accumulate) value += static_cast<const float*>(p.out)[at];
+    store(p.out, s.out_f32, at, value);
+  }
+}
+
+// T tiles of M rows each; local memory [slices][rows][kVectors][MR_LANES].
+template <int M, int T, class Format>
+MR_INLINE void run(const Format& format, const Pointers& p, float* local, const mr::CodedShape& s) {
+  constexpr int kVectors = Format::kVectors, kRows = M * T;
+  using Sum = typename Format::Sum;
+  using Total = std::conditional_t<Format::kInGroups, float, Sum>;
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const int lane = item.get_sub_group().get_local_linear_id();
+  const int slice = sub_group_index(item);
+  // Row tiles run fastest: neighbors read the same weights.
+  const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
+  const int64_t first_row = item.get_group(0) % row_tiles * kRows;
+  const int64_t task = item.get_group(0) / row_tiles;
+  const int64_t block = task / kShares<kVectors>;
+  const int share = task % kShares<kVectors>;
+  const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
+  const Part part{first_row, rows, share, lane};
+
+  mr_linear::Sums<Total, T, M, kVectors> sums;
+  mr_linear::clear(sums);
+
+  constexpr int kStepWords = mr::kCodeDepth / Format::kWordCodes * kBlock;
+  const int begin = slice * s.slice_steps;
+  const int end = begin + s.slice_steps < s.steps ? begin + s.slice_steps : s.steps;
+  const uint32_t* weights = p.weights + (block * s.steps + begin) * kStepWords;
+  if constexpr (Format::kInGroups) {
+    const auto* scales = static_cast<const uint16_t*>(p.scales);
+    for (int step = begin; step < end; step += s.group_steps) {
+      mr_linear::Sums<Sum, T, M, kVectors> group;
+      mr_linear::clear(group);
+#pragma unroll 1
+      for (int i = step; i < step + s.group_steps && i < end; ++i, weights += kStepWords) {
+        format.template multiply<M>(s, part, weights, i, group);
+      }
+      const int64_t at = (block * s.groups + step / s.group_steps) * kBlock + lane;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const float scale = bf16_to_float(scales[at + first_column<kVectors>(share, v)]);
+#pragma unroll
+        for (int t = 0; t < T; ++t)
+#pragma unroll
+          for (int m = 0; m < M; ++m) {
+            sums[t][v][m] = sycl::fma(static_cast<float>(group[t][v][m]), scale, sums[t][v][m]);
+          }
+      }
+    }
+  } else {
+    for (int step = begin; step < end; ++step, weights += kStepWords) {
+      format.template multiply<M>(s, part, weights, step, sums);
+    }
+  }
+
+  auto* slices = reinterpret_cast<Total*>(local);
+  mr_linear::put_slice(slices, slice, lane, sums);
+  sycl::group_barrier(item.get_group());
+#pragma unroll 1
+  for (int m = slice; m < rows; m += s.slices) {
+    const float row_scale = format.row_scale(first_row + m);
+    Total total[kVectors];
+    mr_linear::add_slices(slices, s.slices, kRows, m, lane, total);
+    float y[kVectors];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float scale = row_scale;
+      if constexpr (!Format::kInGroups) {
+        const int64_t column = block * kBlock + first_column<kVectors>(share, v) + lane;
+        scale *= static_cast<const float*>(p.scales)[column];
+      }
+      y[v] = static_cast<float>(total[v]) * scale;
+    }
+    finish(s, p, first_row + m, block, share, lane, y);
+  }
+}
+
+}  // namespace mr_blocks
+
+#endif

@@ -1,0 +1,154 @@
+// Keys and values of a block of 16 tokens as the products of attention want them. What the
+// cache keeps (shapes.hpp) is widened in registers: codes are whole numbers, which operands hold
+// exactly. Their scales are not in them: those of keys are for the scores, those of values for
+// the probabilities, both of which a lane has for its own keys.
+#ifndef MILLRACE_GPU_DEVICE_KV_READER_HPP
+#define MILLRACE_GPU_DEVICE_KV_READER_HPP
+
+#include <type_traits>
+
+#include "matrix.hpp"
+
+namespace mr_attention {
+using namespace mr_matrix;
+
+constexpr int kDim = MR_HEAD_DIM;
+constexpr int kBits = MR_KV_BITS;
+constexpr bool kCodes = kBits != 16;
+#ifdef MR_SINKS
+constexpr bool kSinks = MR_SINKS != 0;
+#else
+constexpr bool kSinks = false;
+#endif
+constexpr int kTokenBytes = mr::kv_token_bytes(kDim, kBits);
+constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
+constexpr int kPadded = kDepthBlocks * mr::kDepth;
+constexpr int kDimBlocks = kPadded / MR_LANES;          // columns of p . V
+constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
+
+// Elements of a head that share a scale.
+constexpr int kGroups = kBits == 4 ? mr::kv_groups(kDim) : 1;
+constexpr int kGroupDim = kBits == 4 ? mr::kKvGroup : kPadded;
+constexpr int kHalfGroup = mr::kKvGroup / 2;  // bytes of int4 codes
+// Probabilities times scales are of the values' magnitude where codes count as below 1: the
+// range of f16 is used as with values that are operands.
+constexpr float kValueUnit = kBits == 8 ? 128.0f : kBits == 4 ? 8.0f : 1.0f;
+
+// The tokens of a block lie one after the other in a slab, or, for a beam, each at an address of its
+// own (lane n knows token n's address, and the data `offset` after it).
+struct Slab {
+  const uint8_t* data;
+  MR_INLINE const uint8_t* lanes_token(int b, int lane) const {
+    return data + (b * MR_LANES + lane) * kTokenBytes;
+  }
+  // Element i of token's elements of type T.
+  template <class T>
+  MR_INLINE T at(int token, int i) const {
+    return reinterpret_cast<const T*>(data + token * kTokenBytes)[i];
+  }
+};
+struct Scattered {
+  int64_t offset;
+  uint64_t place[kKeyBlocks];
+  MR_INLINE const uint8_t* lanes_token(int b, int) const { return kv_memory(place[b]) + offset; }
+  template <class T>
+  MR_INLINE T at(int token, int i) const {
+    const auto* first = reinterpret_cast<const T*>(kv_memory(sycl::group_broadcast(
+        this_item().get_sub_group(), place[token / MR_LANES], token % MR_LANES)));
+    const int64_t after = offset / static_cast<int64_t>(sizeof(T));
+    // The same, in the order that leaves a GPU of 8 lanes registers (scripts/sycl-isa).
+    return kDim < 128 || kCodes ? (first + after)[i] : first[after + i];
+  }
+};
+
+// The operand of a code, -128 to 127.
+MR_INLINE operand exact(int32_t code) {
+#if MR_BF16
+  return static_cast<operand>(sycl::bit_cast<uint32_t>(static_cast<float>(code)) >> 16);
+#else
+  return sycl::bit_cast<operand>(static_cast<sycl::half>(code));
+#endif
+}
+
+// Two of a word's four signed bytes as a pair of operands.
+MR_INLINE uint32_t widened(uint32_t word, int first) {
+  const auto code = [&](int k) { return static_cast<int32_t>(word << (24 - 8 * k)) >> 24; };
+  return exact(code(first)) | static_cast<uint32_t>(exact(code(first + 1))) << 16;
+}
+
+// Keys of a column block as B: lane n is key n, the sum runs along the head.
+template <class Tokens>
+MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, int lane) {
+  Columns b;
+  const int first = depth_block * mr::kDepth;
+  const uint8_t* key = keys.lanes_token(key_block, lane);
+  if constexpr (!kCodes) {
+    const auto* pairs = reinterpret_cast<const uint32_t*>(key + first * sizeof(operand));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool inside = kDim % mr::kDepth == 0 || first + 2 * i < kDim;  // kDim is even
+      b.words[i] = inside ? pairs[i] : 0;
+    }
+    return b;
+  }
+  const auto* words =
+      reinterpret_cast<const uint32_t*>(key + (kBits == 8 ? first : first / 32 * kHalfGroup));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t word = 0;
+    if constexpr (kBits == 8) {
+      if (kDim % mr::kDepth == 0 || first + 4 * i < kDim) word = words[i];
+    } else {
+      word = centered(words[i] >> (first % 32 == 0 ? 0 : 4) & 0x0f0f0f0fu);
+    }
+    b.words[2 * i] = widened(word, 0);
+    b.words[2 * i + 1] = widened(word, 2);
+  }
+  return b;
+}
+
+// An element of a value: an operand, or a code. After kDim there may be anything.
+template <class Tokens>
+MR_INLINE int32_t value(const Tokens& values, int token, int column) {
+  if constexpr (kBits == 4) {
+    const int group = column / mr::kKvGroup, i = column % mr::kKvGroup;
+    const int byte = values.template at<uint8_t>(token, group * kHalfGroup + i % kHalfGroup);
+    return (byte >> (i < kHalfGroup ? 0 : 4) & 0xf) - 8;
+  } else {
+    // Lanes after the head read too: at() is for all lanes together.
+    const bool inside = kDim % MR_LANES == 0 || column < kDim;
+    using Element = std::conditional_t<kBits == 8, int8_t, operand>;
+    const int32_t x = values.template at<Element>(token, inside ? column : 0);
+    return inside ? x : 0;
+  }
+}
+MR_INLINE float value_float(int32_t value) {
+  return kCodes ? static_cast<float>(value) : to_float(static_cast<operand>(value));
+}
+
+// Values of a block as B: lane n is an element of the head, the sum runs along
+// the keys. After the last key there may be anything: it counts as 0, codes by their scale.
+template <class Tokens>
+MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int lane) {
+  Columns b;
+  const int column = dim_block * MR_LANES + lane;
+  const auto element = [&](int token) -> uint32_t {
+    if constexpr (kCodes) return exact(value(values, token, column));
+    return token < keys ? value(values, token, column) : 0;
+  };
+#pragma unroll
+  for (int i = 0; i < 8; ++i) b.words[i] = element(2 * i) | element(2 * i + 1) << 16;
+  return b;
+}
+
+// The scale of a group of this lane's token.
+template <class Tokens>
+MR_INLINE float scale_of(const Tokens& tokens, int block, int group, int lane) {
+  const uint8_t* token = tokens.lanes_token(block, lane);
+  if constexpr (kBits == 8) return *reinterpret_cast<const float*>(token + kDim);
+  return bf16_to_float(reinterpret_cast<const uint16_t*>(token + kGroups * kHalfGroup)[group]);
+}
+
+}  // namespace mr_attention
+
+#endif

@@ -1,0 +1,119 @@
+// Linear ops over weights in oneDNN's blocks: few rows by our kernels, and what follows
+// the products of many rows.
+//
+// W lies as [block of 64 columns][pair along the sum][column][2], which is one stream for
+// whoever computes a block. A gated op has 32 columns of gate and the same 32 of up in
+// each block.
+//
+// oneDNN multiplies many rows there. Our kernels for few rows add up in its order, so that
+// a row has the same bits in both: of a pair the second product first, chunk by chunk, the
+// sum of each chunk from zero. Whether that is its order is checked when a program is
+// loaded (linear_choice.cpp).
+#include "activation.hpp"
+#include "matrix.hpp"
+
+namespace mr_packed {
+using mr_matrix::high;
+using mr_matrix::low;
+
+constexpr int kBlock = mr::kPackedColumns;
+constexpr int kVectors = kBlock / MR_LANES;
+
+MR_INLINE void write(const mr::PackedShape& s, void* out, int64_t at, float value) {
+  if (s.accumulate) value += static_cast<const float*>(out)[at];
+  store(out, s.out_f32, at, value);
+}
+
+// A sub-group computes a block of columns of M rows.
+template <int M>
+MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
+                   const mr::PackedShape& s) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const int lane = item.get_sub_group().get_local_linear_id();
+  const int64_t block = item.get_group(0);
+  const uint32_t* w = weights + block * (s.padded_depth / 2) * kBlock + lane;
+  const uint32_t* x[M];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    x[m] = reinterpret_cast<const uint32_t*>(in + int64_t{m < s.rows ? m : 0} * s.depth);
+  }
+  float total[M][kVectors];
+  for (int begin = 0; begin < s.depth / 2; begin += s.chunk / 2) {
+    const int end = begin + s.chunk / 2 < s.depth / 2 ? begin + s.chunk / 2 : s.depth / 2;
+    float sum[M][kVectors];
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) sum[m][v] = 0;
+    for (int k = begin; k < end; ++k) {
+      uint32_t pair[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) pair[v] = w[v * MR_LANES];
+      w += kBlock;
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        const float first = low(x[m][k]), second = high(x[m][k]);
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          sum[m][v] = sycl::fma(second, high(pair[v]), sum[m][v]);
+          sum[m][v] = sycl::fma(first, low(pair[v]), sum[m][v]);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        total[m][v] = begin == 0 ? sum[m][v] : total[m][v] + sum[m][v];
+      }
+  }
+  const int vectors = s.gated ? kVectors / 2 : kVectors;
+#pragma unroll 1
+  for (int m = 0; m < M && m < s.rows; ++m)
+#pragma unroll 1
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t packed = block * kBlock + v * MR_LANES + lane;
+      const int64_t column = block * vectors * MR_LANES + v * MR_LANES + lane;
+      if (column >= s.width) continue;
+      float y = total[m][v];
+      if (s.bias) y += bias[packed];
+      y = mr_linear::activate(s.activation, y);
+      if (s.gated) {
+        float up = total[m][v + vectors];
+        if (s.bias) up += bias[packed + kBlock / 2];
+        y *= up;
+      }
+      write(s, out, int64_t{m} * s.width + column, y);
+    }
+}
+
+}  // namespace mr_packed
+
+#define MR_PACKED(name, M)                                                                 \
+  MR_KERNEL name(const operand* in, const uint32_t* weights, const float* bias, void* out, \
+                 mr::PackedShape s) {                                                      \
+    mr_packed::run<M>(in, weights, bias, out, s);                                          \
+  }
+MR_PACKED(mr_packed_1, 1)
+MR_PACKED(mr_packed_2, 2)
+MR_PACKED(mr_packed_4, 4)
+
+// out = act(in), gated, of [rows][packed columns] sums with their bias. A work-group per row.
+MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
+  MR_AFTER_PREVIOUS();
+  constexpr int kHalf = mr::kPackedColumns / 2, kVectors = kHalf / MR_LANES;
+  const Item item = this_item();
+  const int lane = item.get_sub_group().get_local_linear_id();
+  const int64_t row = item.get_group(0);
+  const float* sums = in + row * s.columns + lane;
+  // By vectors, so that the compiler sees that lanes lie side by side.
+  for (int v = sub_group_index(item); v * MR_LANES < s.width; v += mr::kRowItems / MR_LANES) {
+    if (v * MR_LANES + lane >= s.width) continue;
+    const int packed =
+        s.gated ? v / kVectors * mr::kPackedColumns + v % kVectors * MR_LANES : v * MR_LANES;
+    float y = mr_linear::activate(s.activation, sums[packed]);
+    if (s.gated) y *= sums[packed + kHalf];
+    mr_packed::write(s, out, row * s.width + v * MR_LANES + lane, y);
+  }
+}

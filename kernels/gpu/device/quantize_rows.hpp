@@ -1,0 +1,20 @@
+// The kernel before the products of codes, whoever computes these.
+#ifndef MILLRACE_GPU_DEVICE_QUANTIZE_ROWS_HPP
+#define MILLRACE_GPU_DEVICE_QUANTIZE_ROWS_HPP
+
+#include "quantize.hpp"
+
+// Each row's codes and scale. A work-group per row.
+MR_KERNEL mr_quantize_rows(const operand* in, int8_t* codes, float* scales, int32_t depth,
+                           int32_t padded_depth) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const int64_t row = item.get_group(0);
+  const operand* x = in + row * depth;
+  const float scale = quantize_int8(
+      item.get_group(), mr::kRowItems, depth, padded_depth, [&](int i) { return to_float(x[i]); },
+      codes + row * padded_depth);
+  if (item.get_local_id(0) == 0) scales[row] = scale;
+}
+
+#endif

@@ -1,0 +1,11 @@
+# Writes OUT: the FILES as raw string literals, each under its name.
+set(text "#include \"gpu/sources.hpp\"\n\nnamespace millrace::gpu {\n")
+string(APPEND text "namespace {\nconstexpr Source kSources[] = {\n")
+foreach(file IN LISTS FILES)
+  get_filename_component(name ${file} NAME)
+  file(READ ${file} content)
+  string(APPEND text "{\"${name}\", R\"SYCL(${content})SYCL\"},\n")
+endforeach()
+string(APPEND text "};\n}  // namespace\n")
+string(APPEND text "std::span<const Source> sources() { return kSources; }\n}  // namespace millrace::gpu\n")
+file(WRITE ${OUT} "${text}")

@@ -1,0 +1,380 @@
+#include "gpu/kernels.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "exec/error.hpp"
+#include "gpu/pool.hpp"
+#include "gpu/recipes.hpp"
+#include "gpu/weights.hpp"
+
+namespace millrace::gpu {
+namespace {
+
+// Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
+constexpr int kStripes = 4;
+int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
+
+int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
+
+int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
+
+LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+  if (target.mma()) {
+    return {target.lanes, mma_kernels(bundle, "mr_linear_", {8, 16, 32}, kLargeTile, 1), {}, {}};
+  }
+  LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
+  for (const int rows : {1, 2, 4, 8}) {
+    kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
+  }
+  if (target.xmx()) kernels.tiles.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
+  for (const int rows : {1, 2, kMostOwnRows}) {
+    kernels.packed.push_back({rows, bundle.kernel("mr_packed_" + std::to_string(rows))});
+  }
+  return kernels;
+}
+
+std::vector<int> query_groups(const Program& program) {
+  std::set<int> groups;
+  for (const Op& op : program.ops) {
+    if (op.kind == MR_OP_ATTENTION) groups.insert(op.heads / op.kv_heads);
+  }
+  return {groups.begin(), groups.end()};
+}
+
+Bundle bundle_of(const Stream& stream, const Recipe& recipe) {
+  return Bundle(stream, recipe.files, recipe.options);
+}
+
+}  // namespace
+
+mr_dtype operand_type(const Program& program, int32_t wanted) {
+  if (wanted != 0) return static_cast<mr_dtype>(wanted);
+  for (const Op& op : program.ops) {
+    if (op.kind != MR_OP_LINEAR) continue;
+    return program.tensors[op.parts[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
+  }
+  return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
+}
+
+int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ? 4 : 16; }
+
+ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
+                               mr_dtype type, int32_t kv_type)
+    : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
+                                                   program.sinks > 0))) {
+  if (attention_by_mma(target, kv_bits(kv_type), program.sinks > 0)) {
+    attention_mma = bundle_of(stream, attention_mma_recipe(target, type, program.head_dim));
+  }
+  if (millrace::gpu::quantized(program)) {
+    quantized = bundle_of(stream, quantized_recipe(target, type));
+  }
+  if (millrace::gpu::dequantizes(program)) {
+    dequantize = bundle_of(stream, dequantize_recipe(target, type));
+  }
+}
+
+CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
+    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target) {}
+
+CommonKernels::CommonKernels(const Bundle& bundle, Target target)
+    : embed(bundle.kernel("mr_embed")),
+      norm(bundle.kernel("mr_norm")),
+      rope_store(bundle.kernel("mr_rope_store")),
+      select_rows(bundle.kernel("mr_select_rows")),
+      round(bundle.kernel("mr_round")),
+      copy_slab(bundle.kernel("mr_copy_slab")),
+      best(bundle.kernel("mr_best")),
+      linear(linear_kernels(bundle, target)) {}
+
+GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
+                       std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+                       LinearChoices& choices, const Program& program, const KvLayout& layout)
+    : stream_(std::move(stream)),
+      target_(target),
+      type_(type),
+      kernels_(std::move(common)),
+      program_(program),
+      layout_(layout),
+      linears_(*stream_, target_, kernels_->linear, choices),
+      constants_(program.ops.size()) {
+  if (bundles.quantized) {
+    quantized_ = std::make_unique<QuantizedLinears>(*stream_, target, *bundles.quantized);
+  }
+  if (bundles.dequantize) {
+    dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
+  }
+  load_attention(bundles, layout);
+
+  int64_t rounded = 0;
+  // An embedding may share what a linear op has loaded.
+  for (const bool embeddings : {false, true}) {
+    for (const Op& op : program.ops) {
+      if ((op.kind == MR_OP_EMBED) == embeddings) load(op);
+    }
+  }
+  for (const Op& op : program.ops) {
+    if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
+      rounded = std::max(rounded, int64_t{program.max_rows} * program.slots[op.in].width);
+    }
+  }
+  rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
+  logits_ = stream_->allocate(size_t(program.max_outputs) * program.vocab * sizeof(float));
+  best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
+}
+
+void GpuKernels::load_attention(const ProgramBundles& bundles, const KvLayout& layout) {
+  const int head_dim = program_.head_dim, lanes = target_.written_out().lanes;
+  const bool sinks = program_.sinks > 0;
+  const int most = most_queries(head_dim, lanes, kv_bits(layout.type), sinks);
+  const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+    const int padded = padded_head(head_dim);
+    const int kept = sinks ? 2 : 1;  // queries of each row and head
+    attention_.push_back(
+        {kind, queries, size_t(kStripes) * lanes,
+         size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+         bundles.attention.kernel(name)});
+  };
+  add(TaskKind::beams, beam_queries(most), "mr_attention_beams");
+  TaskSizes sizes{most, 0, 0};
+  if (bundles.attention_mma) {
+    sizes.prompt = prompt_queries(head_dim);
+    sizes.decode = kProductQueries;
+    attention_.push_back({TaskKind::prompt, sizes.prompt, size_t(kPromptWarps) * target_.lanes,
+                          prompt_local_bytes(head_dim) / sizeof(float),
+                          bundles.attention_mma->kernel("mr_attention_prompt")});
+    attention_.push_back({TaskKind::decode, sizes.decode,
+                          size_t(decode_warps(head_dim)) * target_.lanes,
+                          decode_local_bytes(head_dim) / sizeof(float),
+                          bundles.attention_mma->kernel("mr_attention_decode")});
+  } else {
+    for (int queries = 1; queries <= most; queries *= 2) {
+      add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
+    }
+  }
+  for (int group = 0; group < program_.kv_groups; ++group) {
+    tables_.emplace_back(query_groups(program_), sizes);
+  }
+}
+
+void GpuKernels::load(const Op& op) {
+  try {
+    load(op, constants_[op.index]);
+  } catch (const Error& e) {
+    if (e.status() != MR_NO_MEMORY) throw;
+    fail(MR_NO_MEMORY, "op %d (%s, layer %d): %s", op.index, op_name(op.kind), op.layer, e.what());
+  }
+}
+
+void GpuKernels::load(const Op& op, Constants& c) {
+  switch (op.kind) {
+    case MR_OP_EMBED:
+      c.table = shared_table(op);
+      if (c.table.data == nullptr) c.weight = raw(program_.tensor(op.weight));
+      c.bias = raw(program_.tensor(op.bias));
+      break;
+    case MR_OP_NORM:
+      c.weight = floats(program_.tensor(op.weight));
+      c.bias = floats(program_.tensor(op.bias));
+      break;
+    case MR_OP_LINEAR:
+      c.linear = make_linear(op);
+      break;
+    case MR_OP_ROPE_STORE:
+      c.q_norm = floats(program_.tensor(op.q_norm));
+      c.k_norm = floats(program_.tensor(op.k_norm));
+      c.inv_freq = stream_->upload(op.inv_freq, op.rotary_dim / 2 * sizeof(float));
+      break;
+    case MR_OP_ATTENTION:
+      c.slopes = stream_->upload(op.alibi_slopes,
+                                 op.alibi_slopes == nullptr ? 0 : op.heads * sizeof(float));
+      break;
+    default:
+      break;
+  }
+}
+
+std::unique_ptr<Linear> GpuKernels::make_linear(const Op& op) {
+  const LinearKind kind = linear_kind(program_, op, type_);
+  if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
+  if (quantizes_rows(op.weights)) return quantized_->make(kind, program_, op);
+  return dequantized_->make(kind, program_, op);
+}
+
+// The weights of a linear op that are the table's rows, bit for bit: tied embeddings are on
+// the device once. No data where there are none.
+WeightBlocks GpuKernels::shared_table(const Op& embed) const {
+  const mr_tensor* table = program_.tensor(embed.weight);
+  if (table == nullptr || table->dtype != type_) return {};
+  for (const Op& op : program_.ops) {
+    const mr_part& part = op.parts[0];
+    const bool same = op.kind == MR_OP_LINEAR && op.n_parts == 1 && part.offset == 0 &&
+                      part.block == part.rows && part.rows == program_.vocab &&
+                      program_.tensor(part.weight)->data == table->data;
+    if (same) return constants_[op.index].linear->blocks();
+  }
+  return {};
+}
+
+// A tensor as it lies in the checkpoint.
+Buffer GpuKernels::raw(const mr_tensor* tensor) {
+  if (tensor == nullptr) return {};
+  return stream_->upload(tensor->data, elements(*tensor) * dtype_bytes(tensor->dtype));
+}
+
+Buffer GpuKernels::floats(const mr_tensor* tensor) {
+  if (tensor == nullptr) return {};
+  std::vector<float> values(elements(*tensor));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = element(*tensor, i);
+  return stream_->upload(values);
+}
+
+void GpuKernels::begin(const Batch& batch) {
+  if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
+  running_ = true;
+  stream_->forget_launches();
+  begin_group(batch);
+}
+
+void GpuKernels::begin_group(const Batch& batch) {
+  tables_[batch.group].set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
+}
+
+void GpuKernels::read(void* to, const void* from, size_t bytes) {
+  stream_->copy(to, from, bytes);
+  stream_->wait();
+}
+
+void GpuKernels::finish(const mr_step& step) {
+  const int outputs = step.outputs - step.hidden_outputs;
+  if (outputs > 0 && step.best != nullptr) {
+    stream_->launch(kernels_->best, outputs, kBestItems,
+                    static_cast<const void*>(logits_.data()), best_.data(), program_.vocab);
+    stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
+  } else if (outputs > 0) {
+    stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));
+  }
+  stream_->wait();
+  running_ = false;
+}
+
+void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
+  const Constants& c = constants_[op.index];
+  const bool tied = c.table.data != nullptr;
+  const EmbedShape shape{out.width,
+                         tied ? c.table.columns : 0,
+                         tied ? c.table.pairs : 0,
+                         type_of(program_.tensor(op.weight)),
+                         type_of(program_.tensor(op.bias)),
+                         op.position_offset,
+                         op.embed_scale,
+                         out.type == MR_SLOT_F32};
+  stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_.front().tokens(),
+                  tables_.front().positions(),
+                  tied ? c.table.data : static_cast<const void*>(c.weight.data()), c.bias.data(),
+                  out.data, shape);
+}
+
+void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
+  const Constants& c = constants_[op.index];
+  const NormShape shape{in.width, op.norm_kind == MR_NORM_LAYER, op.bias >= 0,
+                        out.type == MR_SLOT_F32, op.eps};
+  stream_->launch(kernels_->norm, rows, kNormItems, in.data, c.weight.data(), c.bias.data(),
+                  out.data, shape);
+}
+
+void GpuKernels::linear(const Op& op, int rows, Slot in, Slot out) {
+  const void* operands = in.data;
+  if (in.type == MR_SLOT_F32) {
+    const int64_t n = int64_t{rows} * in.width;
+    stream_->launch(kernels_->round, (n + kRowItems - 1) / kRowItems, kRowItems, in.data,
+                    rounded_.data(), n);
+    operands = rounded_.data();
+  }
+  constants_[op.index].linear->run(*stream_, rows, operands, out.data);
+}
+
+KvShape GpuKernels::kv_shape(const Op& op) const {
+  return {static_cast<int64_t>(layout_.block(op.layer, 0, 0)),
+          static_cast<int64_t>(layout_.block(op.layer, 1, 0)), op.kv_heads, op.head_dim,
+          kv_bits(layout_.type)};
+}
+
+void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) {
+  const Constants& c = constants_[op.index];
+  const RopeShape shape{
+      kv_shape(op),          batch.rows, op.heads,  op.q_norm >= 0,  op.k_norm >= 0, op.rotary_dim,
+      op.rotary_interleaved, op.sinks,   op.window, op.rotary_scale, op.eps};
+  const StepTables& tables = tables_[op.kv_group];
+  const size_t heads = size_t(batch.rows) * (op.heads + 2 * op.kv_heads);
+  stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
+                  size_t(kHeadsPerGroup) * target_.lanes, in.data, tables.positions(),
+                  tables.row_sequence(), tables.sequences(), tables.slabs(), tables.beams(),
+                  c.q_norm.data(), c.k_norm.data(), c.inv_freq.data(), sink_q.data, shape);
+}
+
+void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slot out) {
+  const Constants& c = constants_[op.index];
+  const AttentionShape shape{kv_shape(op),
+                             op.heads,
+                             op.window,
+                             op.sinks,
+                             op.alibi_slopes != nullptr,
+                             out.type == MR_SLOT_F32,
+                             op.scale};
+  const StepTables& tables = tables_[op.kv_group];
+  for (const AttentionTasks& tasks : tables.tasks(op.heads / op.kv_heads)) {
+    const auto kernel =
+        std::find_if(attention_.begin(), attention_.end(), [&](const AttentionKernel& k) {
+          return k.kind == tasks.kind && k.queries == tasks.queries;
+        });
+    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.kv_heads, kernel->items,
+                          kernel->floats, shape, in.data, sink_q.data, tables.sequences(),
+                          tasks.tasks, tables.slabs(), tables.beams(), c.slopes.data(), out.data);
+  }
+}
+
+void GpuKernels::select_rows(const Batch& batch, Slot in, Slot out) {
+  const int32_t words = in.width * in.element_bytes / 2;
+  stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data,
+                  tables_.front().output_rows(), out.data, words);
+}
+
+uint64_t GpuKernels::weight_bytes() const {
+  uint64_t bytes = 0;
+  for (const Constants& c : constants_) {
+    for (const Buffer* b : {&c.weight, &c.bias, &c.q_norm, &c.k_norm, &c.inv_freq, &c.slopes}) {
+      bytes += b->size();
+    }
+    if (c.linear) bytes += c.linear->bytes();
+  }
+  return bytes;
+}
+
+uint64_t GpuKernels::scratch_bytes() const {
+  uint64_t tables = 0;
+  for (const StepTables& t : tables_) tables += t.bytes();
+  return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
+         rounded_.size() + logits_.size() + best_.size() + tables;
+}
+
+std::string GpuKernels::linear_name() const {
+  const std::string onednn = linears_.onednn_name();
+  return std::string(kPlatform) + " " + target_.name() + " " + dtype_name(type_) +
+         (onednn.empty() ? "" : ", " + onednn) + (quantized_ ? ", " + quantized_->name() : "") +
+         (dequantized_ ? ", " + dequantized_->name() : "");
+}
+
+// A driver compiles the kernels, and a sum is cut up for the device's units.
+std::string GpuKernels::numerics() const {
+  const DeviceHandle device = stream_->device();
+  const std::string choices = linears_.numerics();
+  return std::string(kPlatform) + " " + std::to_string(kNumericsVersion) + " " +
+         device_name(device) + ", driver " + driver_version(device) + ", " +
+         std::to_string(compute_units(device)) + " units, " + target_.name() + " " +
+         std::to_string(target_.lanes) + ", " + dtype_name(type_) +
+         (choices.empty() ? "" : ", " + choices);
+}
+
+}  // namespace millrace::gpu

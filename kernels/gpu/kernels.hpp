@@ -1,0 +1,125 @@
+// The ops of a loaded program on a device: one launch per op.
+#ifndef MILLRACE_GPU_KERNELS_HPP
+#define MILLRACE_GPU_KERNELS_HPP
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "exec/backend.hpp"
+#include "gpu/dequantized_linear.hpp"
+#include "gpu/linear_choice.hpp"
+#include "gpu/quantized_linear.hpp"
+#include "gpu/step_tables.hpp"
+#include "platform/bundle.hpp"
+#include "platform/runtime.hpp"
+#include "platform/stream.hpp"
+
+namespace millrace::gpu {
+
+// The type of a program's operands, and of keys and values that are not codes: `wanted`, or,
+// if that is 0, bf16 where its linear weights are, else f16.
+mr_dtype operand_type(const Program& program, int32_t wanted);
+
+// Bits of an element of a KV cache (mr_kv_type).
+int kv_bits(int32_t type);
+
+// What is compiled for a program beside the common kernels.
+struct ProgramBundles {
+  // kv_type: mr_kv_type of the KV cache.
+  ProgramBundles(const Stream& stream, Target target, const Program& program, mr_dtype type,
+                 int32_t kv_type);
+
+  Bundle attention;                             // for the size of a head and the KV cache
+  std::optional<Bundle> attention_mma;          // likewise, where the target has it
+  std::optional<Bundle> quantized, dequantize;  // where an op has such weights
+};
+
+// Kernels that do not depend on the size of a head.
+struct CommonKernels {
+  CommonKernels(const Stream& stream, Target target, mr_dtype type);
+
+  Kernel embed, norm, rope_store, select_rows, round, copy_slab, best;
+  LinearKernels linear;
+
+ private:
+  CommonKernels(const Bundle& bundle, Target target);
+};
+
+// choices: the device's, which outlives the kernels.
+class GpuKernels : public Kernels {
+ public:
+  GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
+             std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+             LinearChoices& choices, const Program& program, const KvLayout& layout);
+
+  void begin(const Batch& batch) override;
+  void begin_group(const Batch& batch) override;
+  void embed(const Op& op, const Batch& batch, Slot out) override;
+  void norm(const Op& op, int rows, Slot in, Slot out) override;
+  void linear(const Op& op, int rows, Slot in, Slot out) override;
+  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override;
+  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override;
+  void select_rows(const Batch& batch, Slot in, Slot out) override;
+
+  bool takes_beams() const override { return true; }
+  float* logits(float*) override { return static_cast<float*>(logits_.data()); }
+  bool keeps_logits() const override { return true; }
+  void wait() override { stream_->wait(); }
+  mr_op_time op_time() override { return stream_->take_launches(); }
+  void read(void* to, const void* from, size_t bytes) override;
+  void finish(const mr_step& step) override;
+
+  uint64_t weight_bytes() const override;
+  uint64_t scratch_bytes() const override;
+  std::string linear_name() const override;
+  std::string numerics() const override;
+
+ private:
+  // What an op keeps on the device.
+  struct Constants {
+    Buffer weight, bias;      // EMBED: the tables; NORM: floats
+    WeightBlocks table{};     // EMBED: instead of weight
+    Buffer q_norm, k_norm;    // ROPE_STORE
+    Buffer inv_freq, slopes;  // ROPE_STORE, ATTENTION
+    std::unique_ptr<Linear> linear;
+  };
+
+  void load(const Op& op);
+  void load(const Op& op, Constants& c);
+  std::unique_ptr<Linear> make_linear(const Op& op);
+  WeightBlocks shared_table(const Op& embed) const;
+  Buffer raw(const mr_tensor* tensor);
+  Buffer floats(const mr_tensor* tensor);
+  KvShape kv_shape(const Op& op) const;
+
+  std::shared_ptr<Stream> stream_;
+  Target target_;
+  mr_dtype type_;
+  std::shared_ptr<const CommonKernels> kernels_;
+  // A kernel of attention, and a launch of it.
+  struct AttentionKernel {
+    TaskKind kind;
+    int queries;  // of a task
+    size_t items, floats;
+    Kernel kernel;
+  };
+  void load_attention(const ProgramBundles& bundles, const KvLayout& layout);
+
+  std::vector<AttentionKernel> attention_;
+  const Program& program_;
+  const KvLayout& layout_;
+  LinearMaker linears_;
+  std::unique_ptr<QuantizedLinears> quantized_;
+  std::unique_ptr<DequantizedLinears> dequantized_;
+  std::vector<StepTables> tables_;    // [kv_groups]
+  std::vector<Constants> constants_;  // [ops]
+  Buffer rounded_;                    // operands of an F32 slot
+  Buffer logits_;                     // [max_outputs, vocab] floats
+  Buffer best_;                       // [max_outputs] tokens
+  bool running_ = false;              // a step has begun and not ended: it failed
+};
+
+}  // namespace millrace::gpu
+
+#endif

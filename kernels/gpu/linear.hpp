@@ -1,0 +1,56 @@
+// A linear op with its weights on the device, and what may compute it.
+#ifndef MILLRACE_GPU_LINEAR_HPP
+#define MILLRACE_GPU_LINEAR_HPP
+
+#include <compare>
+#include <vector>
+
+#include "exec/program.hpp"
+#include "platform/stream.hpp"
+
+namespace millrace::gpu {
+
+// Linear ops that are computed alike: all but the weights.
+struct LinearKind {
+  mr_dtype type;  // of the operands, MR_F16 or MR_BF16
+  int32_t depth, width;
+  int32_t activation;
+  bool gated, accumulate, bias, out_f32;
+  int32_t most_rows;
+
+  auto operator<=>(const LinearKind&) const = default;
+};
+LinearKind linear_kind(const Program& program, const Op& op, mr_dtype type);
+
+// The row of W in a column of packed weights, -1: none. A gated op has `unit` columns of gate
+// and the same of up in turn.
+int64_t row_of_column(const LinearKind& kind, int64_t column, int unit);
+
+// A sum is cut into slices, one per sub-group of a work-group.
+struct Slices {
+  int32_t count, steps;  // steps: of a slice
+};
+// Cuts a sum of `steps` steps: as many slices as fill the device where one row is `tasks`
+// work-groups, each of whole groups of steps.
+Slices cut_sum(const DeviceHandle& device, int tasks, int steps, int group);
+
+// Weights in blocks: [block of `columns` columns][pair along the sum][columns][2].
+struct WeightBlocks {
+  const void* data;
+  int32_t columns, pairs;
+};
+
+class Linear {
+ public:
+  virtual ~Linear() = default;
+  // in: [rows][depth] operands; out: [rows][width]. Memory after the rows, up
+  // to most_rows, may be read and overwritten.
+  virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
+  virtual uint64_t bytes() const = 0;
+  // The weights, if they lie so and are not gated; else no data.
+  virtual WeightBlocks blocks() const { return {}; }
+};
+
+}  // namespace millrace::gpu
+
+#endif

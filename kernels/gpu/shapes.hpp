@@ -1,0 +1,216 @@
+// What host and device say to each other: the scalar arguments of each kernel,
+// and the step's tables. Plain numbers only; memory is passed beside them.
+#ifndef MILLRACE_GPU_SHAPES_HPP
+#define MILLRACE_GPU_SHAPES_HPP
+
+#include <cstdint>
+
+namespace millrace::gpu {
+
+constexpr int kSlabTokens = 16;   // MR_SLAB_TOKENS
+constexpr int kDepth = 16;        // products of one block along the sum: one dpas of 16-bit types
+constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
+// Queries that a sub-group of attention takes at once: more would not fit into
+// the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
+// what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
+constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
+  if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
+  if (sinks && kv_bits == 16 && head_dim <= 64) return 2;  // their states are there twice
+  const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
+  return kv_bits == 4 && most > 1 ? most / 2 : most;
+}
+
+// Whether one query fits at all: what int4 is widened to leaves no room on 8 lanes beside the
+// sums of a large head.
+constexpr bool takes_kv_bits(int head_dim, int lanes, int kv_bits) {
+  return lanes != 8 || kv_bits != 4 || head_dim <= 96;
+}
+
+// The queries of a step with beams, whose tokens' places take registers too.
+constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_queries / 2 : 1; }
+
+// Weights for NVIDIA's tensor cores (cuda/device/mma.hpp) lie in tiles of 16 columns by 8 words along
+// the sum, 32 lanes of 4 words: the place of a word in its tile. A lane's four are its registers of
+// the instruction, but that along the sum neighbors are exchanged: two words of an input row are
+// one load then.
+constexpr int kMmaColumns = 16, kMmaTileWords = 128;
+constexpr int mma_place(int word, int column) {
+  return (column % 8 * 4 + word / 2) * 4 + word % 2 * 2 + column / 8;
+}
+// Of words of eight codes of half a byte, which two instructions take: the low halves of a word's
+// bytes are one register, the high ones another.
+constexpr int mma_place_int4(int word, int column) {
+  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
+}
+
+// What a work-group of the kernels for many rows computes: groups of two blocks of columns, by rows
+// of warps that take n times 8 rows each; stages of the sum are under way together.
+struct MmaTile {
+  int groups, warp_rows, n, stages;
+
+  constexpr int rows() const { return warp_rows * n * 8; }
+  constexpr int warps() const { return groups * warp_rows; }
+};
+constexpr MmaTile kSmallTile{1, 4, 2, 6}, kLargeTile{4, 1, 8, 4}, kLargeTileInt4{4, 2, 4, 4};
+constexpr int kMmaStageSteps = 4;   // of a stage: 32 bytes of a row each
+constexpr int kMmaRowStride = 160;  // bytes from row to row of a stage: quads of lanes lie in different banks
+// Bytes of local memory. tile_steps: of a tile of weights.
+constexpr int mma_stage_bytes(MmaTile tile, int tile_steps) {
+  return tile.rows() * kMmaRowStride +
+         tile.groups * kColumnBlocks * kMmaStageSteps / tile_steps * kMmaTileWords * 4;
+}
+constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
+  const int operands = tile.stages * mma_stage_bytes(tile, tile_steps);
+  const int totals = tile.rows() * (tile.groups * kColumnBlocks * kMmaColumns + 4) * 4;
+  return operands > totals ? operands : totals;
+}
+
+constexpr int kNormItems = 128;    // work-items of a norm's row
+constexpr int kBestItems = 512;    // work-items of a row whose largest element is looked for
+constexpr int kRowItems = 128;     // work-items of a row that is only copied
+constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
+
+// The table is [vocab][width], or, where it is the logits' weights too, as these lie:
+// [block of `columns` tokens][pair of elements][columns][2].
+struct EmbedShape {
+  int32_t width;
+  int32_t columns, pairs;             // 0: the former
+  int32_t table_type, position_type;  // mr_dtype; -1: absent
+  int32_t position_offset;
+  float scale;
+  int32_t out_f32;
+};
+
+struct NormShape {
+  int32_t width;
+  int32_t layer_norm, bias, out_f32;
+  float eps;
+};
+
+// out[rows][width] from in[rows][depth]; weights [column blocks][depth blocks][8][lanes].
+struct LinearShape {
+  int32_t rows, depth, width;
+  int32_t depth_blocks;
+  int32_t slices, slice_blocks;  // the sum is cut into slices, one per sub-group of a work-group
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+constexpr int kMostOwnRows = 4;     // that our kernels compute over oneDNN's weights
+constexpr int kPackedColumns = 64;  // of a block of oneDNN's weights, device/packed.cpp
+
+// out[rows][width] from in[rows][depth], or from sums [rows][columns].
+struct PackedShape {
+  int32_t rows, depth, width;
+  int32_t padded_depth, chunk;  // of the weights; of the sum
+  int32_t columns;
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum
+constexpr int kDepthCodes = 64;  // the depth of weights as codes is padded to a multiple
+
+// out[rows][width] of weights that are codes; device/blocks.hpp says how they lie. From rows of
+// codes [rows][padded_depth] (int8, int4), or of operands [rows][depth] (FP8, NF4).
+// A step is kCodeDepth of the depth. Where groups of weights have their scales (int4, NF4), a group
+// is group_steps of them, and a slice whole groups.
+struct CodedShape {
+  int32_t rows, width;
+  int32_t depth, padded_depth, steps;
+  int32_t blocks;  // of columns
+  int32_t groups, group_steps;
+  int32_t slices, slice_steps;
+  int32_t activation, gated, accumulate, bias, out_f32;
+};
+
+// A sequence's part of a step. Its slabs are entries [slabs, ...) of the slab table, which
+// holds addresses.
+// The rows of a beam search are all at `position`: tokens before `prompt` are the
+// sequence's own, what follows is a response. Row r sees at its response's token
+// i that of beam index[r][i], whose slabs begin at entry responses[beam]; index
+// [rows][steps] and responses [rows] are places in the table of the beams.
+struct SequenceEntry {
+  int32_t first_row, rows, position, slabs;
+  int32_t prompt;  // kNoPrompt: no beams
+  int32_t steps, responses, index;
+};
+constexpr int32_t kNoPrompt = INT32_MAX;
+
+// Keys and values lie in a slab as [layer][K|V][KV head] blocks of 16 tokens, one after the
+// other. A token's key or value of a head is, by the bits of an element,
+//   16  operands
+//    8  int8 codes, then a float32 scale
+//    4  for each group of 32 elements 16 bytes, byte i with element i in its low half and element
+//       i + 16 in its high one, each plus 8; then a bf16 scale for each group
+// in whole words of 4 bytes.
+constexpr int kKvGroup = 32;  // MR_KV_GROUP
+constexpr int kv_groups(int head_dim) { return (head_dim + kKvGroup - 1) / kKvGroup; }
+constexpr int kv_token_bytes(int head_dim, int bits) {
+  if (bits == 16) return 2 * head_dim;
+  if (bits == 8) return head_dim + 4;
+  return (kv_groups(head_dim) * (kKvGroup / 2 + 2) + 3) / 4 * 4;
+}
+
+// Where a layer's keys and values lie in a slab.
+struct KvShape {
+  int64_t keys;    // bytes before the first block of this layer's keys
+  int64_t values;  // and of its values
+  int32_t kv_heads, head_dim, bits;
+};
+
+struct RopeShape {
+  KvShape kv;
+  int32_t rows, heads;
+  int32_t q_norm, k_norm;
+  int32_t rotary_dim, interleaved;
+  int32_t sinks, window;
+  float rotary_scale, eps;
+};
+
+// Some queries of one sequence: pairs of row and head, counted row by row over
+// the heads of a KV head, from `first` on.
+struct AttentionTask {
+  int32_t sequence, first;
+};
+
+// Attention by mma (cuda/device/attention_mma.cpp).
+constexpr int kPieceKeys = 64;      // keys that have a softmax of their own
+constexpr int kProductQueries = 16; // of one product
+// A warp of a prompt's tasks keeps the sums of so many queries in its registers.
+constexpr int kPromptWarps = 4;
+constexpr int prompt_warp_queries(int head_dim) { return head_dim <= 64 ? 32 : 16; }
+// Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to
+// kProductQueries of them.
+constexpr int kMostDecodeQueries = 64;
+constexpr int prompt_queries(int head_dim) { return kPromptWarps * prompt_warp_queries(head_dim); }
+// A warp of the other tasks takes a piece at a time, whose values it keeps in local memory.
+constexpr int decode_warps(int head_dim) { return head_dim <= 64 ? 8 : head_dim <= 128 ? 4 : 3; }
+// Tokens lie in local memory in rows of 16-byte chunks, such that lanes that read together read
+// from different banks.
+constexpr int chunks(int head_dim) { return head_dim / 8; }
+constexpr int key_chunks(int head_dim) { return (chunks(head_dim) + 3) / 4 * 4; }
+constexpr int value_chunks(int head_dim) {
+  return chunks(head_dim) % 8 == 0 ? chunks(head_dim) : chunks(head_dim) | 1;
+}
+constexpr int prompt_buffers(int head_dim) { return head_dim <= 128 ? 2 : 1; }
+// Whether a warp's queries are in local memory too, 2 bytes an element.
+constexpr bool keeps_queries(int head_dim) { return head_dim > 128; }
+constexpr int prompt_local_bytes(int head_dim) {
+  const int piece = kPieceKeys * 16 * (key_chunks(head_dim) + value_chunks(head_dim));
+  const int queries = prompt_queries(head_dim) * key_chunks(head_dim) * 16;
+  return prompt_buffers(head_dim) * piece + (keeps_queries(head_dim) ? queries : 0);
+}
+// Per warp the values, in whose place their sums are put, and of 16 queries maximum and total.
+constexpr int decode_local_bytes(int head_dim) {
+  return decode_warps(head_dim) * (kPieceKeys * 16 * value_chunks(head_dim) +
+                                   kProductQueries * 2 * static_cast<int>(sizeof(float)));
+}
+
+struct AttentionShape {
+  KvShape kv;
+  int32_t heads, window, sinks, alibi, out_f32;
+  float scale;
+};
+
+}  // namespace millrace::gpu
+
+#endif

@@ -1,0 +1,142 @@
+#include "gpu/step_tables.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace millrace::gpu {
+
+namespace {
+
+TaskKind mma_kind(const Sequence& s, int group) {
+  if (s.beams != nullptr) return TaskKind::beams;
+  return s.rows == 1 || s.rows * group <= kMostDecodeQueries ? TaskKind::decode : TaskKind::prompt;
+}
+
+}  // namespace
+
+StepTables::StepTables(std::vector<int> groups, TaskSizes sizes)
+    : groups_(std::move(groups)), sizes_(sizes) {}
+
+void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool) {
+  words_.clear();
+  slabs_.clear();
+  tokens_ = end();
+  words_.insert(words_.end(), batch.tokens.begin(), batch.tokens.end());
+  positions_ = end();
+  words_.insert(words_.end(), batch.positions.begin(), batch.positions.end());
+  output_rows_ = end();
+  words_.insert(words_.end(), batch.output_rows.begin(), batch.output_rows.end());
+  add_sequences(batch, pool);
+  for (const int group : groups_) add_tasks(batch, group);
+
+  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = words_.size() * sizeof(int32_t);
+  if (slabs + words > device_.size()) device_ = stream.allocate((slabs + words) * 2);
+  copy_.resize(slabs + words);
+  std::memcpy(copy_.data(), slabs_.data(), slabs);
+  std::memcpy(copy_.data() + slabs, words_.data(), words);
+  stream.copy(device_.data(), copy_.data(), copy_.size());
+}
+
+void StepTables::add_sequences(const Batch& batch, const DevicePool& pool) {
+  row_sequence_ = end();
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    words_.insert(words_.end(), batch.sequences[i].rows, static_cast<int32_t>(i));
+  }
+  // First the entries, then what they point to.
+  sequences_ = end();
+  constexpr size_t kEntryWords = sizeof(SequenceEntry) / sizeof(int32_t);
+  words_.resize(end() + batch.sequences.size() * kEntryWords);
+  beams_ = end();
+  has_beams_ = false;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const Sequence& s = batch.sequences[i];
+    SequenceEntry entry{s.first_row, s.rows, s.position, 0, kNoPrompt, 0, 0, 0};
+    if (s.beams == nullptr) {
+      entry.slabs = add_slabs(pool, s.slabs, s.position + s.rows);
+    } else {
+      const Beams& beams = *s.beams;
+      has_beams_ = true;
+      entry.slabs = add_slabs(pool, s.slabs, beams.prompt);
+      entry.prompt = beams.prompt;
+      entry.steps = beams.steps;
+      std::vector<int32_t> responses;
+      for (const int32_t* slabs : beams.slabs) {
+        responses.push_back(add_slabs(pool, slabs, beams.steps));
+      }
+      entry.responses = static_cast<int32_t>(end() - beams_);
+      words_.insert(words_.end(), responses.begin(), responses.end());
+      entry.index = static_cast<int32_t>(end() - beams_);
+      words_.insert(words_.end(), beams.index.begin(), beams.index.end());
+    }
+    std::memcpy(words_.data() + sequences_ + i * kEntryWords, &entry, sizeof entry);
+  }
+}
+
+// Adds the slabs of a region's first tokens; returns their place in the table.
+int32_t StepTables::add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens) {
+  const auto place = static_cast<int32_t>(slabs_.size());
+  const int n = (tokens + kSlabTokens - 1) / kSlabTokens;
+  for (const int32_t* slab = slabs; slab < slabs + n; ++slab) {
+    // Slabs before a window need not be mapped.
+    slabs_.push_back(*slab < 0 ? 0 : reinterpret_cast<uint64_t>(pool.slab(*slab)));
+  }
+  return place;
+}
+
+// A task takes as many queries as the longest sequence can fill: a decode step
+// of one head per KV head reads its keys for one query only.
+StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, int group) {
+  int longest = 1;
+  for (const Sequence& s : batch.sequences) longest = std::max(longest, s.rows * group);
+  int queries = 1;
+  while (queries < longest && queries < sizes_.written_out) queries *= 2;
+  if (has_beams_) queries = beam_queries(sizes_.written_out);  // that kernel has one size
+  Tasks tasks{has_beams_ ? TaskKind::beams : TaskKind::written_out, queries, 0, end()};
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const int all = batch.sequences[i].rows * group;
+    for (int first = 0; first < all; first += queries, ++tasks.count) {
+      words_.insert(words_.end(), {static_cast<int32_t>(i), first});
+    }
+  }
+  return tasks;
+}
+
+// The tasks of sequences of a kind. Those that see most keys come first: they take longest.
+StepTables::Tasks StepTables::tasks_of(TaskKind kind, const Batch& batch, int group) {
+  const int queries = kind == TaskKind::prompt   ? sizes_.prompt
+                      : kind == TaskKind::decode ? sizes_.decode
+                                                 : beam_queries(sizes_.written_out);
+  Tasks tasks{kind, queries, 0, end()};
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const Sequence& s = batch.sequences[i];
+    if (mma_kind(s, group) != kind) continue;
+    for (int first = (s.rows * group - 1) / queries * queries; first >= 0; first -= queries) {
+      words_.insert(words_.end(), {static_cast<int32_t>(i), first});
+      ++tasks.count;
+    }
+  }
+  return tasks;
+}
+
+void StepTables::add_tasks(const Batch& batch, int group) {
+  std::vector<Tasks>& all = tasks_[group];
+  all.clear();
+  if (sizes_.prompt == 0) {
+    all.push_back(written_out_tasks(batch, group));
+    return;
+  }
+  for (const TaskKind kind : {TaskKind::prompt, TaskKind::decode, TaskKind::beams}) {
+    const Tasks tasks = tasks_of(kind, batch, group);
+    if (tasks.count > 0) all.push_back(tasks);
+  }
+}
+
+std::vector<AttentionTasks> StepTables::tasks(int group) const {
+  std::vector<AttentionTasks> all;
+  for (const Tasks& t : tasks_.at(group)) {
+    all.push_back({t.kind, t.queries, t.count, at<AttentionTask>(t.begin)});
+  }
+  return all;
+}
+
+}  // namespace millrace::gpu

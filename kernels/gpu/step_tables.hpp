@@ -1,0 +1,90 @@
+// What the kernels of a step read beside the slots: one copy to the device.
+#ifndef MILLRACE_GPU_STEP_TABLES_HPP
+#define MILLRACE_GPU_STEP_TABLES_HPP
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "exec/step.hpp"
+#include "gpu/pool.hpp"
+#include "gpu/shapes.hpp"
+#include "platform/stream.hpp"
+
+namespace millrace::gpu {
+
+// Which kernel takes a task.
+enum class TaskKind {
+  written_out,  // all of a step without beams, where there are no others
+  beams,        // a step with beams, or, beside the next two, sequences with them
+  prompt,       // sequences of many queries, by mma
+  decode,       // the others, by mma
+};
+
+// How queries are cut into tasks.
+struct TaskSizes {
+  int written_out;     // most queries of a task
+  int prompt, decode;  // of those by mma; 0: there are none
+};
+
+// Queries of an attention op: tasks of at most `queries` pairs of row and head.
+struct AttentionTasks {
+  TaskKind kind;
+  int queries, count;
+  const AttentionTask* tasks;  // on the device
+};
+
+class StepTables {
+ public:
+  // groups: every number of query heads per KV head of the program's ops.
+  StepTables(std::vector<int> groups, TaskSizes sizes);
+
+  // pool: the batch's.
+  void set(Stream& stream, const Batch& batch, const DevicePool& pool);
+
+  // On the device.
+  const int32_t* tokens() const { return at<int32_t>(tokens_); }
+  const int32_t* positions() const { return at<int32_t>(positions_); }
+  const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
+  const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
+  const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
+  const uint64_t* slabs() const { return static_cast<const uint64_t*>(device_.data()); }
+  const int32_t* beams() const { return at<int32_t>(beams_); }
+  // A launch for each.
+  std::vector<AttentionTasks> tasks(int group) const;
+  uint64_t bytes() const { return device_.size(); }
+
+ private:
+  struct Tasks {
+    TaskKind kind;
+    int queries, count;
+    size_t begin;
+  };
+
+  template <class T>
+  const T* at(size_t word) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const int32_t*>(slabs() + slabs_.size()) +
+                                      word);
+  }
+  size_t end() const { return words_.size(); }
+  void add_sequences(const Batch& batch, const DevicePool& pool);
+  int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
+  Tasks written_out_tasks(const Batch& batch, int group);
+  Tasks tasks_of(TaskKind kind, const Batch& batch, int group);
+  void add_tasks(const Batch& batch, int group);
+
+  bool has_beams_ = false;
+  std::vector<int> groups_;
+  TaskSizes sizes_;
+  std::vector<uint64_t> slabs_;  // addresses; on the device they lie before the words
+  std::vector<int32_t> words_;
+  std::vector<std::byte> copy_;  // both, until the device has them
+  size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
+         beams_ = 0;
+  std::map<int, std::vector<Tasks>> tasks_;  // by group
+  Buffer device_;
+};
+
+}  // namespace millrace::gpu
+
+#endif

@@ -1,0 +1,30 @@
+// How kernels are built for a device.
+#ifndef MILLRACE_GPU_TARGET_HPP
+#define MILLRACE_GPU_TARGET_HPP
+
+#include <string>
+
+namespace millrace::gpu {
+
+// What computes products.
+enum class Products {
+  simd,  // written out
+  xmx,   // Intel's matrix engine
+  mma,   // NVIDIA's tensor cores
+};
+
+struct Target {
+  int lanes;  // of a sub-group
+  Products products;
+  bool onednn;  // linear ops of many rows by oneDNN, see LinearMaker
+
+  bool xmx() const { return products == Products::xmx; }
+  bool mma() const { return products == Products::mma; }
+  // What attention is written out for: its sub-groups have at most as many lanes as a slab has tokens.
+  Target written_out() const { return mma() ? Target{16, Products::simd, false} : *this; }
+  std::string name() const { return xmx() ? "xmx" : mma() ? "mma" : "simd"; }
+};
+
+}  // namespace millrace::gpu
+
+#endif

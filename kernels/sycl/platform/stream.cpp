@@ -1,0 +1,160 @@
+#include "platform/stream.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "exec/error.hpp"
+#include "gpu/fault.hpp"
+#include "platform/runtime.hpp"
+
+namespace millrace::gpu {
+namespace {
+
+// The handler runs inside wait_and_throw, on the thread that waits.
+auto keep_first(const std::shared_ptr<std::string>& failure) {
+  return [failure](const sycl::exception_list& exceptions) {
+    for (const std::exception_ptr& exception : exceptions) {
+      if (!failure->empty()) return;
+      try {
+        std::rethrow_exception(exception);
+      } catch (const std::exception& e) {
+        *failure = e.what();
+      }
+    }
+  };
+}
+
+// The context that the queues of a device share, and with it what is compiled.
+// After a failure the next queue gets a new one.
+class Contexts {
+ public:
+  sycl::context of(const sycl::device& device) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(contexts_.begin(), contexts_.end(), [&](const auto& context) {
+      return context.get_devices().front() == device;
+    });
+    return found == contexts_.end() ? contexts_.emplace_back(device) : *found;
+  }
+  void forget(const sycl::context& context) {
+    const std::lock_guard lock(mutex_);
+    std::erase(contexts_, context);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<sycl::context> contexts_;
+};
+
+// Never freed: at the process's end the runtime may be gone before it.
+Contexts& contexts() {
+  static auto& all = *new Contexts;
+  return all;
+}
+
+sycl::property_list properties(bool profile) {
+  if (!profile) return {sycl::property::queue::in_order()};
+  return {sycl::property::queue::in_order(), sycl::property::queue::enable_profiling()};
+}
+
+}  // namespace
+
+Stream::Stream(const DeviceHandle& device, bool profile)
+    : queue_(contexts().of(device), device, keep_first(failure_), properties(profile)),
+      profile_(profile),
+      largest_(device_memory(device).largest) {}
+
+std::unique_ptr<Stream> Stream::beside() const { return std::make_unique<Stream>(device(), false); }
+
+Buffer Stream::allocate(size_t bytes) {
+  if (bytes == 0) return {};
+  if (bytes > largest_) {
+    fail(MR_NO_MEMORY,
+         "%zu bytes in one piece, the device's largest allocation is %llu bytes; with "
+         "UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 a GPU allocates more, and is slower",
+         bytes, static_cast<unsigned long long>(largest_));
+  }
+  void* data = nullptr;
+  guarded([&] { data = sycl::malloc_device(bytes, queue_); });
+  if (data == nullptr) fail(MR_NO_MEMORY, "%zu bytes of device memory", bytes);
+  Buffer buffer(data, bytes, [queue = queue_](void* p) mutable {
+    try {
+      queue.wait();  // a failed step may have left kernels running
+      sycl::free(p, queue);
+    } catch (const sycl::exception&) {
+      // The device is lost, and its memory with it.
+    }
+  });
+  guarded([&] { queue_.memset(data, 0, bytes); });
+  wait();
+  return buffer;
+}
+
+Buffer Stream::upload(const void* data, size_t bytes) {
+  Buffer buffer = allocate(bytes);
+  if (bytes > 0) copy(buffer.data(), data, bytes);
+  wait();
+  return buffer;
+}
+
+void Stream::copy(void* to, const void* from, size_t bytes) {
+  guarded([&] { queue_.memcpy(to, from, bytes); });
+}
+
+void Stream::wait() {
+  guarded([&] { queue_.wait_and_throw(); });
+  if (!failure_->empty()) failed(std::exchange(*failure_, ""));
+}
+
+void Stream::forget_launches() {
+  fault_step();
+  launches_ = 0;
+  events_.clear();
+}
+
+mr_op_time Stream::take_launches() {
+  namespace profiling = sycl::info::event_profiling;
+  mr_op_time time{0, std::exchange(launches_, 0), 0};
+  guarded([&] {
+    for (const sycl::event& event : events_) {
+      time.nanoseconds += event.get_profiling_info<profiling::command_end>() -
+                          event.get_profiling_info<profiling::command_start>();
+    }
+  });
+  events_.clear();
+  return time;
+}
+
+void Stream::failed(const std::string& what) {
+  contexts().forget(queue_.get_context());
+  fail(MR_DEVICE, "SYCL: %s", what.c_str());
+}
+
+void Stream::inject() {
+  const FaultKind kind = fault_launch();
+  switch (kind) {
+    case FaultKind::none:
+      return;
+    case FaultKind::async:
+      queue_.submit([&](sycl::handler& handler) {
+        handler.host_task([kind] { throw std::runtime_error(fault_text(kind)); });
+      });
+      return;
+    case FaultKind::hang:
+      queue_.submit([&](sycl::handler& handler) {
+        handler.host_task([] {
+          for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+        });
+      });
+      return;
+    case FaultKind::lost:
+      lost_ = true;
+      *failure_ = fault_text(kind);
+      [[fallthrough]];
+    default:
+      throw sycl::exception(sycl::make_error_code(sycl::errc::runtime), fault_text(kind));
+  }
+}
+
+}  // namespace millrace::gpu

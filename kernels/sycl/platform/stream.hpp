@@ -1,0 +1,109 @@
+// The in-order queue of a device: memory, copies, launches, and what failed.
+#ifndef MILLRACE_SYCL_STREAM_HPP
+#define MILLRACE_SYCL_STREAM_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <sycl/sycl.hpp>
+#include <utility>
+#include <vector>
+
+#include "exec/buffer.hpp"
+#include "millrace_kernels.h"
+#include "platform/runtime.hpp"
+
+namespace millrace::gpu {
+
+using Kernel = sycl::kernel;
+
+// Whatever fails throws Error(MR_DEVICE), and streams that are made later do not
+// share this one's context: it may be of no use any more.
+class Stream {
+ public:
+  // profile: reads from the device's clock how long each launch took.
+  Stream(const DeviceHandle& device, bool profile);
+  // Another queue with the same memory.
+  std::unique_ptr<Stream> beside() const;
+
+  const sycl::queue& queue() const { return queue_; }
+  DeviceHandle device() const { return queue_.get_device(); }
+
+  // Zeroed device memory. Throws Error(MR_NO_MEMORY), also for more than the device allocates
+  // in one piece.
+  Buffer allocate(size_t bytes);
+  // The same with these bytes in it, which it has when this returns.
+  Buffer upload(const void* data, size_t bytes);
+  template <class T>
+  Buffer upload(const std::vector<T>& values) {
+    return upload(values.data(), values.size() * sizeof(T));
+  }
+  void copy(void* to, const void* from, size_t bytes);
+  // Waits, and throws for whatever failed since the last call.
+  void wait();
+
+  // Runs a kernel over groups x items work-items.
+  template <class... Arguments>
+  void launch(const Kernel& kernel, size_t groups, size_t items, Arguments... arguments) {
+    submit([&](sycl::handler& handler) {
+      handler.set_args(arguments...);
+      handler.parallel_for(sycl::nd_range<1>(groups * items, items), kernel);
+    });
+  }
+  // The same with `floats` floats of local memory, the argument before the shape.
+  template <class Shape, class... Pointers>
+  void launch_local(const Kernel& kernel, size_t groups, size_t items, size_t floats,
+                    const Shape& shape, Pointers... pointers) {
+    submit([&](sycl::handler& handler) {
+      const sycl::local_accessor<float, 1> local(sycl::range<1>(floats), handler);
+      handler.set_args(pointers..., local, shape);
+      handler.parallel_for(sycl::nd_range<1>(groups * items, items), kernel);
+    });
+  }
+
+  // Counts what a library submits to the queue: call() returns its event.
+  template <class F>
+  void submit_by(F&& call) {
+    guarded([&] {
+      inject();
+      sycl::event event = call();
+      if (profile_) events_.push_back(std::move(event));
+    });
+    ++launches_;
+  }
+
+  void forget_launches();  // a step begins
+  // The launches since then or the last call, which are done.
+  mr_op_time take_launches();
+
+ private:
+  template <class CommandGroup>
+  void submit(CommandGroup&& group) {
+    submit_by([&] { return queue_.submit(group); });
+  }
+  template <class F>
+  void guarded(F&& call) {
+    try {
+      if (lost_) throw sycl::exception(sycl::make_error_code(sycl::errc::runtime), *failure_);
+      call();
+    } catch (const sycl::exception& e) {
+      failed(e.what());
+    }
+  }
+  void inject();
+  [[noreturn]] void failed(const std::string& what);
+
+  // The error that the queue's handler received; buffers keep the queue, and so this, alive.
+  std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();
+  sycl::queue queue_;
+  bool profile_;
+  uint64_t largest_;  // bytes of an allocation
+  int32_t launches_ = 0;
+  std::vector<sycl::event> events_;  // of the launches, with profile
+  bool lost_ = false;                // on purpose
+};
+
+}  // namespace millrace::gpu
+
+#endif
