@@ -255,6 +255,7 @@ struct Submission {
   const Kernel* kernel;
   Dim grid, block;
   u64 shared_bytes;
+  bool early;
   std::vector<u64> storage;  // of the arguments
   std::vector<void*> arguments;
 
@@ -276,7 +277,7 @@ void Submission::run() const {
   Lock lock(library->mutex, std::defer_lock);
   if (library->static_end > library->static_begin) lock.lock();
   const Launch launch{kernel, const_cast<void**>(arguments.data()), grid, block, shared_bytes,
-                      library->static_begin, library->static_end};
+                      library->static_begin, library->static_end, early};
   switch (mr_emulator::run(launch)) {
     case Fault::none:
       return;
@@ -292,8 +293,8 @@ void Submission::run() const {
   }
 }
 
-CUresult launch(CUfunction function, Dim grid, Dim block, u64 shared_bytes, CUstream stream,
-                void** arguments, void** extra) {
+CUresult launch(CUfunction function, Dim grid, Dim block, u64 shared_bytes, bool early,
+                CUstream stream, void** arguments, void** extra) {
   return call_in_context([&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
     const auto f = d.functions.find(function);
     if (!f || f->context != context) return CUDA_ERROR_INVALID_HANDLE;
@@ -307,7 +308,7 @@ CUresult launch(CUfunction function, Dim grid, Dim block, u64 shared_bytes, CUst
     const Kernel& kernel = *f->kernel;
     if (kernel.count && !arguments) return CUDA_ERROR_INVALID_VALUE;
     auto submission = std::make_shared<Submission>(
-        Submission{context, f->library, &kernel, grid, block, shared_bytes, {}, {}});
+        Submission{context, f->library, &kernel, grid, block, shared_bytes, early, {}, {}});
     // Arguments may be aligned to 16 bytes.
     u64 words = 1;
     for (u32 i = 0; i < kernel.count; ++i) words += (kernel.sizes[i] + 15) / 16 * 2;
@@ -747,6 +748,19 @@ EXPORT CUresult cuMemFreeHost(void* at) {
         return memory().free_host(at);
       });
 }
+EXPORT CUresult cuPointerGetAttribute(void* out, int number, CUdeviceptr at) {
+  return call([&](Driver&, Lock&) -> CUresult {
+    if (!out || !at || memory().outside(at)) return CUDA_ERROR_INVALID_VALUE;
+    const Kind kind = memory().kind(at, 1);
+    if (kind == Kind::none) return CUDA_ERROR_INVALID_VALUE;
+    switch (number) {
+      case 2: *static_cast<unsigned*>(out) = kind == Kind::device ? 2 : 1; return CUDA_SUCCESS;
+      case 3: *static_cast<CUdeviceptr*>(out) = at; return CUDA_SUCCESS;
+      case 8: *static_cast<int*>(out) = 0; return CUDA_SUCCESS;  // managed
+      default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  });
+}
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count,
                                 CUstream stream) {
   return fill<unsigned char>(to, value, count, stream);
@@ -941,7 +955,7 @@ EXPORT CUresult cuFuncGetAttribute(int* value, int number, CUfunction function) 
           case 3:
           case 7: *value = 0; break;
           case 4: *value = 64; break;  // registers
-          case 5:
+          case 5: *value = static_cast<int>(f->kernel->architecture); break;
           case 6: *value = 90; break;
           case 8: *value = static_cast<int>(f->most_shared); break;
           case 9: *value = -1; break;
@@ -969,20 +983,22 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
                                unsigned block_z, unsigned shared_bytes, CUstream stream,
                                void** arguments, void** extra) {
   return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
-                stream, arguments, extra);
+                false, stream, arguments, extra);
 }
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** arguments,
                                  void** extra) {
   if (!c || (c->numAttrs && !c->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  bool early = false;
   for (unsigned i = 0; i < c->numAttrs; ++i) {
+    if (c->attrs[i].id == 6) early = c->attrs[i].value.value != 0;
     const auto& cluster = c->attrs[i].value.cluster;
     if (c->attrs[i].id == 4 && (cluster.x != 1 || cluster.y != 1 || cluster.z != 1)) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
   }
   return launch(function, {c->gridDimX, c->gridDimY, c->gridDimZ},
-                {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, c->hStream,
-                arguments, extra);
+                {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, early,
+                c->hStream, arguments, extra);
 }
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return call_in_context(

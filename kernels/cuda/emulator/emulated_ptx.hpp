@@ -28,6 +28,23 @@ __forceinline__ float float_of(unsigned short half) {
   return __builtin_bit_cast(float, __builtin_bit_cast(unsigned, magnitude) | sign);
 }
 
+__forceinline__ unsigned pair_of(float low, float high) {
+#if MR_BF16
+  const auto bf16_of = [](float x) -> unsigned {
+    if (x != x) return 0x7fff;
+    const unsigned bits = __builtin_bit_cast(unsigned, x);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  };
+  return bf16_of(low) | bf16_of(high) << 16;
+#else
+  return half_of(low) | static_cast<unsigned>(half_of(high)) << 16;
+#endif
+}
+__forceinline__ float exp2(float x) {
+  const float y = exp2f(__builtin_fabsf(x) < 0x1p-126f ? 0 : x);
+  return y < 0x1p-126f ? 0 : y;
+}
+
 // ---- Products
 
 template <class T>
@@ -103,6 +120,17 @@ __forceinline__ unsigned transposed(unsigned word) {
   mr_emulator::join(mr_emulator::kTranspose, 0xffffffffu);
   return static_cast<unsigned>(fiber->warp->result[fiber->lane]);
 }
+
+// ---- Kernels in a row. They do not run at the same time here; the driver checks that a kernel that
+// may start early waits at all.
+
+__forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  mr_emulator::Fiber* const fiber = mr_emulator::self();
+  fiber->run->wait_for_previous(fiber);
+#endif
+}
+__forceinline__ void start_next() {}
 
 // ---- Global memory
 

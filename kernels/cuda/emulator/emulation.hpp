@@ -13,7 +13,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long;
 
-constexpr u32 kAbi = 1;  // changes with everything in this part
+constexpr u32 kAbi = 2;  // changes with everything in this part
 constexpr u32 kLanes = 32;
 constexpr u32 kMostThreads = 1024;
 constexpr u64 kSlot = 64 << 10;
@@ -72,6 +72,7 @@ struct Runtime {
   void (*copy16)(Fiber*, void* shared, const void* global, bool there);
   void (*commit)(Fiber*);
   void (*wait)(Fiber*, u32 left);
+  void (*wait_for_previous)(Fiber*);
   // Prints what the thread did wrong with which value, and ends the process.
   [[noreturn]] void (*misuse)(Fiber*, const char* what, u64 value);
 };
@@ -96,10 +97,11 @@ struct Kernel {
   u32 abi;
   const char* name;
   void (*invoke)(void** arguments);
-  u32 count;            // of arguments
-  const u32* sizes;     // bytes of each
-  const u8* pointers;   // 1: the argument is a pointer
-  u32 most_threads;     // __launch_bounds__, or kMostThreads
+  u32 count;           // of arguments
+  const u32* sizes;    // bytes of each
+  const u8* pointers;  // 1: the argument is a pointer
+  u32 most_threads;    // __launch_bounds__, or kMostThreads
+  u32 architecture;    // 90
 };
 
 }  // namespace mr_emulator

@@ -54,6 +54,7 @@ struct Machine : Block {
   u32 alive, arrived;  // threads
   u32 ready_warps;     // warps with lanes that can run
   bool reversed;
+  bool waited;  // for the kernels before
   int shared_poison;
   Launch launch;
   u32 threads;
@@ -353,7 +354,9 @@ void wait(Fiber* f, u32 left) {
   c.sets.erase(c.sets.begin(), c.sets.begin() + sets);
 }
 
-constexpr Runtime kRuntime = {join, barrier, copy16, commit, wait, misuse};
+void wait_for_previous(Fiber* f) { machine_of(f).waited = true; }
+
+constexpr Runtime kRuntime = {join, barrier, copy16, commit, wait, wait_for_previous, misuse};
 
 // ---- Fibers
 
@@ -579,6 +582,7 @@ Fault run(const Launch& launch) {
   m->global_end = global.end;
   m->threads = launch.block.x * launch.block.y * launch.block.z;
   m->fault = Fault::none;
+  m->waited = false;
   for (u32 i = 0; i < m->threads; ++i) prepare(*m, i);
 
   const u64 blocks = u64{launch.grid.x} * launch.grid.y * launch.grid.z;
@@ -588,6 +592,13 @@ Fault run(const Launch& launch) {
                 static_cast<u32>(at / launch.grid.x % launch.grid.y),
                 static_cast<u32>(at / launch.grid.x / launch.grid.y)};
     run_block(*m);
+  }
+  if (launch.early && !m->waited && m->fault == Fault::none) {
+    std::fprintf(stderr,
+                 "millrace CUDA emulator: kernel %s: launched with programmatic stream "
+                 "serialization, but does not wait for the kernels before it\n",
+                 launch.kernel->name);
+    std::abort();
   }
   const Fault fault = m->fault;
   const std::lock_guard lock(idle_mutex);

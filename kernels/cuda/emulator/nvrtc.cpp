@@ -8,12 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <memory>
 #include <mutex>
 #include <regex>
 #include <set>
@@ -107,8 +110,8 @@ bool begins(const std::string& text, const char* with) { return text.rfind(with,
 
 // What g++ gets of NVRTC's options.
 nvrtcResult translate(const std::vector<std::string>& options, std::vector<std::string>& flags,
-                      bool& cubin, std::string& log) {
-  int architecture = 75;
+                      bool& cubin, int& architecture, std::string& log) {
+  architecture = 75;
   for (size_t i = 0; i < options.size(); ++i) {
     const std::string& o = options[i];
     const auto value = [&](const char* with) { return o.substr(std::strlen(with)); };
@@ -237,7 +240,7 @@ fs::path cache_folder() {
 
 // The source after the preprocessor, with dynamic shared memory as pointers and a description of
 // every kernel.
-std::string with_kernels(const std::string& text) {
+std::string with_kernels(const std::string& text, int architecture) {
   static const std::regex dynamic(
       R"(extern\s+static\s+(?:(?:alignas|__attribute__)\s*\([^;]*?\)\s*)*)"
       R"(([\w:]+(?:\s+[\w:]+)*?)\s+(\w+)\s*\[\s*\]\s*;)");
@@ -273,14 +276,26 @@ std::string with_kernels(const std::string& text) {
     tail += "extern \"C\" __attribute__((visibility(\"default\"))) " + type + ";\n" + type +
             " = {mr_emulator::kAbi, \"" + name + "\", " + invoker + "invoke, " + invoker +
             "kCount, " + invoker + "kSizes, " + invoker + "kPointers, mr_emulator::most_threads(" +
-            arguments + ")};\n";
+            arguments + "), " + std::to_string(architecture) + "};\n";
   }
   return out + tail;
 }
 
+// Differs wherever the same source may be compiled to something else, and from the real one's. What
+// a program keeps on disk of an older one is then not used.
+int minor_version() {
+  Hash hash;
+  hash.add(__DATE__ " " __TIME__);
+  hash.add(mr_emulation_text);
+  hash.add(mr_emulated_ptx_text);
+  return 1000 + static_cast<int>(std::strtoul(hash.digits().substr(0, 7).c_str(), nullptr, 16) %
+                                 1000000);
+}
+
 nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
   std::vector<std::string> flags;
-  if (const auto result = translate(options, flags, p.cubin, p.log)) return result;
+  int architecture = 0;
+  if (const auto result = translate(options, flags, p.cubin, architecture, p.log)) return result;
 
   std::vector<File> files = p.headers;
   for (File& file : files) {
@@ -356,7 +371,7 @@ nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
     p.log = read(folder / "log");
     return NVRTC_ERROR_COMPILATION;
   }
-  write(folder / "program.ii", with_kernels(read(folder / "program.ii")));
+  write(folder / "program.ii", with_kernels(read(folder / "program.ii"), architecture));
 
   words = front;
   words.insert(words.end(), code.begin(), code.end());
@@ -395,7 +410,18 @@ using nvrtcProgram = Program*;
 EXPORT nvrtcResult nvrtcVersion(int* major, int* minor) {
   if (!major || !minor) return NVRTC_ERROR_INVALID_INPUT;
   *major = 13;
-  *minor = 0;
+  *minor = minor_version();
+  return NVRTC_SUCCESS;
+}
+constexpr int kArchitectures[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+EXPORT nvrtcResult nvrtcGetNumSupportedArchs(int* count) {
+  if (!count) return NVRTC_ERROR_INVALID_INPUT;
+  *count = static_cast<int>(std::size(kArchitectures));
+  return NVRTC_SUCCESS;
+}
+EXPORT nvrtcResult nvrtcGetSupportedArchs(int* architectures) {
+  if (!architectures) return NVRTC_ERROR_INVALID_INPUT;
+  std::copy(std::begin(kArchitectures), std::end(kArchitectures), architectures);
   return NVRTC_SUCCESS;
 }
 EXPORT const char* nvrtcGetErrorString(nvrtcResult result) {
