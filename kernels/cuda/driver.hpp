@@ -37,6 +37,22 @@ struct CUmemAccessDesc {
   int flags;
 };
 
+struct CUlaunchAttribute {
+  int id;
+  union alignas(8) {
+    int value;
+    char bytes[64];
+  };
+};
+static_assert(sizeof(CUlaunchAttribute) == 72);
+struct CUlaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  CUstream stream;
+  CUlaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+static_assert(sizeof(CUlaunchConfig) == 56);
+
 using nvrtcProgram = struct _nvrtcProgram*;
 
 namespace millrace::gpu {
@@ -92,8 +108,8 @@ struct CudaCall {
   X(module_load, "cuModuleLoadDataEx", CUmodule*, const void*, unsigned, int*, void**)             \
   X(module_function, "cuModuleGetFunction", CUfunction*, CUmodule, const char*)                    \
   X(function_set_attribute, "cuFuncSetAttribute", CUfunction, int, int)                            \
-  X(launch_kernel, "cuLaunchKernel", CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, \
-    unsigned, unsigned, CUstream, void**, void**)                                                  \
+  X(function_attribute, "cuFuncGetAttribute", int*, int, CUfunction)                               \
+  X(launch_kernel, "cuLaunchKernelEx", const CUlaunchConfig*, CUfunction, void**, void**)          \
   X(launch_host, "cuLaunchHostFunc", CUstream, void (*)(void*), void*)                             \
   X(virtual_granularity, "cuMemGetAllocationGranularity", size_t*, const CUmemAllocationProp*,     \
     int)                                                                                           \

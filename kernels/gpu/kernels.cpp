@@ -21,6 +21,9 @@ int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+  if (target.mma()) {
+    return {target.lanes, mma_kernels(bundle, "mr_linear_", {8, 16, 32}, kLargeTile, 1), {}, {}};
+  }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
     kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
@@ -61,6 +64,9 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
                                mr_dtype type, int32_t kv_type)
     : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
                                                    program.sinks > 0))) {
+  if (attention_by_mma(target, kv_bits(kv_type), program.sinks > 0)) {
+    attention_mma = bundle_of(stream, attention_mma_recipe(target, type, program.head_dim));
+  }
   if (millrace::gpu::quantized(program)) {
     quantized = bundle_of(stream, quantized_recipe(target, type));
   }
@@ -79,6 +85,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       select_rows(bundle.kernel("mr_select_rows")),
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
+      best(bundle.kernel("mr_best")),
       linear(linear_kernels(bundle, target)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
@@ -98,16 +105,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   if (bundles.dequantize) {
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
-  const int most_queries = millrace::gpu::most_queries(program.head_dim, target.lanes,
-                                                       kv_bits(layout.type), program.sinks > 0);
-  for (int queries = 1; queries <= most_queries; queries *= 2) {
-    attention_.emplace_back(queries,
-                            bundles.attention.kernel("mr_attention_" + std::to_string(queries)));
-  }
-  beam_attention_.push_back(bundles.attention.kernel("mr_attention_beams"));
-  for (int group = 0; group < program.kv_groups; ++group) {
-    tables_.emplace_back(query_groups(program), most_queries);
-  }
+  load_attention(bundles, layout);
 
   int64_t rounded = 0;
   // An embedding may share what a linear op has loaded.
@@ -123,6 +121,41 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   }
   rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
   logits_ = stream_->allocate(size_t(program.max_outputs) * program.vocab * sizeof(float));
+  best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
+}
+
+void GpuKernels::load_attention(const ProgramBundles& bundles, const KvLayout& layout) {
+  const int head_dim = program_.head_dim, lanes = target_.written_out().lanes;
+  const bool sinks = program_.sinks > 0;
+  const int most = most_queries(head_dim, lanes, kv_bits(layout.type), sinks);
+  const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+    const int padded = padded_head(head_dim);
+    const int kept = sinks ? 2 : 1;  // queries of each row and head
+    attention_.push_back(
+        {kind, queries, size_t(kStripes) * lanes,
+         size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+         bundles.attention.kernel(name)});
+  };
+  add(TaskKind::beams, beam_queries(most), "mr_attention_beams");
+  TaskSizes sizes{most, 0, 0};
+  if (bundles.attention_mma) {
+    sizes.prompt = prompt_queries(head_dim);
+    sizes.decode = kProductQueries;
+    attention_.push_back({TaskKind::prompt, sizes.prompt, size_t(kPromptWarps) * target_.lanes,
+                          prompt_local_bytes(head_dim) / sizeof(float),
+                          bundles.attention_mma->kernel("mr_attention_prompt")});
+    attention_.push_back({TaskKind::decode, sizes.decode,
+                          size_t(decode_warps(head_dim)) * target_.lanes,
+                          decode_local_bytes(head_dim) / sizeof(float),
+                          bundles.attention_mma->kernel("mr_attention_decode")});
+  } else {
+    for (int queries = 1; queries <= most; queries *= 2) {
+      add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
+    }
+  }
+  for (int group = 0; group < program_.kv_groups; ++group) {
+    tables_.emplace_back(query_groups(program_), sizes);
+  }
 }
 
 void GpuKernels::load(const Op& op) {
@@ -214,7 +247,12 @@ void GpuKernels::read(void* to, const void* from, size_t bytes) {
 }
 
 void GpuKernels::finish(const mr_step& step) {
-  if (const int outputs = step.outputs - step.hidden_outputs; outputs > 0) {
+  const int outputs = step.outputs - step.hidden_outputs;
+  if (outputs > 0 && step.best != nullptr) {
+    stream_->launch(kernels_->best, outputs, kBestItems,
+                    static_cast<const void*>(logits_.data()), best_.data(), program_.vocab);
+    stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
+  } else if (outputs > 0) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));
   }
   stream_->wait();
@@ -286,17 +324,15 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
                              out.type == MR_SLOT_F32,
                              op.scale};
   const StepTables& tables = tables_[op.kv_group];
-  const AttentionTasks tasks = tables.tasks(op.heads / op.kv_heads);
-  const auto kernel = std::find_if(attention_.begin(), attention_.end(),
-                                   [&](const auto& k) { return k.first == tasks.queries; });
-  const int padded = padded_head(op.head_dim);
-  const int queries = program_.sinks > 0 ? 2 : 1;  // of each row and head
-  const size_t floats =
-      size_t(tasks.queries) * (queries * padded / 2 + kStripes * (2 + size_t(padded)));
-  stream_->launch_local(tasks.beams ? beam_attention_.front() : kernel->second,
-                        size_t(tasks.count) * op.kv_heads, size_t(kStripes) * target_.lanes, floats,
-                        shape, in.data, sink_q.data, tables.sequences(), tasks.tasks,
-                        tables.slabs(), tables.beams(), c.slopes.data(), out.data);
+  for (const AttentionTasks& tasks : tables.tasks(op.heads / op.kv_heads)) {
+    const auto kernel =
+        std::find_if(attention_.begin(), attention_.end(), [&](const AttentionKernel& k) {
+          return k.kind == tasks.kind && k.queries == tasks.queries;
+        });
+    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.kv_heads, kernel->items,
+                          kernel->floats, shape, in.data, sink_q.data, tables.sequences(),
+                          tasks.tasks, tables.slabs(), tables.beams(), c.slopes.data(), out.data);
+  }
 }
 
 void GpuKernels::select_rows(const Batch& batch, Slot in, Slot out) {
@@ -320,7 +356,7 @@ uint64_t GpuKernels::scratch_bytes() const {
   uint64_t tables = 0;
   for (const StepTables& t : tables_) tables += t.bytes();
   return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
-         rounded_.size() + logits_.size() + tables;
+         rounded_.size() + logits_.size() + best_.size() + tables;
 }
 
 std::string GpuKernels::linear_name() const {

@@ -31,6 +31,7 @@ struct ProgramBundles {
                  int32_t kv_type);
 
   Bundle attention;                             // for the size of a head and the KV cache
+  std::optional<Bundle> attention_mma;          // likewise, where the target has it
   std::optional<Bundle> quantized, dequantize;  // where an op has such weights
 };
 
@@ -38,7 +39,7 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel embed, norm, rope_store, select_rows, round, copy_slab;
+  Kernel embed, norm, rope_store, select_rows, round, copy_slab, best;
   LinearKernels linear;
 
  private:
@@ -63,6 +64,7 @@ class GpuKernels : public Kernels {
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
+  bool keeps_logits() const override { return true; }
   void wait() override { stream_->wait(); }
   mr_op_time op_time() override { return stream_->take_launches(); }
   void read(void* to, const void* from, size_t bytes) override;
@@ -95,8 +97,16 @@ class GpuKernels : public Kernels {
   Target target_;
   mr_dtype type_;
   std::shared_ptr<const CommonKernels> kernels_;
-  std::vector<std::pair<int, Kernel>> attention_;  // by queries of a task, ascending
-  std::vector<Kernel> beam_attention_;             // the one for steps with beams
+  // A kernel of attention, and a launch of it.
+  struct AttentionKernel {
+    TaskKind kind;
+    int queries;  // of a task
+    size_t items, floats;
+    Kernel kernel;
+  };
+  void load_attention(const ProgramBundles& bundles, const KvLayout& layout);
+
+  std::vector<AttentionKernel> attention_;
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;
@@ -106,6 +116,7 @@ class GpuKernels : public Kernels {
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats
+  Buffer best_;                       // [max_outputs] tokens
   bool running_ = false;              // a step has begun and not ended: it failed
 };
 

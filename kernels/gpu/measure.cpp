@@ -42,14 +42,15 @@ mr_measurement measure(Stream& stream, Target target) {
                   out.data());
     stream.wait();
   });
-  const int32_t rounds = target.xmx() ? 1 << 16 : 1 << 12;
+  const int32_t rounds = target.products == Products::simd ? 1 << 12 : 1 << 16;
   const double product_seconds = best([&] {
     stream.launch(products, groups, items, data.data(), rounds, out.data());
     stream.wait();
   });
-  constexpr double kPerRound = 4.0 * 8 * kDepth * 2;  // flops of a lane
+  // Flops of a lane: four products of 8 rows, or by tensor cores eight of 16 columns by 8 rows by 32 lanes.
+  const double per_round = target.mma() ? 8.0 * 16 * 8 / 32 * kDepth * 2 : 4.0 * 8 * kDepth * 2;
   return {static_cast<double>(kMeasuredBytes) / read_seconds / 1e9,
-          kPerRound * rounds * static_cast<double>(groups * items) / product_seconds / 1e9, 0};
+          per_round * rounds * static_cast<double>(groups * items) / product_seconds / 1e9, 0};
 }
 
 }  // namespace millrace::gpu

@@ -8,30 +8,51 @@ namespace {
 // What all device code is compiled with.
 std::vector<std::string> build_options(Target target, mr_dtype type) {
   // A product and a sum fuse where the code says so: the same bits in every variant.
-  return {"-ffp-contract=off", "-DMR_BF16=" + std::to_string(type == MR_BF16 ? 1 : 0),
-          "-DMR_LANES=" + std::to_string(target.lanes),
-          "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
+  std::vector<std::string> options{"-ffp-contract=off",
+                                   "-DMR_BF16=" + std::to_string(type == MR_BF16 ? 1 : 0),
+                                   "-DMR_LANES=" + std::to_string(target.lanes),
+                                   "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
+  if (target.mma()) options.push_back("-DMR_MMA=1");
+  return options;
 }
 
 }  // namespace
 
 Recipe common_recipe(Target target, mr_dtype type) {
-  return {{"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "packed.cpp", "linear.cpp"},
-          build_options(target, type)};
+  std::vector<std::string> files{"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp"};
+  if (target.mma()) {
+    files.push_back("linear_mma.cpp");
+  } else {
+    files.insert(files.end(), {"packed.cpp", "linear.cpp"});
+  }
+  return {files, build_options(target, type)};
 }
 
 Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks) {
-  std::vector<std::string> options = build_options(target, type);
+  const Target written_out = target.written_out();
+  std::vector<std::string> options = build_options(written_out, type);
   options.push_back("-DMR_HEAD_DIM=" + std::to_string(head_dim));
   options.push_back("-DMR_KV_BITS=" + std::to_string(kv_bits));
   options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(head_dim, target.lanes, kv_bits, sinks)));
+                    std::to_string(most_queries(head_dim, written_out.lanes, kv_bits, sinks)));
   if (sinks) options.push_back("-DMR_SINKS=1");
+  if (attention_by_mma(target, kv_bits, sinks)) options.push_back("-DMR_ONLY_BEAMS=1");
   return {{"attention.cpp"}, options};
 }
 
+bool attention_by_mma(Target target, int kv_bits, bool sinks) {
+  return target.mma() && kv_bits == 16 && !sinks;
+}
+
+Recipe attention_mma_recipe(Target target, mr_dtype type, int head_dim) {
+  std::vector<std::string> options = build_options(target, type);
+  options.push_back("-DMR_HEAD_DIM=" + std::to_string(head_dim));
+  options.push_back("-DMR_KV_BITS=16");
+  return {{"attention_mma.cpp"}, options};
+}
+
 Recipe quantized_recipe(Target target, mr_dtype type) {
-  return {{"quantized.cpp"}, build_options(target, type)};
+  return {{target.mma() ? "quantized_mma.cpp" : "quantized.cpp"}, build_options(target, type)};
 }
 
 Recipe dequantize_recipe(Target target, mr_dtype type) {

@@ -13,18 +13,31 @@
 
 namespace millrace::gpu {
 
-// The queries of an attention op: tasks of at most `queries` pairs of row and head.
+// Which kernel takes a task.
+enum class TaskKind {
+  written_out,  // all of a step without beams, where there are no others
+  beams,        // a step with beams, or, beside the next two, sequences with them
+  prompt,       // sequences of many queries, by mma
+  decode,       // the others, by mma
+};
+
+// How queries are cut into tasks.
+struct TaskSizes {
+  int written_out;     // most queries of a task
+  int prompt, decode;  // of those by mma; 0: there are none
+};
+
+// Queries of an attention op: tasks of at most `queries` pairs of row and head.
 struct AttentionTasks {
+  TaskKind kind;
   int queries, count;
-  bool beams;                  // some sequence has beams
   const AttentionTask* tasks;  // on the device
 };
 
 class StepTables {
  public:
   // groups: every number of query heads per KV head of the program's ops.
-  // most_queries: of a task.
-  StepTables(std::vector<int> groups, int most_queries);
+  StepTables(std::vector<int> groups, TaskSizes sizes);
 
   // pool: the batch's.
   void set(Stream& stream, const Batch& batch, const DevicePool& pool);
@@ -37,11 +50,13 @@ class StepTables {
   const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
   const uint64_t* slabs() const { return static_cast<const uint64_t*>(device_.data()); }
   const int32_t* beams() const { return at<int32_t>(beams_); }
-  AttentionTasks tasks(int group) const;
+  // A launch for each.
+  std::vector<AttentionTasks> tasks(int group) const;
   uint64_t bytes() const { return device_.size(); }
 
  private:
   struct Tasks {
+    TaskKind kind;
     int queries, count;
     size_t begin;
   };
@@ -54,17 +69,19 @@ class StepTables {
   size_t end() const { return words_.size(); }
   void add_sequences(const Batch& batch, const DevicePool& pool);
   int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
+  Tasks written_out_tasks(const Batch& batch, int group);
+  Tasks tasks_of(TaskKind kind, const Batch& batch, int group);
   void add_tasks(const Batch& batch, int group);
 
   bool has_beams_ = false;
   std::vector<int> groups_;
-  int most_queries_;
+  TaskSizes sizes_;
   std::vector<uint64_t> slabs_;  // addresses; on the device they lie before the words
   std::vector<int32_t> words_;
   std::vector<std::byte> copy_;  // both, until the device has them
   size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
          beams_ = 0;
-  std::map<int, Tasks> tasks_;  // by group
+  std::map<int, std::vector<Tasks>> tasks_;  // by group
   Buffer device_;
 };
 

@@ -16,6 +16,23 @@ MR_INLINE float float_of(uint16_t half) {
   return x;
 }
 
+// Two operands in a word, `low` in its low half; rounded to nearest even. What is beyond f16 becomes an infinity.
+MR_INLINE uint32_t pair_of(float low, float high) {
+  uint32_t pair;
+#if MR_BF16
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+  return pair;
+}
+// 2^x to about 2 units of the last place; exact for 0 and -inf. Denormals are 0.
+MR_INLINE float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // ---- Products. a has 16 rows, b 8 columns; PTX ISA, "Matrix Fragments for mma.m16n8k16" and ".m16n8k32".
 
 #if MR_BF16
@@ -83,6 +100,22 @@ MR_INLINE uint32_t transposed(uint32_t word) {
   return out;
 }
 
+// ---- Kernels in a row. Where the host asks for it (and the instructions are there), a kernel starts before the one
+// before it has ended.
+
+// Waits until the kernels before have ended, and their memory is written.
+MR_INLINE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel may start: it takes what multiprocessors have left.
+MR_INLINE void start_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- Global memory
 
 struct alignas(16) Words4 {
@@ -91,7 +124,7 @@ struct alignas(16) Words4 {
 // What is read once: it does not displace others in the first cache.
 MR_INLINE Words4 load_once(const void* global) {
   Words4 w;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.at[0]), "=r"(w.at[1]), "=r"(w.at[2]), "=r"(w.at[3])
                : "l"(global));
   return w;

@@ -86,6 +86,8 @@ using conditional_t = typename conditional<b, A, B>::type;
 
 #include "ptx.hpp"
 
+#define MR_AFTER_PREVIOUS() (mr_ptx::start_next(), mr_ptx::wait_for_previous())
+
 namespace sycl {
 
 // ---- Numbers

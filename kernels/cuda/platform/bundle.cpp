@@ -123,8 +123,9 @@ CUmodule load_code(const Context& context, const std::vector<std::string>& files
   context.make_current();
   const std::string name = recipe_name(files, options);
   std::string why = "the library holds no code of them";
-  for (const EmbeddedCode& code : embedded_code()) {
-    if (code.recipe != name) continue;
+  const DeviceHandle& device = context.device();
+  for (const EmbeddedCode& code : embedded_code()) {  // those of a recipe: the best first
+    if (code.recipe != name || code.architecture > device.major * 10 + device.minor) continue;
     CUmodule module = nullptr;
     std::string log;
     const int result = load(code.ptx, module, log);

@@ -22,6 +22,7 @@ std::string code_hash(const Nvrtc& nvrtc, const std::vector<std::string>& files,
 // PTX that the build has made, tools/embed.cpp.
 struct EmbeddedCode {
   const char* recipe;  // recipe_name() of it
+  int architecture;    // 90: what compute_90 has, and all after it
   const char* ptx;
 };
 std::span<const EmbeddedCode> embedded_code();

@@ -102,6 +102,14 @@ struct Stream::Failure {
   std::string text;
 };
 
+Kernel::Kernel(std::shared_ptr<Context> context, CUfunction function)
+    : state_(std::make_shared<State>(std::move(context), function)) {
+  constexpr int kPtxVersion = 5, kHopper = 90;
+  int version = 0;  // of the architecture that the code was made for, whatever it runs on
+  cuda().function_attribute(&version, kPtxVersion, function);
+  state_->waits = version >= kHopper;
+}
+
 void Kernel::allow_shared(size_t bytes) const {
   constexpr int kMaxDynamicSharedBytes = 8;
   if (bytes <= state_->shared) return;
@@ -215,9 +223,15 @@ void Stream::run(const Kernel& kernel, size_t groups, size_t items, size_t share
     kernel.allow_shared(shared_bytes);
     if (profile_) timed();
     if (groups > 0) {
-      cuda().launch_kernel(kernel.function(), static_cast<unsigned>(groups), 1, 1,
-                           static_cast<unsigned>(items), 1, 1, static_cast<unsigned>(shared_bytes),
-                           queue_->stream, arguments, nullptr);
+      constexpr int kProgrammaticStreamSerialization = 6;
+      CUlaunchAttribute early{kProgrammaticStreamSerialization, {1}};
+      const CUlaunchConfig config{{static_cast<unsigned>(groups), 1, 1},
+                                  {static_cast<unsigned>(items), 1, 1},
+                                  static_cast<unsigned>(shared_bytes),
+                                  queue_->stream,
+                                  &early,
+                                  kernel.waits() && !profile_ ? 1u : 0u};
+      cuda().launch_kernel(&config, kernel.function(), arguments, nullptr);
     }
     if (profile_) timed();
   });

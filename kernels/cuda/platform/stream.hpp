@@ -19,10 +19,12 @@ namespace millrace::gpu {
 
 class Kernel {
  public:
-  Kernel(std::shared_ptr<Context> context, CUfunction function)
-      : state_(std::make_shared<State>(std::move(context), function)) {}
+  // The context is current.
+  Kernel(std::shared_ptr<Context> context, CUfunction function);
 
   CUfunction function() const { return state_->function; }
+  // Whether it waits for the kernel before it by itself, device/ptx.hpp.
+  bool waits() const { return state_->waits; }
   // The next launch may have this much dynamic shared memory.
   void allow_shared(size_t bytes) const;
 
@@ -32,6 +34,7 @@ class Kernel {
 
     std::shared_ptr<Context> context;  // keeps the code
     CUfunction function;
+    bool waits = false;
     std::atomic<size_t> shared{48 << 10};  // bytes that it may have: this many without a word
   };
   std::shared_ptr<State> state_;

@@ -22,14 +22,26 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What every GPU that Millrace runs on understands; its driver compiles it once more.
-constexpr char kArchitecture[] = "compute_80";
+// What every GPU that Millrace runs on understands, and what those understand that start kernels early; their driver
+// compiles it once more.
+constexpr int kArchitectures[] = {90, 80};
+
+struct Job {
+  Recipe recipe;
+  int architecture;
+  fs::path file;
+
+  std::string target() const { return "compute_" + std::to_string(architecture); }
+};
 
 std::vector<Recipe> recipes() {
   std::vector<Recipe> all{measure_recipe(kBestTarget)};
   for (const mr_dtype type : {MR_BF16, MR_F16}) {
     // Those that compile longest first.
     for (const int head_dim : {128, 64}) {
+      if (attention_by_mma(kBestTarget, 16, false)) {
+        all.push_back(attention_mma_recipe(kBestTarget, type, head_dim));
+      }
       all.push_back(attention_recipe(kBestTarget, type, head_dim, 16, false));
     }
     all.push_back(quantized_recipe(kBestTarget, type));
@@ -51,29 +63,28 @@ std::string without_comments(const std::string& ptx) {
   return text;
 }
 
-void compile_into(const Nvrtc& nvrtc, const Recipe& recipe, const fs::path& file) {
-  fs::path part = file;
+void compile_into(const Nvrtc& nvrtc, const Job& job) {
+  fs::path part = job.file;
   part += ".part";
   std::ofstream out(part, std::ios::binary);
-  out << without_comments(compile(nvrtc, recipe.files, recipe.options, kArchitecture));
+  out << without_comments(compile(nvrtc, job.recipe.files, job.recipe.options, job.target()));
   out.close();
   if (!out) fail(MR_INVALID, "%s: cannot be written", part.c_str());
-  fs::rename(part, file);
+  fs::rename(part, job.file);
 }
 
-void write_table(const fs::path& out, const Nvrtc& nvrtc, const std::vector<Recipe>& recipes,
-                 const std::vector<fs::path>& files) {
+void write_table(const fs::path& out, const Nvrtc& nvrtc, const std::vector<Job>& jobs) {
   std::ostringstream text;
   text << "#include \"platform/compiler.hpp\"\n\n";
-  for (size_t i = 0; i < recipes.size(); ++i) {
-    text << "asm(\".pushsection .rodata\\nmr_ptx_" << i << ":\\n.incbin \\\"" << files[i].string()
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    text << "asm(\".pushsection .rodata\\nmr_ptx_" << i << ":\\n.incbin \\\"" << jobs[i].file.string()
          << "\\\"\\n.byte 0\\n.popsection\\n\");\n"
          << "extern \"C\" [[gnu::visibility(\"hidden\")]] const char mr_ptx_" << i << "[];\n";
   }
   text << "\nnamespace millrace::gpu {\nnamespace {\nconst EmbeddedCode kCode[] = {\n";
-  for (size_t i = 0; i < recipes.size(); ++i) {
-    text << "    {\"" << recipe_name(recipes[i].files, recipes[i].options) << "\", mr_ptx_" << i
-         << "},\n";
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    text << "    {\"" << recipe_name(jobs[i].recipe.files, jobs[i].recipe.options) << "\", "
+         << jobs[i].architecture << ", mr_ptx_" << i << "},\n";
   }
   text << "};\n}  // namespace\n"
        << "std::span<const EmbeddedCode> embedded_code() { return kCode; }\n"
@@ -85,20 +96,22 @@ void write_table(const fs::path& out, const Nvrtc& nvrtc, const std::vector<Reci
 void run(const std::string& library, const fs::path& folder, const fs::path& out) {
   const Nvrtc nvrtc = open_nvrtc(library);
   fs::create_directories(folder);
-  const std::vector<Recipe> all = recipes();
-  std::vector<fs::path> files;
-  for (const Recipe& r : all) {
-    files.push_back(fs::absolute(folder) /
-                    (code_hash(nvrtc, r.files, r.options, kArchitecture) + ".ptx"));
+  std::vector<Job> all;
+  for (const Recipe& r : recipes()) {
+    for (const int architecture : kArchitectures) {
+      Job& job = all.emplace_back(Job{r, architecture, {}});
+      job.file = fs::absolute(folder) /
+                 (code_hash(nvrtc, r.files, r.options, job.target()) + ".ptx");
+    }
   }
 
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};
   const auto work = [&] {
     for (size_t i = next++; i < all.size() && !failed; i = next++) {
-      if (fs::exists(files[i])) continue;
+      if (fs::exists(all[i].file)) continue;
       try {
-        compile_into(nvrtc, all[i], files[i]);
+        compile_into(nvrtc, all[i]);
       } catch (const std::exception&) {
         failed = true;  // the log is on stderr
       }
@@ -109,8 +122,9 @@ void run(const std::string& library, const fs::path& folder, const fs::path& out
   for (std::thread& t : threads) t.join();
   if (failed) fail(MR_DEVICE, "some kernels do not build");
 
-  write_table(out, nvrtc, all, files);
-  const std::set<fs::path> current(files.begin(), files.end());
+  write_table(out, nvrtc, all);
+  std::set<fs::path> current;
+  for (const Job& job : all) current.insert(job.file);
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (!current.contains(fs::absolute(entry.path()))) fs::remove(entry.path());
   }

@@ -236,6 +236,7 @@ template <int M, bool kBeams>
 MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::SequenceEntry* sequences,
                    const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
                    void* out, float* local, const mr::AttentionShape& s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
@@ -353,6 +354,7 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
                                  local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 
+#if !MR_ONLY_BEAMS
 MR_ATTENTION(mr_attention_1, 1, false)
 #if MR_QUERIES >= 2
 MR_ATTENTION(mr_attention_2, 2, false)
@@ -362,5 +364,6 @@ MR_ATTENTION(mr_attention_4, 4, false)
 #endif
 #if MR_QUERIES >= 8
 MR_ATTENTION(mr_attention_8, 8, false)
+#endif
 #endif
 MR_ATTENTION(mr_attention_beams, mr::beam_queries(MR_QUERIES), true)
