@@ -64,9 +64,6 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
                                mr_dtype type, int32_t kv_type)
     : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
                                                    program.sinks > 0))) {
-  if (attention_by_mma(target, kv_bits(kv_type), program.sinks > 0)) {
-    attention_mma = bundle_of(stream, attention_mma_recipe(target, type, program.head_dim));
-  }
   if (millrace::gpu::quantized(program)) {
     quantized = bundle_of(stream, quantized_recipe(target, type));
   }
@@ -105,7 +102,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   if (bundles.dequantize) {
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
-  load_attention(bundles, layout);
+  load_attention(bundles.attention);
 
   int64_t rounded = 0;
   // An embedding may share what a linear op has loaded.
@@ -124,34 +121,37 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
 }
 
-void GpuKernels::load_attention(const ProgramBundles& bundles, const KvLayout& layout) {
-  const int head_dim = program_.head_dim, lanes = target_.written_out().lanes;
+void GpuKernels::load_attention(const Bundle& bundle) {
+  const int head_dim = program_.head_dim, bits = kv_bits(layout_.type);
   const bool sinks = program_.sinks > 0;
-  const int most = most_queries(head_dim, lanes, kv_bits(layout.type), sinks);
-  const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+  TaskSizes sizes{};
+  if (attention_by_mma(target_, bits, sinks)) {
+    sizes.prompt = prompt_queries(head_dim);
+    const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
+      attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
+                            bundle.kernel(name)});
+    };
+    add(TaskKind::prompt, sizes.prompt, kPromptWarps, prompt_local_bytes(head_dim),
+        "mr_attention_prompt");
+    add(TaskKind::decode, kProductQueries, decode_warps(head_dim), decode_local_bytes(head_dim),
+        "mr_attention_decode");
+    add(TaskKind::beams, kProductQueries, decode_warps(head_dim), beam_local_bytes(head_dim),
+        "mr_attention_beams");
+  } else {
+    const int lanes = target_.written_out().lanes;
     const int padded = padded_head(head_dim);
     const int kept = sinks ? 2 : 1;  // queries of each row and head
-    attention_.push_back(
-        {kind, queries, size_t(kStripes) * lanes,
-         size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
-         bundles.attention.kernel(name)});
-  };
-  add(TaskKind::beams, beam_queries(most), "mr_attention_beams");
-  TaskSizes sizes{most, 0, 0};
-  if (bundles.attention_mma) {
-    sizes.prompt = prompt_queries(head_dim);
-    sizes.decode = kProductQueries;
-    attention_.push_back({TaskKind::prompt, sizes.prompt, size_t(kPromptWarps) * target_.lanes,
-                          prompt_local_bytes(head_dim) / sizeof(float),
-                          bundles.attention_mma->kernel("mr_attention_prompt")});
-    attention_.push_back({TaskKind::decode, sizes.decode,
-                          size_t(decode_warps(head_dim)) * target_.lanes,
-                          decode_local_bytes(head_dim) / sizeof(float),
-                          bundles.attention_mma->kernel("mr_attention_decode")});
-  } else {
-    for (int queries = 1; queries <= most; queries *= 2) {
+    const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+      attention_.push_back(
+          {kind, queries, size_t(kStripes) * lanes,
+           size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+           bundle.kernel(name)});
+    };
+    sizes.written_out = most_queries(head_dim, lanes, bits, sinks);
+    for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
       add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
     }
+    add(TaskKind::beams, beam_queries(sizes.written_out), "mr_attention_beams");
   }
   for (int group = 0; group < program_.kv_groups; ++group) {
     tables_.emplace_back(query_groups(program_), sizes);

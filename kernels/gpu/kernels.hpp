@@ -31,7 +31,6 @@ struct ProgramBundles {
                  int32_t kv_type);
 
   Bundle attention;                             // for the size of a head and the KV cache
-  std::optional<Bundle> attention_mma;          // likewise, where the target has it
   std::optional<Bundle> quantized, dequantize;  // where an op has such weights
 };
 
@@ -104,7 +103,7 @@ class GpuKernels : public Kernels {
     size_t items, floats;
     Kernel kernel;
   };
-  void load_attention(const ProgramBundles& bundles, const KvLayout& layout);
+  void load_attention(const Bundle& bundle);
 
   std::vector<AttentionKernel> attention_;
   const Program& program_;

@@ -188,8 +188,15 @@ constexpr int decode_warps(int head_dim) { return head_dim <= 64 ? 8 : head_dim 
 // from different banks.
 constexpr int chunks(int head_dim) { return head_dim / 8; }
 constexpr int key_chunks(int head_dim) { return (chunks(head_dim) + 3) / 4 * 4; }
+// Values are in parts of 128 elements, one after the other; a row of the last one may be padded.
+constexpr int kPartChunks = 16;
+constexpr int part_chunks(int head_dim, int part) {
+  const int rest = chunks(head_dim) - part * kPartChunks;
+  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks) : rest | 1;
+}
 constexpr int value_chunks(int head_dim) {
-  return chunks(head_dim) % 8 == 0 ? chunks(head_dim) : chunks(head_dim) | 1;
+  const int whole = chunks(head_dim) / kPartChunks;
+  return whole * kPartChunks + part_chunks(head_dim, whole);
 }
 constexpr int prompt_buffers(int head_dim) { return head_dim <= 128 ? 2 : 1; }
 // Whether a warp's queries are in local memory too, 2 bytes an element.
@@ -203,6 +210,12 @@ constexpr int prompt_local_bytes(int head_dim) {
 constexpr int decode_local_bytes(int head_dim) {
   return decode_warps(head_dim) * (kPieceKeys * 16 * value_chunks(head_dim) +
                                    kProductQueries * 2 * static_cast<int>(sizeof(float)));
+}
+
+// With beams each token has an address of its own.
+constexpr int beam_local_bytes(int head_dim) {
+  return decode_local_bytes(head_dim) +
+         decode_warps(head_dim) * kPieceKeys * static_cast<int>(sizeof(uint64_t));
 }
 
 struct AttentionShape {

@@ -102,17 +102,19 @@ StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, int group) {
 }
 
 // The tasks of sequences of a kind. Those that see most keys come first: they take longest.
-StepTables::Tasks StepTables::tasks_of(TaskKind kind, const Batch& batch, int group) {
-  const int queries = kind == TaskKind::prompt   ? sizes_.prompt
-                      : kind == TaskKind::decode ? sizes_.decode
-                                                 : beam_queries(sizes_.written_out);
+StepTables::Tasks StepTables::mma_tasks(TaskKind kind, const Batch& batch, int group) {
+  const int queries = kind == TaskKind::prompt ? sizes_.prompt : kProductQueries;
   Tasks tasks{kind, queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const Sequence& s = batch.sequences[i];
     if (mma_kind(s, group) != kind) continue;
-    for (int first = (s.rows * group - 1) / queries * queries; first >= 0; first -= queries) {
-      words_.insert(words_.end(), {static_cast<int32_t>(i), first});
-      ++tasks.count;
+    // Beams see tokens of their own: a task is of one row.
+    const int rows = kind == TaskKind::beams ? 1 : s.rows;
+    for (int row = s.rows - rows; row >= 0; row -= rows) {
+      for (int first = (rows * group - 1) / queries * queries; first >= 0; first -= queries) {
+        words_.insert(words_.end(), {static_cast<int32_t>(i), row * group + first});
+        ++tasks.count;
+      }
     }
   }
   return tasks;
@@ -126,7 +128,7 @@ void StepTables::add_tasks(const Batch& batch, int group) {
     return;
   }
   for (const TaskKind kind : {TaskKind::prompt, TaskKind::decode, TaskKind::beams}) {
-    const Tasks tasks = tasks_of(kind, batch, group);
+    const Tasks tasks = mma_tasks(kind, batch, group);
     if (tasks.count > 0) all.push_back(tasks);
   }
 }

@@ -13,18 +13,18 @@
 
 namespace millrace::gpu {
 
-// Which kernel takes a task.
+// Which kernel takes a task. By mma, it is the sequence that decides, and written out the whole step.
 enum class TaskKind {
-  written_out,  // all of a step without beams, where there are no others
-  beams,        // a step with beams, or, beside the next two, sequences with them
-  prompt,       // sequences of many queries, by mma
-  decode,       // the others, by mma
+  written_out,
+  prompt,  // of many queries; by mma
+  decode,  // of few queries; by mma
+  beams,
 };
 
-// How queries are cut into tasks.
+// Most queries of a task, of which one is 0.
 struct TaskSizes {
-  int written_out;     // most queries of a task
-  int prompt, decode;  // of those by mma; 0: there are none
+  int written_out;
+  int prompt;  // by mma; others have kProductQueries
 };
 
 // Queries of an attention op: tasks of at most `queries` pairs of row and head.
@@ -70,7 +70,7 @@ class StepTables {
   void add_sequences(const Batch& batch, const DevicePool& pool);
   int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
   Tasks written_out_tasks(const Batch& batch, int group);
-  Tasks tasks_of(TaskKind kind, const Batch& batch, int group);
+  Tasks mma_tasks(TaskKind kind, const Batch& batch, int group);
   void add_tasks(const Batch& batch, int group);
 
   bool has_beams_ = false;

@@ -39,9 +39,6 @@ std::vector<Recipe> recipes() {
   for (const mr_dtype type : {MR_BF16, MR_F16}) {
     // Those that compile longest first.
     for (const int head_dim : {128, 64}) {
-      if (attention_by_mma(kBestTarget, 16, false)) {
-        all.push_back(attention_mma_recipe(kBestTarget, type, head_dim));
-      }
       all.push_back(attention_recipe(kBestTarget, type, head_dim, 16, false));
     }
     all.push_back(quantized_recipe(kBestTarget, type));
