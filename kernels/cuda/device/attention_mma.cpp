@@ -40,16 +40,22 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.4426950408889634f;  // scores are logarithms to base 2
 constexpr uint32_t kOnes = MR_BF16 ? 0x3f803f80u : 0x3c003c00u;
 
+// What depends on x is computed anew from here on. Else the compiler keeps it in registers, from before a loop on.
+template <class T>
+MR_INLINE void recomputed(T& x) {
+  asm volatile("" : "+r"(x));
+}
+
 // Where a chunk of a token lies in shared memory.
-MR_INLINE int key_place(int token, int chunk) {
+MR_INLINE uint32_t key_place(uint32_t token, uint32_t chunk) {
   // A load's 8 lanes take 4 chunks of 2 tokens.
   return token * kKeyChunks + (kKeyChunks % 8 == 0 ? chunk ^ token % 2 * 4 : chunk);
 }
-MR_INLINE int value_place(int token, int chunk) {
+MR_INLINE uint32_t value_place(uint32_t token, uint32_t chunk) {
   // 8 tokens, one chunk of each.
-  const int part = kChunks > mr::kPartChunks ? chunk / mr::kPartChunks : 0;
-  const int row = part < kChunks / mr::kPartChunks ? mr::kPartChunks : kLastRow;
-  const int at = chunk - part * mr::kPartChunks;
+  const uint32_t part = kChunks > mr::kPartChunks ? chunk / mr::kPartChunks : 0;
+  const uint32_t row = part < kChunks / mr::kPartChunks ? mr::kPartChunks : kLastRow;
+  const uint32_t at = chunk - part * mr::kPartChunks;
   return part * kPartPlaces + token * row + (row % 8 == 0 ? at ^ token % 8 : at);
 }
 
@@ -420,7 +426,8 @@ constexpr bool kKeepsQueries = mr::keeps_queries(kDim);
 
 // Begins to copy a piece's keys and values. What no query sees is zero.
 MR_INLINE void copy_piece(mr_ptx::Words4* to, const KvTables& tables, const Task& task,
-                          const mr::KvShape& kv, int piece, int item) {
+                          const mr::KvShape& kv, int piece, uint32_t item) {
+  recomputed(item);
   mr_ptx::Words4* keys = to;
   mr_ptx::Words4* values = to + mr::kPieceKeys * kKeyChunks;
 #pragma unroll
@@ -428,11 +435,11 @@ MR_INLINE void copy_piece(mr_ptx::Words4* to, const KvTables& tables, const Task
     const int slab = piece * kSlabs + b;
     const uint8_t* data = task_slab(tables, task, slab);
 #pragma unroll
-    for (int from = 0; from < kSlabChunks; from += kPromptItems) {
-      const int i = from + item;
+    for (uint32_t from = 0; from < kSlabChunks; from += kPromptItems) {
+      const uint32_t i = from + item, token = i / kChunks, chunk = i % kChunks;
       if (kSlabChunks % kPromptItems != 0 && i >= kSlabChunks) continue;
-      const int token = i / kChunks, chunk = i % kChunks;
-      const bool there = data != nullptr && slab * mr::kSlabTokens + token <= task.last;
+      const int position = slab * mr::kSlabTokens + static_cast<int>(token);
+      const bool there = data != nullptr && position <= task.last;
       const uint8_t* source = there ? data + i * 16 : nullptr;
       mr_ptx::copy16(keys + key_place(b * mr::kSlabTokens + token, chunk),
                      there ? source + kv.keys : nullptr, there);
@@ -452,7 +459,8 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
-  const int id = item.get_local_id(0), lane = id % MR_LANES;
+  const int id = item.get_local_id(0);
+  int lane = id % MR_LANES;
   const int warp = sub_group_index(item);
   const Task all = read_task(s, sequences, tasks, item.get_group(0), mr::prompt_queries(kDim));
   const Task mine = part(s, all, all.first + warp * kQueries, kQueries);
@@ -488,6 +496,7 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
     }
     const int first = piece * mr::kPieceKeys;
     if (mine.count == 0 || first > mine.last || first + mr::kPieceKeys <= mine.from) continue;
+    recomputed(lane);
 
     float scores[T][kKeyTiles][4];
     set_zero(scores);
@@ -527,9 +536,9 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
         });
   }
 
-  // Queries are looked up again: their rows and heads would take registers all the time.
   Task again = mine;
-  asm volatile("" : "+r"(again.first));
+  recomputed(again.first);
+  recomputed(again.count);
 #pragma unroll
   for (int t = 0; t < T; ++t) {
 #pragma unroll
@@ -594,15 +603,16 @@ struct BeamTokens {
 // Begins to copy a piece's values. What no query sees is zero.
 template <class Tokens>
 MR_INLINE void copy_values(mr_ptx::Words4* to, const Tokens& tokens, const Task& task,
-                           const mr::KvShape& kv, int piece, int lane) {
+                           const mr::KvShape& kv, int piece, uint32_t lane) {
+  recomputed(lane);
 #pragma unroll
   for (int b = 0; b < kSlabs; ++b) {
 #pragma unroll
-    for (int from = 0; from < kSlabChunks; from += MR_LANES) {
-      const int i = from + lane, token = i / kChunks, chunk = i % kChunks;
+    for (uint32_t from = 0; from < kSlabChunks; from += MR_LANES) {
+      const uint32_t i = from + lane, token = i / kChunks, chunk = i % kChunks;
       if (kSlabChunks % MR_LANES != 0 && i >= kSlabChunks) continue;
       const uint8_t* data = tokens.at(b, token);
-      const int at = b * mr::kSlabTokens + token;
+      const int at = b * mr::kSlabTokens + static_cast<int>(token);
       const bool there = data != nullptr && piece * mr::kPieceKeys + at <= task.last;
       mr_ptx::copy16(to + value_place(at, chunk), there ? data + kv.values + chunk * 16 : nullptr,
                      there);
@@ -653,7 +663,7 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
   const Item item = this_item();
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
-  const int lane = sub_group.get_local_linear_id();
+  int lane = sub_group.get_local_linear_id();
   const int warp = sub_group_index(item);
   Task task = read_task(s, sequences, tasks, item.get_group(0), mr::kProductQueries);
   if (Tokens::kOneRow) {
@@ -683,6 +693,7 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
   for (int round = first_piece; round <= last_piece; round += kDecodeWarps) {
     const int piece = round + warp, first = piece * mr::kPieceKeys;
     if (piece <= last_piece) {
+      recomputed(lane);
       const Tokens tokens(tables, task, piece, places + warp * mr::kPieceKeys, lane);
       copy_values(my_values, tokens, task, s.kv, piece, lane);
 
