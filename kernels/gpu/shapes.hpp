@@ -65,6 +65,19 @@ constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
   return operands > totals ? operands : totals;
 }
 
+// The same by products of four warps (wgmma): warpgroups of two groups of columns.
+struct WideTile {
+  int warpgroups, rows;
+
+  constexpr int groups() const { return 2 * warpgroups; }
+};
+constexpr int kWideStages = 4;
+constexpr int wide_local_bytes(WideTile tile) {
+  const int operands = kWideStages * tile.rows * kMmaStageSteps * 32;
+  const int totals = tile.rows * (tile.groups() * kColumnBlocks * kMmaColumns + 4) * 4;
+  return (operands > totals ? operands : totals) + 1024;  // it begins at a multiple of that
+}
+
 constexpr int kNormItems = 128;    // work-items of a norm's row
 constexpr int kBestItems = 256;    // work-items of a row whose largest element is looked for
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
