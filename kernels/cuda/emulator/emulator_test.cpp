@@ -690,6 +690,10 @@ extern "C" __global__ void half_there(int* out) {
   if (threadIdx.x < 16) x = __shfl_sync(0xffffffffu, x, 0);
   out[threadIdx.x] = x;
 }
+extern "C" __global__ void half_gone(int* out) {
+  if (threadIdx.x < 16) return;
+  out[threadIdx.x] = __shfl_sync(0xffffffffu, threadIdx.x, 20);
+}
 extern "C" __global__ void two_ways(int* out) {
   int x = threadIdx.x;
   if (threadIdx.x < 16) {
@@ -739,6 +743,7 @@ TEST_F(EmulatorDeathTest, FindsDivergentOperations) {
   dies("half_there", 32, "kernel half_there, block \\(0, 0, 0\\): deadlock.*\n"
                          ".*lanes 0 to 15: waits in __shfl_sync, mask 0xffffffff\n"
                          ".*lanes 16 to 31: exited");
+  dies("half_gone", 32, "deadlock.*\n.*lanes 0 to 15: exited\n.*lanes 16 to 31: waits in __shfl_sync");
   dies("two_ways", 64, "deadlock.*\n.*lanes 0 to 15: waits in __shfl_sync.*\n"
                        ".*lanes 16 to 31: waits in __syncthreads");
   dies("two_operations", 32, "deadlock.*\n.*0 to 15: waits in __shfl_sync.*\n"
