@@ -5,6 +5,7 @@
 #include <string>
 
 #include "exec/error.hpp"
+#include "gpu/fault.hpp"
 #include "gpu/pool.hpp"
 #include "gpu/recipes.hpp"
 #include "gpu/weights.hpp"
@@ -241,12 +242,24 @@ void GpuKernels::begin_group(const Batch& batch) {
   tables_[batch.group].set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
 }
 
+bool GpuKernels::replay(const Batch& batch) {
+  const bool in_place = std::all_of(tables_.begin(), tables_.end(),
+                                    [](const StepTables& tables) { return tables.in_place(); });
+  if (!in_place) recordings_.forget();
+  const bool decode = std::all_of(
+      batch.sequences.begin(), batch.sequences.end(),
+      [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
+  if (!decode || batch.logits != batch.rows || fault_planned()) return false;
+  return recordings_.replay(*stream_, batch.rows);
+}
+
 void GpuKernels::read(void* to, const void* from, size_t bytes) {
   stream_->copy(to, from, bytes);
   stream_->wait();
 }
 
 void GpuKernels::finish(const mr_step& step) {
+  recordings_.end(*stream_);
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
     stream_->launch(kernels_->best, outputs, kBestItems,

@@ -10,6 +10,7 @@
 #include "gpu/dequantized_linear.hpp"
 #include "gpu/linear_choice.hpp"
 #include "gpu/quantized_linear.hpp"
+#include "gpu/recordings.hpp"
 #include "gpu/step_tables.hpp"
 #include "platform/bundle.hpp"
 #include "platform/runtime.hpp"
@@ -55,6 +56,7 @@ class GpuKernels : public Kernels {
 
   void begin(const Batch& batch) override;
   void begin_group(const Batch& batch) override;
+  bool replay(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
   void norm(const Op& op, int rows, Slot in, Slot out) override;
   void linear(const Op& op, int rows, Slot in, Slot out) override;
@@ -117,6 +119,7 @@ class GpuKernels : public Kernels {
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats
   Buffer best_;                       // [max_outputs] tokens
+  Recordings recordings_;
   bool running_ = false;              // a step has begun and not ended: it failed
 };
 

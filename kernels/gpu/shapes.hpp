@@ -66,7 +66,7 @@ constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
 }
 
 constexpr int kNormItems = 128;    // work-items of a norm's row
-constexpr int kBestItems = 512;    // work-items of a row whose largest element is looked for
+constexpr int kBestItems = 256;    // work-items of a row whose largest element is looked for
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 

@@ -29,11 +29,12 @@ void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool)
   add_sequences(batch, pool);
   for (const int group : groups_) add_tasks(batch, group);
 
-  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = words_.size() * sizeof(int32_t);
-  if (slabs + words > device_.size()) device_ = stream.allocate((slabs + words) * 2);
-  copy_.resize(slabs + words);
-  std::memcpy(copy_.data(), slabs_.data(), slabs);
-  std::memcpy(copy_.data() + slabs, words_.data(), words);
+  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = slabs_at() * sizeof(int32_t);
+  in_place_ = words + slabs <= device_.size();
+  if (!in_place_) device_ = stream.allocate((words + slabs) * 2);
+  copy_.resize(words + slabs);
+  std::memcpy(copy_.data(), words_.data(), words_.size() * sizeof(int32_t));
+  std::memcpy(copy_.data() + words, slabs_.data(), slabs);
   stream.copy(device_.data(), copy_.data(), copy_.size());
 }
 

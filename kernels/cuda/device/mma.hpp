@@ -156,10 +156,11 @@ struct Slice {
 
 // Up to 8 * kN rows of a group: a warp for each slice, weights and rows from global memory.
 // Shared memory: [slices][8 * kN][32] totals.
-template <class F, int kN>
+// kAheadSteps: whose loads are under way together.
+template <class F, int kN, int kAheadSteps = 4>
 MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
   using Total = typename F::Total;
-  constexpr int kRows = 8 * kN, kAhead = 4 / F::kTileSteps;  // tiles whose loads are under way together
+  constexpr int kRows = 8 * kN, kAhead = kAheadSteps / F::kTileSteps;
   const Shape& s = f.shape;
   const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
   const int64_t row_tiles = (s.rows + kRows - 1) / kRows;

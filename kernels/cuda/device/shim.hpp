@@ -67,7 +67,13 @@ using conditional_t = typename conditional<b, A, B>::type;
 #endif
 #endif
 
+// Bounds make the compiler aim at more blocks of an SM too, which costs spills: 256 threads need none, as they have
+// the most registers of a thread, 255, in any case.
+#if MR_MOST_ITEMS > 256
 #define SYCL_EXTERNAL __global__ __launch_bounds__(MR_MOST_ITEMS)
+#else
+#define SYCL_EXTERNAL __global__
+#endif
 #define SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(property)
 
 // common.hpp's attribute means nothing to NVRTC: what is not inlined may keep its arrays in memory.
