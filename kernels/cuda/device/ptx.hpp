@@ -1,5 +1,6 @@
 // Instructions of NVIDIA GPUs that CUDA C++ has no words for without its headers. Those of a whole warp
 // (products, matrices from shared memory) are called by all 32 lanes together.
+// emulator/emulated_ptx.hpp has the same functions for the CPU: the two are changed together.
 #ifndef MILLRACE_CUDA_PTX_HPP
 #define MILLRACE_CUDA_PTX_HPP
 
