@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/api/batches"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
+	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
@@ -83,6 +84,9 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/v1/health", "GET", s.health},
 		{"/ping", "GET", s.health},
 		{"/version", "GET", s.version},
+		{"/api/v0/models", "GET", s.authenticated(s.modelsLMStudio(lmstudio.EncodeModels))},
+		{"/api/v0/models/{id...}", "GET", s.authenticated(s.oneModelLMStudio)},
+		{"/api/v1/models", "GET", s.authenticated(s.modelsLMStudio(lmstudio.EncodeModelsV1))},
 		{"/props", "GET", s.authenticated(s.props)},
 		{"/slots", "GET", s.authenticated(s.slots)},
 		{"/health/live", "GET", s.live},

@@ -130,6 +130,12 @@ type ollamaEmbed struct {
 	Dimensions int              `json:"dimensions,omitempty" minimum:"1"`
 }
 
+type ollamaEmbedding struct {
+	_      struct{} `json:"-" additionalProperties:"true"`
+	Model  string   `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	Prompt string   `json:"prompt" minLength:"1"`
+}
+
 // The types of calls whose answers are vectors or scores.
 
 type embeddingRequest struct {
