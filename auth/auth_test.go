@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -344,6 +345,34 @@ func TestAKeyUsesItsModelsOnly(t *testing.T) {
 	require.ErrorContains(t, err, `model "tiny-chat" does not exist`)
 	require.Empty(t, api.Visible(ctx, g.Models()))
 	require.Len(t, api.Visible(context.Background(), g.Models()), 1)
+}
+
+// TestAKeyNamesItsModelsAsRequestsDo: without the owner, the variant or the ending of the file.
+func TestAKeyNamesItsModelsAsRequestsDo(t *testing.T) {
+	served := []api.Model{{ID: "acme/large:Q8_0"}, {ID: "acme/small"}, {ID: "evil/small"}, {ID: "tiny"}}
+	for _, c := range []struct {
+		names, want []string
+	}{
+		{nil, []string{"acme/large:Q8_0", "acme/small", "evil/small", "tiny"}},
+		{[]string{"acme/large:Q8_0"}, []string{"acme/large:Q8_0"}},
+		{[]string{"acme/large"}, []string{"acme/large:Q8_0"}},
+		{[]string{"large", "tiny.gguf"}, []string{"acme/large:Q8_0", "tiny"}},
+		{[]string{"small"}, nil}, // of two
+		{[]string{"acme/small"}, []string{"acme/small"}},
+		{[]string{"acme"}, nil}, {[]string{"Q8_0"}, nil},
+	} {
+		g, engine, ctx, _ := guarded(t, func(e *Entry) { e.Models = c.names })
+		engine.Served = served
+		var got []string
+		for _, m := range api.Visible(ctx, g.Models()) {
+			got = append(got, m.ID)
+		}
+		require.Equal(t, c.want, got, "%q", c.names)
+		for _, m := range served {
+			_, err := g.Detokenize(ctx, m.ID, []int32{65})
+			require.Equal(t, slices.Contains(c.want, m.ID), err == nil, "%q: %s: %v", c.names, m.ID, err)
+		}
+	}
 }
 
 func TestWithoutAKeyTheGuardServesNobody(t *testing.T) {
