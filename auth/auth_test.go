@@ -242,7 +242,7 @@ func TestTokensPerMinuteReserveAndGiveBack(t *testing.T) {
 	require.InDelta(t, 50, s.(*stream).key.limiter.tokens.level, 1e-6)
 }
 
-// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt for each choice with its log probabilities, those of an answer for each beam. The engine
+// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt once more for other choices than the first one with its log probabilities, those of an answer for each beam. The engine
 // says 7, and 3 for each choice.
 func TestTokensCountAsOftenAsTheyAreComputed(t *testing.T) {
 	alternatives := 5
@@ -251,9 +251,10 @@ func TestTokensCountAsOftenAsTheyAreComputed(t *testing.T) {
 		reserved, used int
 	}{
 		"choices":                         {func(r *api.Request) { r.N = 3 }, 2 + 54, 7 + 9},
-		"log probabilities of the prompt": {func(r *api.Request) { r.N, r.PromptLogprobs = 3, &alternatives }, 6 + 54, 21 + 9},
-		"beams":                           {func(r *api.Request) { r.Beams = &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
-		"beams, of which two are kept":    {func(r *api.Request) { r.N, r.Beams = 2, &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
+		"log probabilities of the prompt": {func(r *api.Request) { r.N, r.PromptLogprobs = 3, &alternatives }, 4 + 54, 14 + 9},
+		"log probabilities of the prompt of one choice": {func(r *api.Request) { r.PromptLogprobs = &alternatives }, 2 + 18, 7 + 3},
+		"beams":                        {func(r *api.Request) { r.Beams = &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
+		"beams, of which two are kept": {func(r *api.Request) { r.N, r.Beams = 2, &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, _, ctx, _ := guarded(t, func(e *Entry) { e.TokensPerMinute = 1000 })

@@ -113,7 +113,7 @@ func estimate(r *api.Request) (prompt, answer int) {
 
 // rows is how often the tokens of a request are computed.
 type rows struct {
-	prompt  int // of its prompt: the choices share it, but for its log probabilities
+	prompt  int // of its prompt: the choices share it, but for the first one if it has the log probabilities
 	beams   int // of the answers, whichever are kept
 	answers int // those that are kept
 }
@@ -122,7 +122,7 @@ func rowsOf(r *api.Request) rows {
 	n := max(r.N, 1)
 	v := rows{prompt: 1, beams: n, answers: n}
 	if r.PromptLogprobs != nil {
-		v.prompt = n
+		v.prompt = min(n, 2) // the first choice computes all of it, and offers none of it to the others
 	}
 	if r.Beams != nil {
 		v.beams = max(r.Beams.Width, n)
