@@ -39,11 +39,12 @@ struct Operands {
   }
 
   MR_INLINE mr_mma::RowWords row(int64_t row, int step, int lane) const {
-    const int k = step * mr::kDepth + lane % 4 * 4;
     const operand* x = in + row * depth;
-    // The same in all lanes but in the last step.
-    if (depth % 4 == 0 && k < depth) return *reinterpret_cast<const mr_mma::RowWords*>(x + k);
-    return {pair(x, k), pair(x, k + 2)};
+    if (depth % 2 == 0 && (step + 1) * mr::kDepth <= depth) {
+      return mr_mma::row_words(x + step * mr::kDepth, lane);
+    }
+    const int k = step * mr::kDepth + lane % 4 * 2;
+    return {pair(x, k), pair(x, k + 8)};
   }
 
   template <int kThreads, int kRows, class Place>

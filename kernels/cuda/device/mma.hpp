@@ -34,10 +34,14 @@ constexpr int kBlocks = mr::kColumnBlocks;              // of a group
 constexpr int kGroup = kBlocks * mr::kMmaColumns;       // columns
 static_assert(MR_LANES == 32 && kGroup == MR_LANES);
 
-// A lane's part of a row's step: words 2t and 2t + 1, t = lane % 4.
-struct alignas(8) RowWords {
+// A lane's part of a row's step: words t and t + 4 of its eight, t = lane % 4.
+struct RowWords {
   uint32_t first, second;
 };
+MR_INLINE RowWords row_words(const void* step, int lane) {
+  const auto* words = static_cast<const uint32_t*>(step) + lane % 4;
+  return {words[0], words[4]};
+}
 
 // Of sum i of a lane: the row of 8, and the column of 16.
 MR_INLINE int row_of_sum(int i, int lane) { return lane % 4 * 2 + i % 2; }
@@ -387,7 +391,7 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     mr_ptx::commit_copies();
 
     const uint8_t* from = shared + stage % kStages * kStageBytes;
-    const uint8_t* b_from = from + (warp_rows + lane / 4) * kRowStride + lane % 4 * 8;
+    const uint8_t* b_from = from + (warp_rows + lane / 4) * kRowStride;
     const uint8_t* a_from =
         from + kRowBytes + (warp_group * kBlocks * kStageTiles * kTileWords + lane * 4) * 4;
 #pragma unroll
@@ -403,7 +407,7 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
       }
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        const auto b = *reinterpret_cast<const RowWords*>(b_from + n * 8 * kRowStride + i * kStepBytes);
+        const RowWords b = row_words(b_from + n * 8 * kRowStride + i * kStepBytes, lane);
 #pragma unroll
         for (int c = 0; c < kBlocks; ++c) mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
       }

@@ -55,8 +55,7 @@ struct Codes {
   }
 
   MR_INLINE mr_mma::RowWords row(int64_t row, int step, int lane) const {
-    return *reinterpret_cast<const mr_mma::RowWords*>(codes + row * padded_depth +
-                                                      step * mr_mma::kStepBytes + lane % 4 * 8);
+    return mr_mma::row_words(codes + row * padded_depth + step * mr_mma::kStepBytes, lane);
   }
 
   template <int kThreads, int kRows, class Place>
