@@ -150,6 +150,11 @@ sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without 
 test-client: ## Build client and the Go examples as another module does: without cgo, from an empty module cache
 	scripts/test-client.sh
 
+# -count 1, because go test keeps a result whatever changes outside of its module.
+.PHONY: test-chart
+test-chart: ## Render the Helm chart with Helm's packages and the manifests with Kustomize's, and compare them
+	cd deploy/helm/test && CGO_ENABLED=0 go test -count 1 ./...
+
 .PHONY: test-page
 test-page: build ## Compare api/web/dist with a fresh build, and test the pages in Chromium (SHOTS=DIR for screenshots)
 	scripts/test-page.sh
@@ -209,6 +214,7 @@ fuzz: libs ## Run every Go fuzz target for FUZZTIME (20s)
 lint: libs $(GOLANGCI) $(ACTIONLINT) ## Check format and lint: golangci-lint, clang-format, shellcheck where installed, workflows, commit titles
 	$(GOLANGCI) run --build-tags chaos ./...
 	cd benchmarks/k6 && ../../$(GOLANGCI) run ./...
+	cd deploy/helm/test && CGO_ENABLED=0 ../../../$(GOLANGCI) run ./...
 	ACTIONLINT=$(ACTIONLINT) scripts/lint.sh
 
 $(GOLANGCI): | $(TOOLS)

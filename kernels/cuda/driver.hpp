@@ -16,6 +16,8 @@ using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
+using CUgraph = struct CUgraph_st*;
+using CUgraphExec = struct CUgraphExec_st*;
 using CUmemGenericAllocationHandle = unsigned long long;
 
 struct CUmemLocation {
@@ -110,6 +112,12 @@ struct CudaCall {
   X(function_set_attribute, "cuFuncSetAttribute", CUfunction, int, int)                            \
   X(function_attribute, "cuFuncGetAttribute", int*, int, CUfunction)                               \
   X(launch_kernel, "cuLaunchKernelEx", const CUlaunchConfig*, CUfunction, void**, void**)          \
+  X(capture_begin, "cuStreamBeginCapture_v2", CUstream, int)                                       \
+  X(capture_end, "cuStreamEndCapture", CUstream, CUgraph*)                                         \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", CUgraphExec*, CUgraph, uint64_t)             \
+  X(graph_destroy, "cuGraphDestroy", CUgraph)                                                      \
+  X(graph_launch, "cuGraphLaunch", CUgraphExec, CUstream)                                          \
+  X(graph_exec_destroy, "cuGraphExecDestroy", CUgraphExec)                                         \
   X(launch_host, "cuLaunchHostFunc", CUstream, void (*)(void*), void*)                             \
   X(virtual_granularity, "cuMemGetAllocationGranularity", size_t*, const CUmemAllocationProp*,     \
     int)                                                                                           \

@@ -35,6 +35,9 @@ class Kernels {
 
   virtual void begin(const Batch&) {}        // before the first op of a step, with the first group
   virtual void begin_group(const Batch&) {}  // then with each other group of layers
+  // Before the first op, of a step whose ops are not timed. True: the step's ops have begun to run, as they
+  // did in a step like it, and the caller runs none.
+  virtual bool replay(const Batch&) { return false; }
   virtual void embed(const Op&, const Batch&, Slot out) = 0;
   virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
   virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "exec/error.hpp"
+#include "gpu/fault.hpp"
 #include "gpu/pool.hpp"
 #include "gpu/recipes.hpp"
 #include "gpu/weights.hpp"
@@ -22,7 +23,7 @@ int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target) {
   if (target.mma()) {
-    return {target.lanes, mma_kernels(bundle, "mr_linear_", {8, 16, 32}, kLargeTile, 1), {}, {}};
+    return {target.lanes, mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, 128), {}, {}};
   }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
@@ -64,9 +65,6 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
                                mr_dtype type, int32_t kv_type)
     : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
                                                    program.sinks > 0))) {
-  if (attention_by_mma(target, kv_bits(kv_type), program.sinks > 0)) {
-    attention_mma = bundle_of(stream, attention_mma_recipe(target, type, program.head_dim));
-  }
   if (millrace::gpu::quantized(program)) {
     quantized = bundle_of(stream, quantized_recipe(target, type));
   }
@@ -105,7 +103,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   if (bundles.dequantize) {
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
-  load_attention(bundles, layout);
+  load_attention(bundles.attention);
 
   int64_t rounded = 0;
   // An embedding may share what a linear op has loaded.
@@ -124,34 +122,37 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
 }
 
-void GpuKernels::load_attention(const ProgramBundles& bundles, const KvLayout& layout) {
-  const int head_dim = program_.head_dim, lanes = target_.written_out().lanes;
+void GpuKernels::load_attention(const Bundle& bundle) {
+  const int head_dim = program_.head_dim, bits = kv_bits(layout_.type);
   const bool sinks = program_.sinks > 0;
-  const int most = most_queries(head_dim, lanes, kv_bits(layout.type), sinks);
-  const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+  TaskSizes sizes{};
+  if (attention_by_mma(target_, bits, sinks)) {
+    sizes.prompt = prompt_queries(head_dim);
+    const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
+      attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
+                            bundle.kernel(name)});
+    };
+    add(TaskKind::prompt, sizes.prompt, kPromptWarps, prompt_local_bytes(head_dim),
+        "mr_attention_prompt");
+    add(TaskKind::decode, kProductQueries, decode_warps(head_dim), decode_local_bytes(head_dim),
+        "mr_attention_decode");
+    add(TaskKind::beams, kProductQueries, decode_warps(head_dim), beam_local_bytes(head_dim),
+        "mr_attention_beams");
+  } else {
+    const int lanes = target_.written_out().lanes;
     const int padded = padded_head(head_dim);
     const int kept = sinks ? 2 : 1;  // queries of each row and head
-    attention_.push_back(
-        {kind, queries, size_t(kStripes) * lanes,
-         size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
-         bundles.attention.kernel(name)});
-  };
-  add(TaskKind::beams, beam_queries(most), "mr_attention_beams");
-  TaskSizes sizes{most, 0, 0};
-  if (bundles.attention_mma) {
-    sizes.prompt = prompt_queries(head_dim);
-    sizes.decode = kProductQueries;
-    attention_.push_back({TaskKind::prompt, sizes.prompt, size_t(kPromptWarps) * target_.lanes,
-                          prompt_local_bytes(head_dim) / sizeof(float),
-                          bundles.attention_mma->kernel("mr_attention_prompt")});
-    attention_.push_back({TaskKind::decode, sizes.decode,
-                          size_t(decode_warps(head_dim)) * target_.lanes,
-                          decode_local_bytes(head_dim) / sizeof(float),
-                          bundles.attention_mma->kernel("mr_attention_decode")});
-  } else {
-    for (int queries = 1; queries <= most; queries *= 2) {
+    const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+      attention_.push_back(
+          {kind, queries, size_t(kStripes) * lanes,
+           size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+           bundle.kernel(name)});
+    };
+    sizes.written_out = most_queries(head_dim, lanes, bits, sinks);
+    for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
       add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
     }
+    add(TaskKind::beams, beam_queries(sizes.written_out), "mr_attention_beams");
   }
   for (int group = 0; group < program_.kv_groups; ++group) {
     tables_.emplace_back(query_groups(program_), sizes);
@@ -241,12 +242,24 @@ void GpuKernels::begin_group(const Batch& batch) {
   tables_[batch.group].set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
 }
 
+bool GpuKernels::replay(const Batch& batch) {
+  const bool in_place = std::all_of(tables_.begin(), tables_.end(),
+                                    [](const StepTables& tables) { return tables.in_place(); });
+  if (!in_place) recordings_.forget();
+  const bool decode = std::all_of(
+      batch.sequences.begin(), batch.sequences.end(),
+      [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
+  if (!decode || batch.logits != batch.rows || fault_planned()) return false;
+  return recordings_.replay(*stream_, batch.rows);
+}
+
 void GpuKernels::read(void* to, const void* from, size_t bytes) {
   stream_->copy(to, from, bytes);
   stream_->wait();
 }
 
 void GpuKernels::finish(const mr_step& step) {
+  recordings_.end(*stream_);
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
     stream_->launch(kernels_->best, outputs, kBestItems,

@@ -10,6 +10,7 @@
 #include "gpu/dequantized_linear.hpp"
 #include "gpu/linear_choice.hpp"
 #include "gpu/quantized_linear.hpp"
+#include "gpu/recordings.hpp"
 #include "gpu/step_tables.hpp"
 #include "platform/bundle.hpp"
 #include "platform/runtime.hpp"
@@ -31,7 +32,6 @@ struct ProgramBundles {
                  int32_t kv_type);
 
   Bundle attention;                             // for the size of a head and the KV cache
-  std::optional<Bundle> attention_mma;          // likewise, where the target has it
   std::optional<Bundle> quantized, dequantize;  // where an op has such weights
 };
 
@@ -55,6 +55,7 @@ class GpuKernels : public Kernels {
 
   void begin(const Batch& batch) override;
   void begin_group(const Batch& batch) override;
+  bool replay(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
   void norm(const Op& op, int rows, Slot in, Slot out) override;
   void linear(const Op& op, int rows, Slot in, Slot out) override;
@@ -104,7 +105,7 @@ class GpuKernels : public Kernels {
     size_t items, floats;
     Kernel kernel;
   };
-  void load_attention(const ProgramBundles& bundles, const KvLayout& layout);
+  void load_attention(const Bundle& bundle);
 
   std::vector<AttentionKernel> attention_;
   const Program& program_;
@@ -117,6 +118,7 @@ class GpuKernels : public Kernels {
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats
   Buffer best_;                       // [max_outputs] tokens
+  Recordings recordings_;
   bool running_ = false;              // a step has begun and not ended: it failed
 };
 

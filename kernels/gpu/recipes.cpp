@@ -13,6 +13,7 @@ std::vector<std::string> build_options(Target target, mr_dtype type) {
                                    "-DMR_LANES=" + std::to_string(target.lanes),
                                    "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
   if (target.mma()) options.push_back("-DMR_MMA=1");
+  if (target.wide) options.push_back("-DMR_WGMMA=1");
   return options;
 }
 
@@ -28,27 +29,21 @@ Recipe common_recipe(Target target, mr_dtype type) {
   return {files, build_options(target, type)};
 }
 
-Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks) {
-  const Target written_out = target.written_out();
-  std::vector<std::string> options = build_options(written_out, type);
-  options.push_back("-DMR_HEAD_DIM=" + std::to_string(head_dim));
-  options.push_back("-DMR_KV_BITS=" + std::to_string(kv_bits));
-  options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(head_dim, written_out.lanes, kv_bits, sinks)));
-  if (sinks) options.push_back("-DMR_SINKS=1");
-  if (attention_by_mma(target, kv_bits, sinks)) options.push_back("-DMR_ONLY_BEAMS=1");
-  return {{"attention.cpp"}, options};
-}
-
 bool attention_by_mma(Target target, int kv_bits, bool sinks) {
   return target.mma() && kv_bits == 16 && !sinks;
 }
 
-Recipe attention_mma_recipe(Target target, mr_dtype type, int head_dim) {
-  std::vector<std::string> options = build_options(target, type);
+Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks) {
+  const bool mma = attention_by_mma(target, kv_bits, sinks);
+  const Target by = mma ? target : target.written_out();
+  std::vector<std::string> options = build_options(by, type);
   options.push_back("-DMR_HEAD_DIM=" + std::to_string(head_dim));
-  options.push_back("-DMR_KV_BITS=16");
-  return {{"attention_mma.cpp"}, options};
+  options.push_back("-DMR_KV_BITS=" + std::to_string(kv_bits));
+  if (mma) return {{"attention_mma.cpp"}, options};
+  options.push_back("-DMR_QUERIES=" +
+                    std::to_string(most_queries(head_dim, by.lanes, kv_bits, sinks)));
+  if (sinks) options.push_back("-DMR_SINKS=1");
+  return {{"attention.cpp"}, options};
 }
 
 Recipe quantized_recipe(Target target, mr_dtype type) {

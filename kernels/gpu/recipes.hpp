@@ -18,10 +18,8 @@ struct Recipe {
 Recipe common_recipe(Target target, mr_dtype type);
 // kv_bits: of an element of the KV cache.
 Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks);
-// Whether attention runs by mma, but for sequences with beams: then there is another recipe for it, and
-// attention_recipe() is for beams.
+// Whether its kernels are those of cuda/device/attention_mma.cpp.
 bool attention_by_mma(Target target, int kv_bits, bool sinks);
-Recipe attention_mma_recipe(Target target, mr_dtype type, int head_dim);
 // Linear ops with weights that are codes: of integers, and of others.
 Recipe quantized_recipe(Target target, mr_dtype type);
 Recipe dequantize_recipe(Target target, mr_dtype type);

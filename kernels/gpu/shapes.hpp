@@ -31,14 +31,13 @@ constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_qu
 
 // Weights for NVIDIA's tensor cores (cuda/device/mma.hpp) lie in tiles of 16 columns by 8 words along
 // the sum, 32 lanes of 4 words: the place of a word in its tile. A lane's four are its registers of
-// the instruction, but that along the sum neighbors are exchanged: two words of an input row are
-// one load then.
+// the instruction.
 constexpr int kMmaColumns = 16, kMmaTileWords = 128;
 constexpr int mma_place(int word, int column) {
-  return (column % 8 * 4 + word / 2) * 4 + word % 2 * 2 + column / 8;
+  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
 }
-// Of words of eight codes of half a byte, which two instructions take: the low halves of a word's
-// bytes are one register, the high ones another.
+// Of words of eight codes of half a byte, four to a step: the low halves of word i's bytes are word i
+// of the step, the high ones word i + 4.
 constexpr int mma_place_int4(int word, int column) {
   return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
 }
@@ -65,8 +64,21 @@ constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
   return operands > totals ? operands : totals;
 }
 
+// The same by products of four warps (wgmma): warpgroups of two groups of columns.
+struct WideTile {
+  int warpgroups, rows;
+
+  constexpr int groups() const { return 2 * warpgroups; }
+};
+constexpr int kWideStages = 4;
+constexpr int wide_local_bytes(WideTile tile) {
+  const int operands = kWideStages * tile.rows * kMmaStageSteps * 32;
+  const int totals = tile.rows * (tile.groups() * kColumnBlocks * kMmaColumns + 4) * 4;
+  return (operands > totals ? operands : totals) + 1024;  // it begins at a multiple of that
+}
+
 constexpr int kNormItems = 128;    // work-items of a norm's row
-constexpr int kBestItems = 512;    // work-items of a row whose largest element is looked for
+constexpr int kBestItems = 256;    // work-items of a row whose largest element is looked for
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 
@@ -188,8 +200,15 @@ constexpr int decode_warps(int head_dim) { return head_dim <= 64 ? 8 : head_dim 
 // from different banks.
 constexpr int chunks(int head_dim) { return head_dim / 8; }
 constexpr int key_chunks(int head_dim) { return (chunks(head_dim) + 3) / 4 * 4; }
+// Values are in parts of 128 elements, one after the other; a row of the last one may be padded.
+constexpr int kPartChunks = 16;
+constexpr int part_chunks(int head_dim, int part) {
+  const int rest = chunks(head_dim) - part * kPartChunks;
+  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks) : rest | 1;
+}
 constexpr int value_chunks(int head_dim) {
-  return chunks(head_dim) % 8 == 0 ? chunks(head_dim) : chunks(head_dim) | 1;
+  const int whole = chunks(head_dim) / kPartChunks;
+  return whole * kPartChunks + part_chunks(head_dim, whole);
 }
 constexpr int prompt_buffers(int head_dim) { return head_dim <= 128 ? 2 : 1; }
 // Whether a warp's queries are in local memory too, 2 bytes an element.
@@ -203,6 +222,12 @@ constexpr int prompt_local_bytes(int head_dim) {
 constexpr int decode_local_bytes(int head_dim) {
   return decode_warps(head_dim) * (kPieceKeys * 16 * value_chunks(head_dim) +
                                    kProductQueries * 2 * static_cast<int>(sizeof(float)));
+}
+
+// With beams each token has an address of its own.
+constexpr int beam_local_bytes(int head_dim) {
+  return decode_local_bytes(head_dim) +
+         decode_warps(head_dim) * kPieceKeys * static_cast<int>(sizeof(uint64_t));
 }
 
 struct AttentionShape {

@@ -29,11 +29,12 @@ void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool)
   add_sequences(batch, pool);
   for (const int group : groups_) add_tasks(batch, group);
 
-  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = words_.size() * sizeof(int32_t);
-  if (slabs + words > device_.size()) device_ = stream.allocate((slabs + words) * 2);
-  copy_.resize(slabs + words);
-  std::memcpy(copy_.data(), slabs_.data(), slabs);
-  std::memcpy(copy_.data() + slabs, words_.data(), words);
+  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = slabs_at() * sizeof(int32_t);
+  in_place_ = words + slabs <= device_.size();
+  if (!in_place_) device_ = stream.allocate((words + slabs) * 2);
+  copy_.resize(words + slabs);
+  std::memcpy(copy_.data(), words_.data(), words_.size() * sizeof(int32_t));
+  std::memcpy(copy_.data() + words, slabs_.data(), slabs);
   stream.copy(device_.data(), copy_.data(), copy_.size());
 }
 
@@ -102,17 +103,19 @@ StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, int group) {
 }
 
 // The tasks of sequences of a kind. Those that see most keys come first: they take longest.
-StepTables::Tasks StepTables::tasks_of(TaskKind kind, const Batch& batch, int group) {
-  const int queries = kind == TaskKind::prompt   ? sizes_.prompt
-                      : kind == TaskKind::decode ? sizes_.decode
-                                                 : beam_queries(sizes_.written_out);
+StepTables::Tasks StepTables::mma_tasks(TaskKind kind, const Batch& batch, int group) {
+  const int queries = kind == TaskKind::prompt ? sizes_.prompt : kProductQueries;
   Tasks tasks{kind, queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const Sequence& s = batch.sequences[i];
     if (mma_kind(s, group) != kind) continue;
-    for (int first = (s.rows * group - 1) / queries * queries; first >= 0; first -= queries) {
-      words_.insert(words_.end(), {static_cast<int32_t>(i), first});
-      ++tasks.count;
+    // Beams see tokens of their own: a task is of one row.
+    const int rows = kind == TaskKind::beams ? 1 : s.rows;
+    for (int row = s.rows - rows; row >= 0; row -= rows) {
+      for (int first = (rows * group - 1) / queries * queries; first >= 0; first -= queries) {
+        words_.insert(words_.end(), {static_cast<int32_t>(i), row * group + first});
+        ++tasks.count;
+      }
     }
   }
   return tasks;
@@ -126,7 +129,7 @@ void StepTables::add_tasks(const Batch& batch, int group) {
     return;
   }
   for (const TaskKind kind : {TaskKind::prompt, TaskKind::decode, TaskKind::beams}) {
-    const Tasks tasks = tasks_of(kind, batch, group);
+    const Tasks tasks = mma_tasks(kind, batch, group);
     if (tasks.count > 0) all.push_back(tasks);
   }
 }

@@ -13,18 +13,18 @@
 
 namespace millrace::gpu {
 
-// Which kernel takes a task.
+// Which kernel takes a task. By mma, it is the sequence that decides, and written out the whole step.
 enum class TaskKind {
-  written_out,  // all of a step without beams, where there are no others
-  beams,        // a step with beams, or, beside the next two, sequences with them
-  prompt,       // sequences of many queries, by mma
-  decode,       // the others, by mma
+  written_out,
+  prompt,  // of many queries; by mma
+  decode,  // of few queries; by mma
+  beams,
 };
 
-// How queries are cut into tasks.
+// Most queries of a task, of which one is 0.
 struct TaskSizes {
-  int written_out;     // most queries of a task
-  int prompt, decode;  // of those by mma; 0: there are none
+  int written_out;
+  int prompt;  // by mma; others have kProductQueries
 };
 
 // Queries of an attention op: tasks of at most `queries` pairs of row and head.
@@ -42,13 +42,19 @@ class StepTables {
   // pool: the batch's.
   void set(Stream& stream, const Batch& batch, const DevicePool& pool);
 
+  // Whether the step's tables lie where those of the step before lay: all that its kernels' arguments and grids say is
+  // the same, if it has as many rows and outputs, one row for each sequence.
+  bool in_place() const { return in_place_; }
+
   // On the device.
   const int32_t* tokens() const { return at<int32_t>(tokens_); }
   const int32_t* positions() const { return at<int32_t>(positions_); }
   const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
   const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
   const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
-  const uint64_t* slabs() const { return static_cast<const uint64_t*>(device_.data()); }
+  const uint64_t* slabs() const {
+    return reinterpret_cast<const uint64_t*>(at<int32_t>(slabs_at()));
+  }
   const int32_t* beams() const { return at<int32_t>(beams_); }
   // A launch for each.
   std::vector<AttentionTasks> tasks(int group) const;
@@ -63,20 +69,21 @@ class StepTables {
 
   template <class T>
   const T* at(size_t word) const {
-    return reinterpret_cast<const T*>(reinterpret_cast<const int32_t*>(slabs() + slabs_.size()) +
-                                      word);
+    return reinterpret_cast<const T*>(static_cast<const int32_t*>(device_.data()) + word);
   }
   size_t end() const { return words_.size(); }
+  // The slabs' first word: they come last, so that steps that differ in slabs alone find all else where it was.
+  size_t slabs_at() const { return (words_.size() + 1) / 2 * 2; }
   void add_sequences(const Batch& batch, const DevicePool& pool);
   int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
   Tasks written_out_tasks(const Batch& batch, int group);
-  Tasks tasks_of(TaskKind kind, const Batch& batch, int group);
+  Tasks mma_tasks(TaskKind kind, const Batch& batch, int group);
   void add_tasks(const Batch& batch, int group);
 
-  bool has_beams_ = false;
+  bool has_beams_ = false, in_place_ = false;
   std::vector<int> groups_;
   TaskSizes sizes_;
-  std::vector<uint64_t> slabs_;  // addresses; on the device they lie before the words
+  std::vector<uint64_t> slabs_;  // addresses; on the device they lie after the words
   std::vector<int32_t> words_;
   std::vector<std::byte> copy_;  // both, until the device has them
   size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,

@@ -1,5 +1,5 @@
 // out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence, by tensor cores, for a KV cache of
-// operands, without beams and sinks.
+// operands, without sinks.
 //
 // Keys are cut into pieces of 64 at fixed positions. A piece has a softmax of its own: the scores' maximum, the
 // probabilities rounded to operands, their total, and their sum of values. Pieces are merged into a query's state in
@@ -8,7 +8,8 @@
 //
 // mr_attention_prompt: a block takes neighboring queries of a KV head, each warp some of them; the warps share the
 // pieces, which come to shared memory one after the other. mr_attention_decode: a block takes up to 16 queries,
-// and each of its warps another piece.
+// and each of its warps another piece. mr_attention_beams is the same for the rows of beams, of which a task has one:
+// there each token has an address of its own.
 //
 // Products are mma.m16n8k16: 16 queries by 8 keys, then 16 queries by 8 elements of the head. Along the head the first
 // one's sum runs in an order of its own: of 32 elements a lane of a quad takes 8 neighbors, which are one load of 16 bytes
@@ -25,24 +26,37 @@ constexpr int kDim = MR_HEAD_DIM;
 constexpr int kChunks = mr::chunks(kDim);
 constexpr int kKeyChunks = mr::key_chunks(kDim);
 constexpr int kValueChunks = mr::value_chunks(kDim);
+constexpr int kPartPlaces = mr::kPieceKeys * mr::kPartChunks;
+constexpr int kLastRow = mr::part_chunks(kDim, kChunks / mr::kPartChunks);
 constexpr int kGroups = kKeyChunks / 4;                // of 32 elements
 constexpr int kSteps = 2 * kGroups;                    // products along the head
 constexpr int kKeyTiles = mr::kPieceKeys / 8;          // columns of q . K^T
 constexpr int kDimTiles = kChunks;                     // columns of p . V
 constexpr int kSlabs = mr::kPieceKeys / mr::kSlabTokens;  // of a piece; products along its keys
 constexpr int kSlabChunks = mr::kSlabTokens * kChunks;
+constexpr int kTokenBytes = mr::kv_token_bytes(kDim, 16);
+constexpr int64_t kHeadBytes = int64_t{mr::kSlabTokens} * kTokenBytes;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.4426950408889634f;  // scores are logarithms to base 2
 constexpr uint32_t kOnes = MR_BF16 ? 0x3f803f80u : 0x3c003c00u;
 
+// What depends on x is computed anew from here on. Else the compiler keeps it in registers, from before a loop on.
+template <class T>
+MR_INLINE void recomputed(T& x) {
+  asm volatile("" : "+r"(x));
+}
+
 // Where a chunk of a token lies in shared memory.
-MR_INLINE int key_place(int token, int chunk) {
+MR_INLINE uint32_t key_place(uint32_t token, uint32_t chunk) {
   // A load's 8 lanes take 4 chunks of 2 tokens.
   return token * kKeyChunks + (kKeyChunks % 8 == 0 ? chunk ^ token % 2 * 4 : chunk);
 }
-MR_INLINE int value_place(int token, int chunk) {
+MR_INLINE uint32_t value_place(uint32_t token, uint32_t chunk) {
   // 8 tokens, one chunk of each.
-  return token * kValueChunks + (kValueChunks % 8 == 0 ? chunk ^ token % 8 : chunk);
+  const uint32_t part = kChunks > mr::kPartChunks ? chunk / mr::kPartChunks : 0;
+  const uint32_t row = part < kChunks / mr::kPartChunks ? mr::kPartChunks : kLastRow;
+  const uint32_t at = chunk - part * mr::kPartChunks;
+  return part * kPartPlaces + token * row + (row % 8 == 0 ? at ^ token % 8 : at);
 }
 
 // The queries of a task; they see keys [from, last].
@@ -53,6 +67,11 @@ struct Task {
   int from, last;
 };
 
+// Beams are all at one position.
+MR_INLINE int position_of(const mr::SequenceEntry& sequence, int row) {
+  return sequence.position + (sequence.prompt == mr::kNoPrompt ? row : 0);
+}
+
 MR_INLINE int first_key(const mr::AttentionShape& s, int position) {
   return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
 }
@@ -62,8 +81,8 @@ MR_INLINE Task part(const mr::AttentionShape& s, Task task, int first, int count
   const int all = task.sequence.rows * task.heads;
   task.first = first;
   task.count = first >= all ? 0 : all - first < count ? all - first : count;
-  task.from = first_key(s, task.sequence.position + first / task.heads);
-  task.last = task.sequence.position + (first + task.count - 1) / task.heads;
+  task.from = first_key(s, position_of(task.sequence, first / task.heads));
+  task.last = position_of(task.sequence, (first + task.count - 1) / task.heads);
   return task;
 }
 
@@ -92,7 +111,7 @@ MR_INLINE Query query(const mr::AttentionShape& s, const Task& task, int i) {
   const int row = index / task.heads;
   q.row = task.sequence.first_row + row;
   q.head = task.kv_head * task.heads + index % task.heads;
-  q.position = task.sequence.position + row;
+  q.position = position_of(task.sequence, row);
   return q;
 }
 
@@ -309,14 +328,14 @@ MR_INLINE void total(const Piece<T>& piece, float (&totals)[T][2]) {
   }
 }
 
-// done(t, tile, sums) for each tile of 8 elements of the head: its sums of p * v. values: [64][kValueChunks] chunks.
-template <int T, class Done>
+// done(t, tile, sums) for each tile of 8 elements of the head in [kFirst, kEnd): its sums of p * v.
+template <int T, int kFirst, int kEnd, class Done>
 MR_INLINE void multiply_values(const Piece<T>& piece, const mr_ptx::Words4* values, int lane,
                                const Done& done) {
   constexpr int kAtOnce = 4;
   const int token = lane % 16;
 #pragma unroll
-  for (int from = 0; from < kDimTiles; from += kAtOnce) {
+  for (int from = kFirst; from < kEnd; from += kAtOnce) {
     float sums[T][kAtOnce][4];
     set_zero(sums);
 #pragma unroll
@@ -324,16 +343,16 @@ MR_INLINE void multiply_values(const Piece<T>& piece, const mr_ptx::Words4* valu
 #pragma unroll
       for (int d = 0; d < kAtOnce; d += 2) {
         const int tile = from + d;
-        if (tile >= kDimTiles) continue;
+        if (tile >= kEnd) continue;
         // Two tiles; of an odd number of tiles the last one twice.
-        const int chunk = tile + 1 < kDimTiles ? tile + lane / 16 : tile;
+        const int chunk = tile + 1 < kEnd ? tile + lane / 16 : tile;
         uint32_t words[4];
         mr_ptx::load_transposed(words,
                                 values + value_place(step * mr::kSlabTokens + token, chunk));
 #pragma unroll
         for (int t = 0; t < T; ++t) {
           mr_ptx::multiply(sums[t][d], piece.p[t][step], words[0], words[1]);
-          if (tile + 1 < kDimTiles) {
+          if (tile + 1 < kEnd) {
             mr_ptx::multiply(sums[t][d + 1], piece.p[t][step], words[2], words[3]);
           }
         }
@@ -341,7 +360,7 @@ MR_INLINE void multiply_values(const Piece<T>& piece, const mr_ptx::Words4* valu
     }
 #pragma unroll
     for (int d = 0; d < kAtOnce; ++d) {
-      if (from + d >= kDimTiles) continue;
+      if (from + d >= kEnd) continue;
 #pragma unroll
       for (int t = 0; t < T; ++t) done(t, from + d, sums[t][d]);
     }
@@ -387,15 +406,14 @@ MR_INLINE void store_pair(void* out, const mr::AttentionShape& s, const Query& q
 
 // Whether some query does not see all keys of a piece.
 MR_INLINE bool partly_seen(const mr::AttentionShape& s, const Task& task, int first) {
-  const int least = task.sequence.position + task.first / task.heads;
+  const int least = position_of(task.sequence, task.first / task.heads);
   return first + mr::kPieceKeys - 1 > least || first < first_key(s, task.last);
 }
 
 // The slab of tokens [16 * slab, 16 * slab + 16) and the offset of the task's KV head. 0: no query sees it.
 MR_INLINE const uint8_t* task_slab(const KvTables& tables, const Task& task, int slab) {
   if (slab < task.from / mr::kSlabTokens || slab > task.last / mr::kSlabTokens) return nullptr;
-  return kv_slab(tables, task.sequence, slab) +
-         int64_t{task.kv_head} * mr::kSlabTokens * mr::kv_token_bytes(kDim, 16);
+  return kv_slab(tables, task.sequence, slab) + task.kv_head * kHeadBytes;
 }
 
 // ---- Prompts
@@ -408,7 +426,8 @@ constexpr bool kKeepsQueries = mr::keeps_queries(kDim);
 
 // Begins to copy a piece's keys and values. What no query sees is zero.
 MR_INLINE void copy_piece(mr_ptx::Words4* to, const KvTables& tables, const Task& task,
-                          const mr::KvShape& kv, int piece, int item) {
+                          const mr::KvShape& kv, int piece, uint32_t item) {
+  recomputed(item);
   mr_ptx::Words4* keys = to;
   mr_ptx::Words4* values = to + mr::kPieceKeys * kKeyChunks;
 #pragma unroll
@@ -416,11 +435,11 @@ MR_INLINE void copy_piece(mr_ptx::Words4* to, const KvTables& tables, const Task
     const int slab = piece * kSlabs + b;
     const uint8_t* data = task_slab(tables, task, slab);
 #pragma unroll
-    for (int from = 0; from < kSlabChunks; from += kPromptItems) {
-      const int i = from + item;
+    for (uint32_t from = 0; from < kSlabChunks; from += kPromptItems) {
+      const uint32_t i = from + item, token = i / kChunks, chunk = i % kChunks;
       if (kSlabChunks % kPromptItems != 0 && i >= kSlabChunks) continue;
-      const int token = i / kChunks, chunk = i % kChunks;
-      const bool there = data != nullptr && slab * mr::kSlabTokens + token <= task.last;
+      const int position = slab * mr::kSlabTokens + static_cast<int>(token);
+      const bool there = data != nullptr && position <= task.last;
       const uint8_t* source = there ? data + i * 16 : nullptr;
       mr_ptx::copy16(keys + key_place(b * mr::kSlabTokens + token, chunk),
                      there ? source + kv.keys : nullptr, there);
@@ -440,7 +459,8 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
-  const int id = item.get_local_id(0), lane = id % MR_LANES;
+  const int id = item.get_local_id(0);
+  int lane = id % MR_LANES;
   const int warp = sub_group_index(item);
   const Task all = read_task(s, sequences, tasks, item.get_group(0), mr::prompt_queries(kDim));
   const Task mine = part(s, all, all.first + warp * kQueries, kQueries);
@@ -476,6 +496,7 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
     }
     const int first = piece * mr::kPieceKeys;
     if (mine.count == 0 || first > mine.last || first + mr::kPieceKeys <= mine.from) continue;
+    recomputed(lane);
 
     float scores[T][kKeyTiles][4];
     set_zero(scores);
@@ -505,18 +526,19 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
         factors[t][h] = merge(state[t][h], p.most[t][h], totals[t][h]);
       }
     }
-    multiply_values(p, keys + mr::kPieceKeys * kKeyChunks, lane,
-                    [&](int t, int d, const float(&of_piece)[4]) __attribute__((always_inline)) {
+    multiply_values<T, 0, kDimTiles>(
+        p, keys + mr::kPieceKeys * kKeyChunks, lane,
+        [&](int t, int d, const float(&of_piece)[4]) __attribute__((always_inline)) {
 #pragma unroll
-                      for (int i = 0; i < 4; ++i) {
-                        sums[t][d][i] = merged(factors[t][i / 2], sums[t][d][i], of_piece[i]);
-                      }
-                    });
+          for (int i = 0; i < 4; ++i) {
+            sums[t][d][i] = merged(factors[t][i / 2], sums[t][d][i], of_piece[i]);
+          }
+        });
   }
 
-  // Queries are looked up again: their rows and heads would take registers all the time.
   Task again = mine;
-  asm volatile("" : "+r"(again.first));
+  recomputed(again.first);
+  recomputed(again.count);
 #pragma unroll
   for (int t = 0; t < T; ++t) {
 #pragma unroll
@@ -540,25 +562,100 @@ constexpr int kAhead = kGroups <= 2 ? 8 : kGroups <= 4 ? 4 : 2;
 // Tiles of the merged sums that a warp holds: the warps take them in turn.
 constexpr int kOwnTiles = (kDimTiles + kDecodeWarps - 1) / kDecodeWarps;
 
+// Where the tokens of a piece lie: at(b, i) is the i-th one of slab b, for the task's KV head. Null: no query sees it.
+struct SlabTokens {
+  static constexpr bool kOneRow = false;  // of a task
+  const uint8_t* slabs[kSlabs];
+
+  MR_INLINE SlabTokens(const KvTables& tables, const Task& task, int piece, uint64_t*, int) {
+#pragma unroll
+    for (int b = 0; b < kSlabs; ++b) slabs[b] = task_slab(tables, task, piece * kSlabs + b);
+  }
+  MR_INLINE const uint8_t* at(int b, int i) const {
+    return slabs[b] == nullptr ? nullptr : slabs[b] + i * kTokenBytes;
+  }
+};
+struct BeamTokens {
+  static constexpr bool kOneRow = true;
+  const uint64_t* places;
+
+  MR_INLINE BeamTokens(const KvTables& tables, const Task& task, int piece, uint64_t* shared,
+                       int lane)
+      : places(shared) {
+    const auto warp = this_item().get_sub_group();
+    sycl::group_barrier(warp);  // the piece before is done with
+#pragma unroll
+    for (int i = lane; i < mr::kPieceKeys; i += MR_LANES) {
+      const int key = piece * mr::kPieceKeys + i;
+      const bool there = key >= task.from && key <= task.last;  // others may not be mapped
+      shared[i] = there ? kv_token(kTokenBytes, tables, task.sequence, task.first / task.heads,
+                                   key) + task.kv_head * kHeadBytes
+                        : 0;
+    }
+    sycl::group_barrier(warp);
+  }
+  MR_INLINE const uint8_t* at(int b, int i) const {
+    const uint64_t place = places[b * mr::kSlabTokens + i];
+    return place == 0 ? nullptr : kv_memory(place);
+  }
+};
+
 // Begins to copy a piece's values. What no query sees is zero.
-MR_INLINE void copy_values(mr_ptx::Words4* to, const uint8_t* const (&slabs)[kSlabs],
-                           const Task& task, const mr::KvShape& kv, int piece, int lane) {
+template <class Tokens>
+MR_INLINE void copy_values(mr_ptx::Words4* to, const Tokens& tokens, const Task& task,
+                           const mr::KvShape& kv, int piece, uint32_t lane) {
+  recomputed(lane);
 #pragma unroll
   for (int b = 0; b < kSlabs; ++b) {
 #pragma unroll
-    for (int from = 0; from < kSlabChunks; from += MR_LANES) {
-      const int i = from + lane;
+    for (uint32_t from = 0; from < kSlabChunks; from += MR_LANES) {
+      const uint32_t i = from + lane, token = i / kChunks, chunk = i % kChunks;
       if (kSlabChunks % MR_LANES != 0 && i >= kSlabChunks) continue;
-      const int token = b * mr::kSlabTokens + i / kChunks;
-      const bool there = slabs[b] != nullptr && piece * mr::kPieceKeys + token <= task.last;
-      mr_ptx::copy16(to + value_place(token, i % kChunks),
-                     there ? slabs[b] + kv.values + i * 16 : nullptr, there);
+      const uint8_t* data = tokens.at(b, token);
+      const int at = b * mr::kSlabTokens + static_cast<int>(token);
+      const bool there = data != nullptr && piece * mr::kPieceKeys + at <= task.last;
+      mr_ptx::copy16(to + value_place(at, chunk), there ? data + kv.values + chunk * 16 : nullptr,
+                     there);
     }
   }
   mr_ptx::commit_copies();
 }
 
-MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
+// Where a tile of a warp's sums lies: [tile][query half][lane] pairs in each part of the values.
+using Pair = sycl::vec<float, 2>;
+MR_INLINE int sum_place(int tile, int h, int lane) {
+  const int part = kDimTiles > mr::kPartChunks ? tile / mr::kPartChunks : 0;
+  return part * kPartPlaces * 2 + ((tile - part * mr::kPartChunks) * 2 + h) * MR_LANES + lane;
+}
+
+// Puts a part's sums into the place of its values.
+template <int kFirst>
+MR_INLINE void replace_values(mr_ptx::Words4* values, const Piece<1>& p, bool second_half,
+                              int lane) {
+  constexpr int kEnd = kDimTiles < kFirst + mr::kPartChunks ? kDimTiles : kFirst + mr::kPartChunks;
+  float products[kEnd - kFirst][4];
+  multiply_values<1, kFirst, kEnd>(
+      p, values, lane, [&](int, int d, const float(&x)[4]) __attribute__((always_inline)) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) products[d - kFirst][i] = x[i];
+      });
+  sycl::group_barrier(this_item().get_sub_group());  // no lane reads the values any more
+  auto* pairs = reinterpret_cast<Pair*>(values);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (h == 1 && !second_half) continue;
+#pragma unroll
+    for (int d = kFirst; d < kEnd; ++d) {
+      Pair pair;
+      pair[0] = products[d - kFirst][2 * h];
+      pair[1] = products[d - kFirst][2 * h + 1];
+      pairs[sum_place(d, h, lane)] = pair;
+    }
+  }
+}
+
+template <class Tokens>
+MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
                           const mr::AttentionTask* tasks, const KvTables& tables,
                           const float* slopes, void* out, float* local,
                           const mr::AttentionShape& s) {
@@ -566,19 +663,24 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
   const Item item = this_item();
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
-  const int lane = sub_group.get_local_linear_id();
+  int lane = sub_group.get_local_linear_id();
   const int warp = sub_group_index(item);
-  const Task task = read_task(s, sequences, tasks, item.get_group(0), mr::kProductQueries);
+  Task task = read_task(s, sequences, tasks, item.get_group(0), mr::kProductQueries);
+  if (Tokens::kOneRow) {
+    const int left = task.heads - task.first % task.heads;  // heads of the row
+    if (left < task.count) task = part(s, task, task.first, left);
+  }
   const int first_piece = task.from / mr::kPieceKeys, last_piece = task.last / mr::kPieceKeys;
   const bool second_half = task.count > 8;
 
-  // [warp] values, in whose place their sums come, [half][tile][lane] pairs; then [warp][query] maxima and totals.
+  // [warp] values, in whose place their sums come; then [warp][query] maxima and totals;
+  // then the places of beams' tokens.
   constexpr int kWarpChunks = mr::kPieceKeys * kValueChunks;
   auto* values = reinterpret_cast<mr_ptx::Words4*>(local);
   mr_ptx::Words4* my_values = values + warp * kWarpChunks;
   float* maxima = local + kDecodeWarps * kWarpChunks * 4;
   float* totals = maxima + kDecodeWarps * mr::kProductQueries;
-  using Pair = sycl::vec<float, 2>;
+  auto* places = reinterpret_cast<uint64_t*>(totals + kDecodeWarps * mr::kProductQueries);
 
   Queries<1, false> q(nullptr);
   load_queries<1>(q, qkv, s, task, lane);
@@ -591,10 +693,9 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
   for (int round = first_piece; round <= last_piece; round += kDecodeWarps) {
     const int piece = round + warp, first = piece * mr::kPieceKeys;
     if (piece <= last_piece) {
-      const uint8_t* slabs[kSlabs];
-#pragma unroll
-      for (int b = 0; b < kSlabs; ++b) slabs[b] = task_slab(tables, task, piece * kSlabs + b);
-      copy_values(my_values, slabs, task, s.kv, piece, lane);
+      recomputed(lane);
+      const Tokens tokens(tables, task, piece, places + warp * mr::kPieceKeys, lane);
+      copy_values(my_values, tokens, task, s.kv, piece, lane);
 
       float scores[1][kKeyTiles][4];
       set_zero(scores);
@@ -604,14 +705,14 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
 #pragma unroll
         for (int j = 0; j < kAhead; ++j) {
           const int token = (from + j) * 8;
-          const uint8_t* slab = slabs[token / mr::kSlabTokens];
+          const uint8_t* data =
+              tokens.at(token / mr::kSlabTokens, token % mr::kSlabTokens + lane / 4);
 #pragma unroll
           for (int g = 0; g < kGroups; ++g) {
             // After the head's end anything finite is right: there the queries are 0.
             const int chunk = 4 * g + lane % 4 < kChunks ? 4 * g + lane % 4 : kChunks - 1;
-            const int at = (token % mr::kSlabTokens + lane / 4) * kChunks + chunk;
             keys[j][g] = {{0, 0, 0, 0}};
-            if (slab != nullptr) keys[j][g] = mr_ptx::load_once(slab + s.kv.keys + at * 16);
+            if (data != nullptr) keys[j][g] = mr_ptx::load_once(data + s.kv.keys + chunk * 16);
           }
         }
 #pragma unroll
@@ -635,24 +736,9 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
       }
       mr_ptx::wait_copies<0>();
       sycl::group_barrier(sub_group);
-      float products[kDimTiles][4];
-      multiply_values(p, my_values, lane,
-                      [&](int, int d, const float(&x)[4]) __attribute__((always_inline)) {
-#pragma unroll
-                        for (int i = 0; i < 4; ++i) products[d][i] = x[i];
-                      });
-      sycl::group_barrier(sub_group);
-      auto* mine = reinterpret_cast<Pair*>(my_values) + lane;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (h == 1 && !second_half) continue;
-#pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) {
-          Pair pair;
-          pair[0] = products[d][2 * h];
-          pair[1] = products[d][2 * h + 1];
-          mine[(h * kDimTiles + d) * MR_LANES] = pair;
-        }
+      replace_values<0>(my_values, p, second_half, lane);
+      if constexpr (kDimTiles > mr::kPartChunks) {
+        replace_values<mr::kPartChunks>(my_values, p, second_half, lane);
       }
     }
     sycl::group_barrier(group);
@@ -666,7 +752,7 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
         const int at = w * mr::kProductQueries + h * 8 + lane / 4;
         factors[h] = merge(state[h], maxima[at], totals[at]);
       }
-      const auto* its = reinterpret_cast<const Pair*>(values + w * kWarpChunks) + lane;
+      const auto* its = reinterpret_cast<const Pair*>(values + w * kWarpChunks);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if (h == 1 && !second_half) continue;
@@ -674,7 +760,7 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
         for (int i = 0; i < kOwnTiles; ++i) {
           const int tile = i * kDecodeWarps + warp;
           if (kDimTiles % kDecodeWarps != 0 && tile >= kDimTiles) continue;
-          const Pair pair = its[(h * kDimTiles + tile) * MR_LANES];
+          const Pair pair = its[sum_place(tile, h, lane)];
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
             sums[0][i][2 * h + k] = merged(factors[h], sums[0][i][2 * h + k], pair[k]);
@@ -699,9 +785,22 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
   }
 }
 
+MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
+                          const mr::AttentionTask* tasks, const KvTables& tables,
+                          const float* slopes, void* out, float* local,
+                          const mr::AttentionShape& s) {
+  run_pieces<SlabTokens>(qkv, sequences, tasks, tables, slopes, out, local, s);
+}
+MR_INLINE void run_beams(const float* qkv, const mr::SequenceEntry* sequences,
+                         const mr::AttentionTask* tasks, const KvTables& tables,
+                         const float* slopes, void* out, float* local,
+                         const mr::AttentionShape& s) {
+  run_pieces<BeamTokens>(qkv, sequences, tasks, tables, slopes, out, local, s);
+}
+
 }  // namespace mr_attention
 
-// The arguments of all attention kernels; these need neither the sinks' queries nor beams.
+// The arguments of all attention kernels; these do not need the sinks' queries.
 #define MR_ATTENTION(name, run)                                                               \
   MR_KERNEL name(const float* qkv, const float*, const mr::SequenceEntry* sequences,          \
                  const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams, \
@@ -713,3 +812,4 @@ MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
 
 MR_ATTENTION(mr_attention_prompt, run_prompt)
 MR_ATTENTION(mr_attention_decode, run_decode)
+MR_ATTENTION(mr_attention_beams, run_beams)

@@ -117,6 +117,15 @@ void Kernel::allow_shared(size_t bytes) const {
   state_->shared = bytes;
 }
 
+Recording::~Recording() {
+  try {
+    context_->make_current();
+    cuda().graph_exec_destroy(graph_);
+  } catch (const Error&) {
+    // The context is lost, and the graph with it.
+  }
+}
+
 Queue::Queue(std::shared_ptr<Context> c) : context(std::move(c)) {
   constexpr unsigned kNonBlocking = 1;  // does not wait for the driver's default stream
   context->make_current();
@@ -236,6 +245,33 @@ void Stream::run(const Kernel& kernel, size_t groups, size_t items, size_t share
     if (profile_) timed();
   });
   ++launches_;
+}
+
+bool Stream::begin_recording() {
+  if (profile_) return false;  // its events are not for a graph
+  constexpr int kThreadLocal = 1;  // other threads go on with what they do
+  guarded([&] { cuda().capture_begin(queue_->stream, kThreadLocal); });
+  return true;
+}
+
+std::shared_ptr<Recording> Stream::end_recording() {
+  std::shared_ptr<Recording> recording;
+  guarded([&] {
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    cuda().capture_end(queue_->stream, &graph);
+    const auto& call = cuda().graph_instantiate;
+    const int result = call.address(&made, graph, 0);
+    cuda().graph_destroy(graph);
+    if (result != 0) fail_cuda(call.name, result);
+    recording = std::make_shared<Recording>(context(), made, std::exchange(launches_, 0));
+  });
+  return recording;
+}
+
+void Stream::replay(const Recording& recording) {
+  guarded([&] { cuda().graph_launch(recording.graph(), queue_->stream); });
+  launches_ += recording.launches();
 }
 
 CUevent Stream::timed() {

@@ -41,6 +41,24 @@ class Kernel {
   std::shared_ptr<State> state_;
 };
 
+// Launches that a stream makes again: a graph of the driver.
+class Recording {
+ public:
+  Recording(std::shared_ptr<Context> context, CUgraphExec graph, int32_t launches)
+      : context_(std::move(context)), graph_(graph), launches_(launches) {}
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  CUgraphExec graph() const { return graph_; }
+  int32_t launches() const { return launches_; }
+
+ private:
+  std::shared_ptr<Context> context_;
+  CUgraphExec graph_;
+  int32_t launches_;
+};
+
 // The driver's stream; memory keeps it alive.
 struct Queue {
   explicit Queue(std::shared_ptr<Context> context);
@@ -99,6 +117,11 @@ class Stream {
     void* all[] = {&pointers..., &local, &shape};
     run(kernel, groups, items, floats * sizeof(float), all);
   }
+
+  // From here on launches are recorded, not made. False: this stream does not record.
+  bool begin_recording();
+  std::shared_ptr<Recording> end_recording();
+  void replay(const Recording& recording);
 
   void forget_launches();  // a step begins
   // The launches since then or the last call, which are done.

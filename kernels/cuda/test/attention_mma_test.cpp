@@ -97,11 +97,14 @@ void launch(const Kernels& kernels, bool prompt, int tasks, const void* qkv,
   void* arguments[] = {&qkv,  &none,   &sequences, &tasks_at, &slabs,
                        &none, &slopes, &out,       &local,    &shape};
   const int d = shape.kv.head_dim;
-  cuda().launch_kernel(prompt ? kernels.prompt : kernels.decode,
-                       static_cast<unsigned>(tasks * shape.kv.kv_heads), 1, 1,
-                       32u * (prompt ? kPromptWarps : decode_warps(d)), 1, 1,
-                       prompt ? prompt_local_bytes(d) : decode_local_bytes(d), nullptr, arguments,
-                       nullptr);
+  const CUlaunchConfig config{
+      {static_cast<unsigned>(tasks * shape.kv.kv_heads), 1, 1},
+      {32u * static_cast<unsigned>(prompt ? kPromptWarps : decode_warps(d)), 1, 1},
+      static_cast<unsigned>(prompt ? prompt_local_bytes(d) : decode_local_bytes(d)),
+      nullptr,
+      nullptr,
+      0};
+  cuda().launch_kernel(&config, prompt ? kernels.prompt : kernels.decode, arguments, nullptr);
 }
 
 struct Case {

@@ -354,7 +354,6 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
                                  local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 
-#if !MR_ONLY_BEAMS
 MR_ATTENTION(mr_attention_1, 1, false)
 #if MR_QUERIES >= 2
 MR_ATTENTION(mr_attention_2, 2, false)
@@ -364,6 +363,5 @@ MR_ATTENTION(mr_attention_4, 4, false)
 #endif
 #if MR_QUERIES >= 8
 MR_ATTENTION(mr_attention_8, 8, false)
-#endif
 #endif
 MR_ATTENTION(mr_attention_beams, mr::beam_queries(MR_QUERIES), true)

@@ -6,7 +6,6 @@
 //   MR_HEAD_DIM  elements of a head (attention only)
 //   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)
-//   MR_ONLY_BEAMS 1: only the kernel for steps with beams (attention only); not defined: 0
 //   MR_SINKS     1: ops have sinks (attention only); not defined: 0
 #ifndef MILLRACE_GPU_DEVICE_COMMON_HPP
 #define MILLRACE_GPU_DEVICE_COMMON_HPP
