@@ -50,12 +50,13 @@ std::vector<Recipe> recipes(Target target) {
   return all;
 }
 
-// PTX without its comments and blank lines, which are a part of it that no driver reads.
+// PTX without its comments, indentation and blank lines, which are a part of it that no driver reads.
 std::string without_comments(const std::string& ptx) {
   std::istringstream lines(ptx);
   std::string text;
   for (std::string line; std::getline(lines, line);) {
     if (!line.empty() && line.back() == '\0') line.pop_back();
+    line.erase(0, line.find_first_not_of(" \t"));
     if (line.empty() || line.starts_with("//")) continue;
     text += line + "\n";
   }
