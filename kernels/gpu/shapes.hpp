@@ -66,13 +66,18 @@ constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
 
 // The same by products of four warps (wgmma): warpgroups of two groups of columns.
 struct WideTile {
-  int warpgroups, rows;
+  int warpgroups, rows, stages;
 
   constexpr int groups() const { return 2 * warpgroups; }
 };
-constexpr int kWideStages = 4;
-constexpr int wide_local_bytes(WideTile tile) {
-  const int operands = kWideStages * tile.rows * kMmaStageSteps * 32;
+constexpr WideTile kWide{1, 128, 4}, kWidest{2, 128, 4};
+constexpr WideTile kWideInt4{1, 64, 4}, kWidestInt4{2, 64, 4};
+constexpr int wide_stage_bytes(WideTile tile, int tile_steps) {
+  return tile.rows * kMmaStageSteps * 32 +
+         tile.groups() * kColumnBlocks * kMmaStageSteps / tile_steps * kMmaTileWords * 4;
+}
+constexpr int wide_local_bytes(WideTile tile, int tile_steps) {
+  const int operands = tile.stages * wide_stage_bytes(tile, tile_steps);
   const int totals = tile.rows * (tile.groups() * kColumnBlocks * kMmaColumns + 4) * 4;
   return (operands > totals ? operands : totals) + 1024;  // it begins at a multiple of that
 }

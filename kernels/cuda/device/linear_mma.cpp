@@ -97,8 +97,8 @@ MR_LINEAR(mr_linear_tiles, tile<MR_FORMAT, mr::kLargeTile>)
 #ifdef MR_WGMMA
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 128
-MR_LINEAR(mr_linear_wide, wide<MR_FORMAT, 1, 128, mr::kWideStages>)
+MR_LINEAR(mr_linear_wide, wide<MR_FORMAT, mr::kWide>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 256
-MR_LINEAR(mr_linear_widest, wide<MR_FORMAT, 2, 128, mr::kWideStages>)
+MR_LINEAR(mr_linear_widest, wide<MR_FORMAT, mr::kWidest>)
 #endif

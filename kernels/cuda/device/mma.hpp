@@ -437,15 +437,17 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
 
 #ifdef MR_WGMMA
 
-// The same as tile() for Hopper, by products of four warps (wgmma): each warp holds 16 columns of W, whose words come
-// straight from memory, and all read kRows rows from shared memory. An element's sum is that of mma.sync, bit for bit.
-template <class F, int kWarpgroups, int kRows, int kStages>
+// The same as tile() for Hopper, by products of four warps (wgmma): each warp holds 16 columns of W, and all read kRows
+// rows from shared memory. An element's sum is that of mma.sync, bit for bit.
+template <class F, mr::WideTile kTile>
 MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
   using Total = typename F::Total;
-  constexpr int kThreads = 128 * kWarpgroups, kGroups = 2 * kWarpgroups, kN = kRows / 8;
-  constexpr int kStageBytes = kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
-  constexpr int kOutStride = kGroups * kGroup + 4;
+  constexpr int kRows = kTile.rows, kStages = kTile.stages;
+  constexpr int kThreads = 128 * kTile.warpgroups, kGroups = kTile.groups(), kN = kRows / 8;
+  constexpr int kRowBytes = kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
   constexpr int kStageTiles = kStageSteps / F::kTileSteps;
+  constexpr int kStageBytes = mr::wide_stage_bytes(kTile, F::kTileSteps);
+  constexpr int kOutStride = kGroups * kGroup + 4;
 
   const Shape& s = f.shape;
   auto* shared = static_cast<uint8_t*>(local);
@@ -462,26 +464,31 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
   const int64_t group = first_group + (warp / kBlocks < groups ? warp / kBlocks : 0);
   const uint32_t* w = weights + (group * kBlocks + warp % kBlocks) * tiles * kTileWords + lane * 4;
 
-  mr_ptx::start_next();
-  mr_ptx::Words4 now[kStageTiles], next[kStageTiles];
-  const auto read = [&](mr_ptx::Words4 (&words)[kStageTiles], int stage) __attribute__((always_inline)) {
+  // A lane copies its own words, and so needs no barrier for them.
+  const auto fill_columns = [&](int stage) __attribute__((always_inline)) {
+    uint8_t* to = shared + stage % kStages * kStageBytes + kRowBytes +
+                  (warp * kStageTiles * kTileWords + lane * 4) * 4;
 #pragma unroll
     for (int i = 0; i < kStageTiles; ++i) {
       const int tile = stage * kStageTiles + i;
-      words[i] = mr_ptx::load_once(w + int64_t{tile < tiles ? tile : 0} * kTileWords);
+      mr_ptx::copy16(to + i * kTileWords * 4, w + (tile < tiles ? tile * kTileWords : 0), tile < tiles);
     }
   };
-  const auto fill = [&](int stage) __attribute__((always_inline)) {
+  const auto fill_rows = [&](int stage) __attribute__((always_inline)) {
     f.template copy_rows<kThreads, kRows>(shared + stage % kStages * kStageBytes, first_row, rows, stage,
                                           [](int row, int chunk) __attribute__((always_inline)) {
                                             return row * 128 + (chunk ^ row % 8) * 16;
                                           });
   };
-  read(now, 0);
+  mr_ptx::start_next();
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (stage < stages) fill_columns(stage);
+  }
   mr_ptx::wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
-    if (stage < stages) fill(stage);
+    if (stage < stages) fill_rows(stage);
     mr_ptx::commit_copies();
   }
 
@@ -495,19 +502,26 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
     mr_ptx::wait_copies<kStages - 2>();
     mr_ptx::show_products_copies();
     __syncthreads();
-    if (stage + kStages - 1 < stages) fill(stage + kStages - 1);
+    if (stage + kStages - 1 < stages) {
+      fill_columns(stage + kStages - 1);
+      fill_rows(stage + kStages - 1);
+    }
     mr_ptx::commit_copies();
-    read(next, stage + 1 < stages ? stage + 1 : 0);
 
     const uint8_t* from = shared + stage % kStages * kStageBytes;
+    const uint8_t* columns_from = from + kRowBytes + (warp * kStageTiles * kTileWords + lane * 4) * 4;
+    uint32_t a[kStageSteps][4];
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const auto words = *reinterpret_cast<const mr_ptx::Words4*>(columns_from + i / F::kTileSteps * kTileWords * 4);
+      F::columns(words.at, i % F::kTileSteps, a[i]);
+    }
     mr_ptx::begin_products();
 #pragma unroll
     for (int i = 0; i < kStageSteps; ++i) {
       const int step = stage * kStageSteps + i;
       if (step >= s.steps) break;
-      uint32_t a[4];
-      F::columns(now[i / F::kTileSteps].at, i % F::kTileSteps, a);
-      mr_ptx::multiply_rows(mine.sums.at, a, from + i * kStepBytes);
+      mr_ptx::multiply_rows(mine.sums.at, a[i], from + i * kStepBytes);
       const bool group_ends = F::kInGroups && ((step + 1) % f.group_steps_of() == 0 || step + 1 == s.steps);
       const bool slice_ends = F::kSliced && (in_slice + 1 == s.slice_steps || step + 1 == s.steps);
       ++in_slice;
@@ -524,8 +538,6 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
       mr_ptx::begin_products();
     }
     mr_ptx::end_products();
-#pragma unroll
-    for (int i = 0; i < kStageTiles; ++i) now[i] = next[i];
   }
   mr_ptx::wait_copies<0>();
   __syncthreads();

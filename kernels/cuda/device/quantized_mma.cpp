@@ -116,10 +116,10 @@ MR_QUANTIZED(mr_int4_tiles, true, tile<MrFormat, mr::kLargeTileInt4>)
 #ifdef MR_WGMMA
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 128
-MR_QUANTIZED(mr_int8_wide, false, wide<MrFormat, 1, 128, mr::kWideStages>)
-MR_QUANTIZED(mr_int4_wide, true, wide<MrFormat, 1, 64, mr::kWideStages>)
+MR_QUANTIZED(mr_int8_wide, false, wide<MrFormat, mr::kWide>)
+MR_QUANTIZED(mr_int4_wide, true, wide<MrFormat, mr::kWideInt4>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 256
-MR_QUANTIZED(mr_int8_widest, false, wide<MrFormat, 2, 128, mr::kWideStages>)
-MR_QUANTIZED(mr_int4_widest, true, wide<MrFormat, 2, 64, mr::kWideStages>)
+MR_QUANTIZED(mr_int8_widest, false, wide<MrFormat, mr::kWidest>)
+MR_QUANTIZED(mr_int4_widest, true, wide<MrFormat, mr::kWidestInt4>)
 #endif
