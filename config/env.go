@@ -8,9 +8,9 @@ import (
 
 // notSettings are read by others: when Millrace is built, by CMake and the
 // Makefile (a shell that exports them may also start the program), by the
-// SYCL backend, and by the NATS configuration of deploy/nats.
+// SYCL and CUDA backends, and by the NATS configuration of deploy/nats.
 var notSettings = []string{
-	"MILLRACE_ONEDNN", "MILLRACE_SYCL_FAULT",
+	"MILLRACE_ONEDNN", "MILLRACE_SYCL_FAULT", "MILLRACE_CUDA_FAULT",
 	"MILLRACE_NATS_GATEWAY", "MILLRACE_NATS_FRONT", "MILLRACE_NATS_TOKENIZE", "MILLRACE_NATS_COMPUTE", "MILLRACE_NATS_DETOK",
 	"MILLRACE_NATS_NODE", "MILLRACE_NATS_CLIENT",
 }

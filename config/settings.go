@@ -17,8 +17,8 @@ import (
 
 // Device chooses what computes.
 type Device struct {
-	Backend    string // "cpu", "ref", "sycl"
-	DeviceName string // of sycl: "auto", "cpu", "gpu", "level_zero:0"
+	Backend    string // "cpu", "ref", "sycl", "cuda", "sim"
+	DeviceName string // "auto"; of sycl "cpu", "gpu", "level_zero:0"; of cuda "cuda:0"
 	ISA        string // "": the best of this machine
 	DType      string // of products and KV cache: "auto", "f16", "bf16"
 	Threads    int    // 0: every core that the process may use
@@ -30,10 +30,10 @@ type Device struct {
 
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu, ref (float32, slow), sycl (Intel GPUs), or sim (a simulated device; serve and generate only)")
-	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl backend: auto, cpu, gpu, or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
-	f.StringVar(&d.ISA, "isa", "", "instruction set of the cpu backend, one that doctor lists (default: the best)")
-	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl f16 unless the checkpoint is bf16), or f16 or bf16 on sycl")
+	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu, ref (float32, slow), sycl (Intel GPUs), cuda (NVIDIA GPUs), or sim (a simulated device; serve and generate only)")
+	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl or cuda backend: auto, cpu or gpu (sycl), or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
+	f.StringVar(&d.ISA, "isa", "", "instruction set of the backend, one that doctor lists (default: the best)")
+	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
 	RegisterWeights(f, &d.Weights)
 	RegisterKVType(f, &d.KVType)
 	RegisterKVEviction(f, &d.KVEviction)
@@ -44,7 +44,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 // Validate checks what does not depend on the machine.
 func (d *Device) Validate() error {
 	return errors.Join(
-		oneOf("backend", d.Backend, "cpu", "ref", "sycl", "sim"),
+		oneOf("backend", d.Backend, "cpu", "ref", "sycl", "cuda", "sim"),
 		oneOf("dtype", d.DType, "auto", "f16", "bf16"),
 		weights(d.Weights),
 		oneOf("kv-type", d.KVType, model.KVTypeNames()...),

@@ -53,7 +53,7 @@ func TestServeNamesEverySettingThatIsWrong(t *testing.T) {
 	err := serve(t, "--backend", "gpu", "--threads", "-1", "--listen", "8080", "--nats-listen", "h:70000",
 		"--max-batch-size", "0", "--grace", "-1s").Validate()
 	require.ErrorIs(t, err, config.ErrUsage)
-	require.EqualError(t, err, `--backend: found "gpu", expected cpu or ref or sycl or sim
+	require.EqualError(t, err, `--backend: found "gpu", expected cpu or ref or sycl or cuda or sim
 --threads: found -1, expected at least 0
 --listen: found "8080", expected HOST:PORT
 --nats-listen: found "h:70000", expected HOST:PORT

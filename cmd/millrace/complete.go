@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/api/tools"
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/models/hub"
 )
@@ -12,7 +13,7 @@ import (
 func flagValues() map[string][]string {
 	return map[string][]string{
 		"admission":     {"predicted", "declared"},
-		"backend":       {"cpu", "ref", "sycl", "sim"},
+		"backend":       append(device.Backends(), "sim"),
 		"dtype":         {"auto", "f16", "bf16"},
 		"kv-eviction":   {"none", "streaming", "h2o"},
 		"kv-type":       model.KVTypeNames(),

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 )
 
@@ -21,7 +22,7 @@ func (m *openModel) describe(weights string) api.Description {
 		Architecture: family(m.program.Architecture), Format: "safetensors", Weights: weights, Digest: hex.EncodeToString(sum.Sum(nil)),
 		Parameters: m.program.WeightBytes(model.Sizes{Weight: 1}), Bytes: int64(m.costs.WeightBytes),
 		Layers: m.config.Layers, Heads: m.config.Heads, KVHeads: m.config.KVHeads, Hidden: m.config.Hidden, FeedForward: m.config.Intermediate, Vocab: m.config.Vocab,
-		GPU: m.device.Backend == "sycl",
+		GPU: device.IsOptional(m.device.Backend),
 	}
 	if strings.HasSuffix(m.config.File, ".gguf") {
 		d.Format = "gguf"

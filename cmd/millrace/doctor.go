@@ -112,7 +112,9 @@ func examine(ctx context.Context, o doctorOptions) *report {
 	r.checkAddress(ctx, "http address", o.listen, "--listen")
 	r.checkAddress(ctx, "nats address", o.natsListen, "--nats-listen, or --nats to join what runs there")
 	r.checkDataDir(o.dataDir)
-	r.checkSYCL()
+	for _, backend := range device.Optional() {
+		r.checkOptional(backend)
+	}
 	r.checkDevice(o)
 	r.OK = r.err() == nil
 	return r
@@ -176,22 +178,28 @@ func (r *report) checkDataDir(dir string) {
 	r.add("data directory", statusOK, "%s can be written", dir)
 }
 
-// checkSYCL lists the devices of the SYCL backend, which is optional.
-func (r *report) checkSYCL() {
-	path, err := device.FindSYCL()
+// gpuDriver is what a machine needs beside the library of an optional backend.
+var gpuDriver = map[string]string{
+	"sycl": "install intel-level-zero-gpu and level-zero for an Intel GPU",
+	"cuda": "install the NVIDIA driver, which has libcuda.so.1 (nvidia-smi lists the GPUs)",
+}
+
+// checkOptional lists the devices of a backend that is a shared library.
+func (r *report) checkOptional(backend string) {
+	path, err := device.FindLibrary(backend)
 	if err != nil {
-		r.add("sycl", statusWarn, "%v", err)
+		r.add(backend, statusWarn, "%v", err)
 		return
 	}
-	devices, err := device.DescribeSYCL(path)
+	devices, err := device.DescribeDevices(path)
 	switch {
 	case err != nil:
-		r.add("sycl", statusWarn, "%v", err)
+		r.add(backend, statusWarn, "%v", err)
 	case len(devices) == 0:
-		r.add("sycl", statusWarn, "%s finds no device: install intel-level-zero-gpu and level-zero for an Intel GPU", path)
+		r.add(backend, statusWarn, "%s finds no device: %s", path, gpuDriver[backend])
 	}
 	for _, d := range devices {
-		r.add("sycl", statusOK, "%s", d)
+		r.add(backend, statusOK, "%s", d)
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -34,7 +36,7 @@ func newExplain() *cobra.Command {
 bytes and flops of each for a prefill of --prefill tokens and for a decode step at --context tokens.
 Nothing is loaded or run; a directory without weights is explained from its config.json.
 
---backend sycl counts what the device launches for each op: it loads the model and runs the two steps.
+--backend sycl or cuda counts what the device launches for each op: it loads the model and runs the two steps.
 
 --roofline turns them into the least time that a device needs, --paper does so for the models and
 settings of arXiv:2401.05391.`,
@@ -59,10 +61,10 @@ settings of arXiv:2401.05391.`,
 	}
 	f := cmd.Flags()
 	config.RegisterModel(f, &o.model)
-	f.StringVar(&o.device.Backend, "backend", "", "sycl: load the model and count the kernels that each op launches (default: load nothing)")
-	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl backend, as for serve")
-	f.StringVar(&o.device.ISA, "isa", "", "instruction set of the cpu backend, one that doctor lists (default: the best)")
-	f.StringVar(&o.device.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl f16 unless the checkpoint is bf16), or f16 or bf16 on sycl")
+	f.StringVar(&o.device.Backend, "backend", "", "sycl or cuda: load the model and count the kernels that each op launches (default: load nothing)")
+	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl or cuda backend, as for serve")
+	f.StringVar(&o.device.ISA, "isa", "", "instruction set of the backend, one that doctor lists (default: the best)")
+	f.StringVar(&o.device.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
 	config.RegisterKVType(f, &o.device.KVType)
 	config.RegisterKVEviction(f, &o.device.KVEviction)
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
@@ -77,11 +79,9 @@ func explainProgram(out io.Writer, o explainOptions) error {
 	if o.steps.Prefill < 1 || o.steps.Context < 0 {
 		return config.Usagef("--prefill %d, --context %d: expected at least 1 and 0", o.steps.Prefill, o.steps.Context)
 	}
-	switch o.device.Backend {
-	case "", "cpu", "ref": // their ops are calls
-	case "sycl":
-	default:
-		return config.Usagef("--backend: found %q, expected cpu or ref or sycl", o.device.Backend)
+	launches := device.IsOptional(o.device.Backend) // the ops of cpu and ref are calls
+	if !launches && !slices.Contains(append(device.Backends(), ""), o.device.Backend) {
+		return config.Usagef("--backend: found %q, expected %s", o.device.Backend, strings.Join(device.Backends(), " or "))
 	}
 	if err := o.beams.check(); err != nil {
 		return err
@@ -105,12 +105,12 @@ func explainProgram(out io.Writer, o explainOptions) error {
 		return config.Usagef("--kv-eviction: %w", err)
 	}
 	r := &explain.Report{Explanation: explain.Describe(program, o.steps)}
-	if o.device.Backend != "sycl" && program.Lossy() == "" {
+	if !launches && program.Lossy() == "" {
 		if r.Pool, err = explainPool(program); err != nil {
 			return err
 		}
 	}
-	if o.device.Backend == "sycl" {
+	if launches {
 		options, err := modelOptions(dir, o.device)
 		if err != nil {
 			return err

@@ -47,7 +47,7 @@ func TestExplainNamesWhatIsWrong(t *testing.T) {
 		{[]string{"--kv-eviction", "snapkv"}, 2, `--kv-eviction: found "snapkv"`},
 		{[]string{"--kv-eviction", "h2o:heavy=100000"}, 2, "found 100000 heavy and"},
 		{[]string{"--kv-eviction", "streaming:window=1000000"}, 2, "found 4 sinks and a window of 1000000"},
-		{[]string{"--backend", "gpu"}, 2, `--backend: found "gpu", expected cpu or ref or sycl`},
+		{[]string{"--backend", "gpu"}, 2, `--backend: found "gpu", expected cpu or ref or sycl or cuda`},
 	} {
 		code, _, stderr := millrace(t, nil, append([]string{"explain"}, tt.args...)...)
 		require.Equal(t, tt.code, code, stderr)

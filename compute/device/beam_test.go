@@ -113,8 +113,8 @@ func compareBeams(t *testing.T, s searcher, g *fixture.BeamGroup, backend string
 		params, err := c.Params(g.Beams)
 		require.NoError(t, err)
 		got, _, err := s.search(t, c, params)
-		if backend == "sycl" && errors.Is(err, device.ErrUnsupported) {
-			t.Skipf("NOT TESTED: beam search on sycl: %v", err)
+		if device.IsOptional(backend) && errors.Is(err, device.ErrUnsupported) {
+			t.Skipf("NOT TESTED: beam search on %s: %v", backend, err)
 		}
 		require.NoError(t, err)
 		text := fmt.Sprintf("%d beams, case %d: %+v", g.Beams, i, c)

@@ -35,12 +35,12 @@ var (
 
 // Options choose a backend.
 type Options struct {
-	Backend string // "cpu" (also ""), "ref", "sycl"
+	Backend string // "cpu" (also ""), "ref", "sycl", "cuda"
 	Threads int    // 0: every core that the process may use
 	ISA     string // "": the best that the machine has
 	DType   string // of products and KV cache: "f16", "bf16" or "f32", whatever the backend has; "auto" (also "") is the backend's choice
-	Device  string // of sycl: "auto" (also ""), "cpu", "gpu", "level_zero:0"
-	Library string // of sycl: the shared library's path; "": see FindSYCL
+	Device  string // of an optional backend: "auto" (also ""); of sycl "cpu", "gpu", "level_zero:0"; of cuda "cuda:0"
+	Library string // of an optional backend: the shared library's path; "": see FindLibrary
 	Profile bool   // RunTimed takes the device's own clock; launches cost a little more
 }
 
@@ -70,7 +70,7 @@ type Measurement struct {
 }
 
 // Backends lists the names that Open takes.
-func Backends() []string { return []string{"cpu", "ref", "sycl"} }
+func Backends() []string { return append([]string{"cpu", "ref"}, Optional()...) }
 
 // OnCaller says whether a backend computes on the thread that calls it, beside threads of its own.
 func OnCaller(backend string) bool { return backend == "cpu" || backend == "ref" }
@@ -81,6 +81,7 @@ var dtypes = map[string]map[string]C.int32_t{
 	"cpu":  {"bf16": 0},
 	"ref":  {"f32": 0},
 	"sycl": {"bf16": C.MR_BF16, "f16": C.MR_F16},
+	"cuda": {"bf16": C.MR_BF16, "f16": C.MR_F16},
 }
 
 // operands is the mr_device_config.operands of a type's name.
@@ -101,14 +102,14 @@ func operands(backend, name string) (C.int32_t, error) {
 func Open(o Options) (*Device, error) {
 	var b *C.mr_backend
 	var err error
-	switch o.Backend {
-	case "", "cpu":
+	switch {
+	case o.Backend == "" || o.Backend == "cpu":
 		b = C.millrace_backend_cpu()
-	case "ref":
+	case o.Backend == "ref":
 		b = C.millrace_backend_ref()
-	case "sycl":
-		if b, err = loadBackend(o.Library); err != nil {
-			return nil, fmt.Errorf("backend sycl: %w", err)
+	case IsOptional(o.Backend):
+		if b, err = loadBackend(o.Backend, o.Library); err != nil {
+			return nil, fmt.Errorf("backend %s: %w", o.Backend, err)
 		}
 	default:
 		return nil, fmt.Errorf("%w backend %q: have %s", ErrUnsupported, o.Backend, strings.Join(Backends(), ", "))

@@ -13,9 +13,9 @@ import (
 )
 
 func TestTypesThatABackendLacksAreRefused(t *testing.T) {
-	for backend, dtype := range map[string]string{"cpu": "f16", "": "f32", "ref": "bf16", "sycl": "f32"} {
-		if backend == "sycl" && len(backends(t)) < 3 {
-			continue // backends says so
+	for backend, dtype := range map[string]string{"cpu": "f16", "": "f32", "ref": "bf16", "sycl": "f32", "cuda": "f32"} {
+		if device.IsOptional(backend) && !tested(t, backend) {
+			continue
 		}
 		o := options(t, backend, "")
 		o.DType = dtype
@@ -49,9 +49,18 @@ func (s scaled) Tensor(name string) (weights.Tensor, bool) {
 // value, and an operand that it cannot hold makes the logits NaN, which fail a request;
 // bf16 takes both.
 func TestNothingBeyondF16IsLostSilently(t *testing.T) {
-	if len(backends(t)) < 3 {
-		t.Skip("NOT TESTED: backend sycl is not built")
+	for _, backend := range device.Optional() {
+		t.Run(backend, func(t *testing.T) {
+			if !tested(t, backend) {
+				t.Skip("NOT TESTED: see above")
+			}
+			requireNothingBeyondF16(t, backend)
+		})
 	}
+}
+
+func requireNothingBeyondF16(t *testing.T, backend string) {
+	t.Helper()
 	m, err := fixture.Open("../../testdata/models/llama-gqa")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
@@ -60,7 +69,7 @@ func TestNothingBeyondF16IsLostSilently(t *testing.T) {
 	tokens := m.Expected.Prompt
 	for dtype, fits := range map[string]bool{"f16": false, "bf16": true, "auto": true} {
 		t.Run(dtype, func(t *testing.T) {
-			o := options(t, "sycl", "simd")
+			o := options(t, backend, "simd")
 			o.DType = dtype
 			d, err := device.Open(o)
 			require.NoError(t, err)

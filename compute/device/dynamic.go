@@ -18,20 +18,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 )
 
-// syclLibrary is the SYCL backend; `make sycl` builds it.
-const syclLibrary = "libmillrace_sycl.so"
-
 // ErrNoLibrary says that an optional backend is not installed.
 var ErrNoLibrary = errors.New("no library")
 
-// FindSYCL returns the path of the SYCL backend's library: beside the
+// Optional lists the backends that are shared libraries, for GPUs: `make NAME` builds libmillrace_NAME.so.
+func Optional() []string { return []string{"sycl", "cuda"} }
+
+// IsOptional says whether a backend is a shared library.
+func IsOptional(backend string) bool { return slices.Contains(Optional(), backend) }
+
+// FindLibrary returns the path of an optional backend's library: beside the
 // executable, in the lib folder next to its folder, or in build/lib there, as
 // in a checkout. Other folders are not searched: a library is code.
-func FindSYCL() (string, error) {
+func FindLibrary(backend string) (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrNoLibrary, err)
@@ -39,14 +43,14 @@ func FindSYCL() (string, error) {
 	if target, err := filepath.EvalSymlinks(exe); err == nil {
 		exe = target
 	}
-	dir := filepath.Dir(exe)
+	dir, name := filepath.Dir(exe), "libmillrace_"+backend+".so"
 	for _, at := range []string{dir, filepath.Join(dir, "..", "lib"), filepath.Join(dir, "..", "build", "lib")} {
-		path := filepath.Join(at, syclLibrary)
+		path := filepath.Join(at, name)
 		if _, err := os.Stat(path); err == nil {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s is neither in %s nor in ../lib nor in ../build/lib: build it with make sycl", ErrNoLibrary, syclLibrary, dir)
+	return "", fmt.Errorf("%w: %s is neither in %s nor in ../lib nor in ../build/lib: build it with make %s", ErrNoLibrary, name, dir, backend)
 }
 
 // symbol loads a shared library, which is never unloaded, and finds a function.
@@ -65,11 +69,11 @@ func symbol(path, name string) (unsafe.Pointer, error) {
 	return f, nil
 }
 
-// loadBackend loads the backend of a shared library; path "" searches for it.
-func loadBackend(path string) (*C.mr_backend, error) {
+// loadBackend loads an optional backend from its shared library; path "" searches for it.
+func loadBackend(backend, path string) (*C.mr_backend, error) {
 	var err error
 	if path == "" {
-		if path, err = FindSYCL(); err != nil {
+		if path, err = FindLibrary(backend); err != nil {
 			return nil, err
 		}
 	}
@@ -80,8 +84,8 @@ func loadBackend(path string) (*C.mr_backend, error) {
 	return C.call_backend(f), nil
 }
 
-// DescribeSYCL describes every device that the SYCL backend finds, a line each.
-func DescribeSYCL(path string) ([]string, error) {
+// DescribeDevices describes every device that the backend of a shared library finds, a line each.
+func DescribeDevices(path string) ([]string, error) {
 	f, err := symbol(path, "millrace_describe_devices")
 	if err != nil {
 		return nil, err
@@ -89,5 +93,8 @@ func DescribeSYCL(path string) ([]string, error) {
 	out := make([]byte, 1<<14)
 	C.call_describe(f, (*C.char)(unsafe.Pointer(unsafe.SliceData(out))), C.size_t(len(out)))
 	text, _, _ := strings.Cut(string(out), "\x00")
+	if message, ok := strings.CutPrefix(text, "error: "); ok {
+		return nil, fmt.Errorf("%w: %s", ErrDevice, strings.TrimSpace(message))
+	}
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), nil
 }

@@ -20,7 +20,7 @@ func tolerance(o device.Options, m *fixture.Model) float64 {
 	switch {
 	case o.Backend == "ref":
 		return 1e-3 // float32 throughout
-	case o.DType == "f16" || o.Backend == "sycl" && !hasBF16(m):
+	case o.DType == "f16" || device.IsOptional(o.Backend) && !hasBF16(m):
 		return 0.03 // f16 inputs to products
 	}
 	return 0.02 * m.Expected.LargestLogit // bf16 inputs to products
@@ -104,8 +104,8 @@ func variants(t *testing.T, backend string) []device.Options {
 	for _, isa := range isas(t, backend) {
 		all = append(all, options(t, backend, isa))
 	}
-	if backend == "sycl" { // with the type of the checkpoint so far
-		o := options(t, backend, "simd")
+	if device.IsOptional(backend) { // with the type of the checkpoint so far
+		o := options(t, backend, map[string]string{"sycl": "simd"}[backend])
 		o.DType = "f16"
 		all = append(all, o)
 	}

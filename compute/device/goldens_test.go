@@ -46,11 +46,12 @@ func TestDemoModelGoldens(t *testing.T) {
 
 	var all []device.Options
 	for _, backend := range backends(t) {
-		all = append(all, options(t, backend, ""))
-	}
-	if last := all[len(all)-1]; last.Backend == "sycl" {
-		last.DType = "f16"
-		all = append(all, last)
+		o := options(t, backend, "")
+		all = append(all, o)
+		if device.IsOptional(backend) {
+			o.DType = "f16"
+			all = append(all, o)
+		}
 	}
 	for _, o := range all {
 		t.Run(filepath.Join(o.Backend, o.DType), func(t *testing.T) {

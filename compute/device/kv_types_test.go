@@ -15,7 +15,7 @@ func TestKVCachesOfCodesAreThoseOfRef(t *testing.T) {
 	for kv, limit := range map[model.KVType]float64{model.KVInt8: 0.02, model.KVInt4: 0.06, model.KVKivi: 0.03} {
 		t.Run(kv.String(), func(t *testing.T) {
 			for _, backend := range backends(t) {
-				if backend == "cpu" || backend == "sycl" && kv != model.KVKivi { // it has none
+				if backend == "cpu" || device.IsOptional(backend) && kv != model.KVKivi { // it has none
 					requireCodesOfRef(t, backend, func(p *model.Program) { p.KV = kv }, 0.001, limit)
 				}
 			}
@@ -57,9 +57,11 @@ func TestKVTypesThatABackendLacksAreRefused(t *testing.T) {
 		{"ref", model.KVBF16, "a KV cache of bf16: this backend keeps keys and values as f32, int8, int4 or kivi"},
 		{"sycl", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8 or int4"},
 		{"sycl", model.KVKivi, "a KV cache of kivi: this backend keeps keys and values as bf16, int8 or int4"},
+		{"cuda", model.KVF16, "a KV cache of f16: this backend keeps keys and values as bf16, int8 or int4"},
+		{"cuda", model.KVKivi, "a KV cache of kivi: this backend keeps keys and values as bf16, int8 or int4"},
 	} {
-		if tt.backend == "sycl" && len(backends(t)) < 3 {
-			continue // backends says so
+		if device.IsOptional(tt.backend) && !tested(t, tt.backend) {
+			continue
 		}
 		m, err := fixture.Open("../../testdata/models/llama-gqa")
 		require.NoError(t, err)

@@ -26,7 +26,7 @@ const digestBytes = 16
 
 // Ingredients are what the logits' bits depend on.
 type Ingredients struct {
-	Backend string // "cpu", "ref", "sycl", "sim"
+	Backend string // "cpu", "ref", "sycl", "cuda", "sim"
 	Class   string // of the kernels that are loaded, with their version
 	KV      string // type of keys and values that is in use: "bf16", "int8"
 	Program string // Program of the loaded program, with the types of its weights

@@ -95,8 +95,10 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
       }
     }
     for (int64_t i = 0; i < words; ++i) {
+      const uint8_t* step = &codes[i / 4 * kCodeDepth + i % 4 * 4];
       packed[block * words * block_columns + layout_.place(i, words, place, grouped)] =
-          pack(&codes[i * word_codes]);
+          layout_.mma && grouped ? word_of_bytes(step) | word_of_bytes(step + 16) << 4
+                                 : pack(&codes[i * word_codes]);
     }
     if (source.bias != nullptr) bias[column] = element(*source.bias, source.row);
   });

@@ -23,7 +23,7 @@ int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target) {
   if (target.mma()) {
-    return {target.lanes, mma_kernels(bundle, "mr_linear_", {8, 16, 32}, kLargeTile, 1), {}, {}};
+    return {target.lanes, mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, 128), {}, {}};
   }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {

@@ -4,16 +4,28 @@
 
 namespace millrace::gpu {
 
-std::vector<LinearKernel> mma_kernels(const Bundle& bundle, const std::string& prefix,
-                                      const std::vector<int>& few, MmaTile large, int tile_steps) {
+std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
+                                      const std::string& prefix, const std::vector<int>& few,
+                                      MmaTile large, int tile_steps, int wide_rows) {
+  constexpr int kWarpgroup = 4;  // sub-groups
   std::vector<LinearKernel> all;
   for (const int rows : few) all.push_back({rows, bundle.kernel(prefix + std::to_string(rows))});
   const auto add = [&](const std::string& name, MmaTile tile) {
     all.push_back({tile.rows(), bundle.kernel(prefix + name), tile.warps(),
                    mma_local_bytes(tile, tile_steps), tile.groups});
   };
+  const auto add_wide = [&](const std::string& name, WideTile tile, int most) {
+    all.push_back({tile.rows, bundle.kernel(prefix + name), kWarpgroup * tile.warpgroups,
+                   wide_local_bytes(tile), tile.groups(), most});
+  };
   add(std::to_string(kSmallTile.rows()), kSmallTile);
-  add("tiles", large);
+  if (target.wide) {
+    // The wider one reads less of what others have read, and needs more rows to keep the device busy.
+    add_wide("wide", {1, wide_rows}, 1024);
+    add_wide("widest", {2, wide_rows}, 0);
+  } else {
+    add("tiles", large);
+  }
   return all;
 }
 

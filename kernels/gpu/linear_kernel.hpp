@@ -19,18 +19,20 @@ struct LinearKernel {
   // Of a kernel that takes all slices itself; 0: a sub-group takes one.
   int sub_groups = 0, local_bytes = 0;
   int groups = 1;  // of columns that a work-group computes
+  int most = 0;    // rows that it is for: more than it takes at once; 0: those alone
 };
 inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, int rows) {
   for (const LinearKernel& k : kernels) {
-    if (k.rows >= rows) return k;
+    if (k.rows >= rows || k.most >= rows) return k;
   }
   return kernels.back();
 }
 
-// The kernels of a bundle for tensor cores, cuda/device/mma.hpp: prefix8, ..., prefix64, prefixtiles.
-// few: the rows of those whose sub-groups take one slice each.
-std::vector<LinearKernel> mma_kernels(const Bundle& bundle, const std::string& prefix,
-                                      const std::vector<int>& few, MmaTile large, int tile_steps);
+// The kernels of a bundle for tensor cores, cuda/device/mma.hpp: prefix8, ..., prefix64, and of more rows prefixtiles, or
+// prefixwide and prefixwidest. few: the rows of those whose sub-groups take one slice each.
+std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target, const std::string& prefix,
+                                      const std::vector<int>& few, MmaTile large, int tile_steps,
+                                      int wide_rows);
 
 // Columns of a block of weights, and so of an embedding that shares them.
 inline int block_columns(Target target) { return target.mma() ? kMmaColumns : target.lanes; }

@@ -83,8 +83,8 @@ QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& 
       target_(target),
       quantize_(bundle.kernel("mr_quantize_rows")) {
   if (target.mma()) {
-    int8_ = mma_kernels(bundle, "mr_int8_", {8, 16, 32}, kLargeTile, 1);
-    int4_ = mma_kernels(bundle, "mr_int4_", {8, 16}, kLargeTileInt4, 2);
+    int8_ = mma_kernels(bundle, target, "mr_int8_", {8, 16, 32}, kLargeTile, 1, 128);
+    int4_ = mma_kernels(bundle, target, "mr_int4_", {8, 16}, kLargeTileInt4, 2, 64);
     return;
   }
   int8_ = kernels_by_rows(bundle, "mr_int8_", {1, 2, 4, 8});

@@ -31,14 +31,13 @@ constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_qu
 
 // Weights for NVIDIA's tensor cores (cuda/device/mma.hpp) lie in tiles of 16 columns by 8 words along
 // the sum, 32 lanes of 4 words: the place of a word in its tile. A lane's four are its registers of
-// the instruction, but that along the sum neighbors are exchanged: two words of an input row are
-// one load then.
+// the instruction.
 constexpr int kMmaColumns = 16, kMmaTileWords = 128;
 constexpr int mma_place(int word, int column) {
-  return (column % 8 * 4 + word / 2) * 4 + word % 2 * 2 + column / 8;
+  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
 }
-// Of words of eight codes of half a byte, which two instructions take: the low halves of a word's
-// bytes are one register, the high ones another.
+// Of words of eight codes of half a byte, four to a step: the low halves of word i's bytes are word i
+// of the step, the high ones word i + 4.
 constexpr int mma_place_int4(int word, int column) {
   return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
 }
@@ -63,6 +62,19 @@ constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
   const int operands = tile.stages * mma_stage_bytes(tile, tile_steps);
   const int totals = tile.rows() * (tile.groups * kColumnBlocks * kMmaColumns + 4) * 4;
   return operands > totals ? operands : totals;
+}
+
+// The same by products of four warps (wgmma): warpgroups of two groups of columns.
+struct WideTile {
+  int warpgroups, rows;
+
+  constexpr int groups() const { return 2 * warpgroups; }
+};
+constexpr int kWideStages = 4;
+constexpr int wide_local_bytes(WideTile tile) {
+  const int operands = kWideStages * tile.rows * kMmaStageSteps * 32;
+  const int totals = tile.rows * (tile.groups() * kColumnBlocks * kMmaColumns + 4) * 4;
+  return (operands > totals ? operands : totals) + 1024;  // it begins at a multiple of that
 }
 
 constexpr int kNormItems = 128;    // work-items of a norm's row

@@ -17,6 +17,7 @@ struct Target {
   int lanes;  // of a sub-group
   Products products;
   bool onednn;  // linear ops of many rows by oneDNN, see LinearMaker
+  bool wide = false;  // with mma: products of four warps too, which give the same bits
 
   bool xmx() const { return products == Products::xmx; }
   bool mma() const { return products == Products::mma; }

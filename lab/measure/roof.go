@@ -26,7 +26,7 @@ func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
 		}, nil
 	}
 	roof := &Roof{Source: "limits, measured between the steps", Measure: d.Measure}
-	if info.Backend != "sycl" {
+	if !device.IsOptional(info.Backend) {
 		return roof, nil
 	}
 	native, err := device.Open(device.Options{Backend: "cpu", Threads: info.Threads})

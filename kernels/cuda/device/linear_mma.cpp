@@ -39,22 +39,24 @@ struct Operands {
   }
 
   MR_INLINE mr_mma::RowWords row(int64_t row, int step, int lane) const {
-    const int k = step * mr::kDepth + lane % 4 * 4;
     const operand* x = in + row * depth;
-    // The same in all lanes but in the last step.
-    if (depth % 4 == 0 && k < depth) return *reinterpret_cast<const mr_mma::RowWords*>(x + k);
-    return {pair(x, k), pair(x, k + 2)};
+    if (depth % 2 == 0 && (step + 1) * mr::kDepth <= depth) {
+      return mr_mma::row_words(x + step * mr::kDepth, lane);
+    }
+    const int k = step * mr::kDepth + lane % 4 * 2;
+    return {pair(x, k), pair(x, k + 8)};
   }
 
-  template <int kThreads, int kRows>
-  MR_INLINE void copy_rows(uint8_t* to, int64_t first_row, int rows, int stage) const {
+  template <int kThreads, int kRows, class Place>
+  MR_INLINE void copy_rows(uint8_t* to, int64_t first_row, int rows, int stage,
+                           const Place& place) const {
     constexpr int kChunks = mr_mma::kStageSteps * mr_mma::kStepBytes / 16;  // of a row
 #pragma unroll
     for (int first = 0; first < kRows * kChunks; first += kThreads) {
       const int i = first + threadIdx.x;
       if (kRows * kChunks % kThreads != 0 && i >= kRows * kChunks) break;
       const int row = i / kChunks, k = stage * mr_mma::kStageSteps * mr::kDepth + i % kChunks * 8;
-      uint8_t* chunk = to + row * mr_mma::kRowStride + i % kChunks * 16;
+      uint8_t* chunk = to + place(row, i % kChunks);
       const operand* x = in + (first_row + (row < rows ? row : 0)) * depth;
       if (depth % 8 == 0) {
         const bool there = row < rows && k < depth;
@@ -68,6 +70,7 @@ struct Operands {
     }
   }
 
+  MR_INLINE static int group_steps_of() { return 1; }
   MR_INLINE static float y(float total, int64_t, int64_t) { return total; }
 };
 
@@ -90,3 +93,12 @@ MR_LINEAR(mr_linear_64, tile<MR_FORMAT, mr::kSmallTile>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
 MR_LINEAR(mr_linear_tiles, tile<MR_FORMAT, mr::kLargeTile>)
+
+#ifdef MR_WGMMA
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS 128
+MR_LINEAR(mr_linear_wide, wide<MR_FORMAT, 1, 128, mr::kWideStages>)
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS 256
+MR_LINEAR(mr_linear_widest, wide<MR_FORMAT, 2, 128, mr::kWideStages>)
+#endif

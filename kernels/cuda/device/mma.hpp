@@ -34,10 +34,14 @@ constexpr int kBlocks = mr::kColumnBlocks;              // of a group
 constexpr int kGroup = kBlocks * mr::kMmaColumns;       // columns
 static_assert(MR_LANES == 32 && kGroup == MR_LANES);
 
-// A lane's part of a row's step: words 2t and 2t + 1, t = lane % 4.
-struct alignas(8) RowWords {
+// A lane's part of a row's step: words t and t + 4 of its eight, t = lane % 4.
+struct RowWords {
   uint32_t first, second;
 };
+MR_INLINE RowWords row_words(const void* step, int lane) {
+  const auto* words = static_cast<const uint32_t*>(step) + lane % 4;
+  return {words[0], words[4]};
+}
 
 // Of sum i of a lane: the row of 8, and the column of 16.
 MR_INLINE int row_of_sum(int i, int lane) { return lane % 4 * 2 + i % 2; }
@@ -56,21 +60,28 @@ struct Shape {
   bool gated, accumulate, bias, out_f32;
 };
 
-// Ends a row of a group: y is what this lane's column has before the bias.
-MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row, int64_t group,
-                      int lane, float y) {
-  if (s.bias) y += bias[group * kGroup + lane];
-  float value = mr_linear::activate(s.activation, y);
-  int64_t column = group * kGroup + lane;
-  if (s.gated) {
-    value *= sycl::select_from_group(sycl::sub_group{}, y, lane % 16 + 16);
-    if (lane >= 16) return;
-    column = group * 16 + lane;
-  }
-  if (column >= s.width) return;
+// Ends kRows rows of a group from `row` on, of which the first `rows` are there: y is what this lane's column has before
+// the bias.
+template <int kRows>
+MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row, int rows,
+                      int64_t group, int lane, float (&y)[kRows]) {
+  const int64_t column = s.gated ? group * 16 + lane : group * kGroup + lane;
+  const bool writes = column < s.width && (!s.gated || lane < 16);
   const int64_t at = row * s.width + column;
-  if (s.accumulate) value += static_cast<const float*>(out)[at];
-  store(out, s.out_f32, at, value);
+  float before[kRows];  // all reads come before the first write, which they would wait for
+#pragma unroll
+  for (int m = 0; m < kRows; ++m) {
+    before[m] = s.accumulate && writes && m < rows ? static_cast<const float*>(out)[at + int64_t{m} * s.width] : 0.0f;
+  }
+  const float b = s.bias ? bias[group * kGroup + lane] : 0.0f;
+#pragma unroll
+  for (int m = 0; m < kRows; ++m) {
+    if (s.bias) y[m] += b;
+    float value = mr_linear::activate(s.activation, y[m]);
+    if (s.gated) value *= sycl::select_from_group(sycl::sub_group{}, y[m], lane % 16 + 16);
+    if (s.accumulate) value += before[m];
+    if (writes && m < rows) store(out, s.out_f32, at + int64_t{m} * s.width, value);
+  }
 }
 
 // The sums of kN times 8 rows in the two blocks of a group.
@@ -154,6 +165,86 @@ struct Slice {
   }
 };
 
+#ifdef MR_WGMMA
+
+// The sums of kN times 8 rows in a warp's 16 columns: for each 8 rows as those of mma.sync.
+template <class T, int kN>
+struct WideSums {
+  T at[4 * kN];
+
+  MR_INLINE void clear() {
+#pragma unroll
+    for (T& x : at) x = 0;
+  }
+  template <class Other>
+  MR_INLINE void add(const WideSums<Other, kN>& other) {
+#pragma unroll
+    for (int i = 0; i < 4 * kN; ++i) at[i] += static_cast<T>(other.at[i]);
+  }
+  MR_INLINE void add_scaled(const WideSums<int32_t, kN>& other, const uint16_t* scales, int lane) {
+    const float scale[2] = {bf16_to_float(scales[column_of_sum(0, lane)]), bf16_to_float(scales[column_of_sum(2, lane)])};
+#pragma unroll
+    for (int i = 0; i < 4 * kN; ++i) {
+      at[i] = sycl::fma(static_cast<float>(other.at[i]), scale[i % 4 / 2], at[i]);
+    }
+  }
+  MR_INLINE void put(T* out, int stride, int lane) const {
+#pragma unroll
+    for (int i = 0; i < 4 * kN; ++i) {
+      out[(i / 4 * 8 + row_of_sum(i % 4, lane)) * stride + column_of_sum(i % 4, lane)] = at[i];
+    }
+  }
+};
+
+template <class F, int kN>
+struct WideSlice {
+  WideSums<typename F::Sum, kN> sums;
+  WideSums<typename F::Total, F::kInGroups ? kN : 1> scaled;
+
+  MR_INLINE void clear() {
+    sums.clear();
+    if constexpr (F::kInGroups) scaled.clear();
+  }
+  MR_INLINE void after(const F& f, int64_t group, int block, int step, bool group_ends, int lane) {
+    if constexpr (F::kInGroups) {
+      if (!group_ends) return;
+      scaled.add_scaled(sums, f.scales_of(group, step) + block * mr::kMmaColumns, lane);
+      sums.clear();
+    }
+  }
+  MR_INLINE const auto& total() const {
+    if constexpr (F::kInGroups) {
+      return scaled;
+    } else {
+      return sums;
+    }
+  }
+};
+
+#endif
+
+// Ends a tile of rows by groups from its totals in shared memory, [rows][stride].
+template <int kGroups, int kWarps, class F, class Total>
+MR_INLINE void finish_tile(const F& f, const Total* totals, int stride, const float* bias,
+                           void* out, int64_t first_row, int rows, int64_t first_group,
+                           int groups) {
+  constexpr int kAtOnce = 8;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 1
+  for (int i = warp; i < (rows + kAtOnce - 1) / kAtOnce * kGroups; i += kWarps) {
+    const int m = i / kGroups * kAtOnce, g = i % kGroups;
+    if (g >= groups) continue;
+    const int64_t group = first_group + g;
+    float y[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int row = m + k < rows ? m + k : m;
+      y[k] = f.y(totals[row * stride + g * kGroup + lane], first_row + row, group * kGroup + lane);
+    }
+    finish(f.shape, bias, out, first_row + m, rows - m, group, lane, y);
+  }
+}
+
 // Up to 8 * kN rows of a group: a warp for each slice, weights and rows from global memory.
 // Shared memory: [slices][8 * kN][32] totals.
 // kAheadSteps: whose loads are under way together.
@@ -223,10 +314,10 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
 #pragma unroll 1
   for (int m = slice; m < rows; m += s.slices) {
     Total total = 0;
-#pragma unroll 1
+#pragma unroll 4
     for (int i = 0; i < s.slices; ++i) total += slices[(i * kRows + m) * kGroup + lane];
-    finish(s, bias, out, first_row + m, group, lane,
-           f.y(total, first_row + m, group * kGroup + lane));
+    float y[1] = {f.y(total, first_row + m, group * kGroup + lane)};
+    finish(s, bias, out, first_row + m, 1, group, lane, y);
   }
 }
 
@@ -260,7 +351,9 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
 
   const auto fill = [&](int stage) __attribute__((always_inline)) {
     uint8_t* to = shared + stage % kStages * kStageBytes;
-    f.template copy_rows<kThreads, kRows>(to, first_row, rows, stage);
+    f.template copy_rows<kThreads, kRows>(
+        to, first_row, rows, stage,
+        [](int row, int chunk) __attribute__((always_inline)) { return row * kRowStride + chunk * 16; });
     uint8_t* weights_to = to + kRowBytes;
     constexpr int kBlockChunks = kStageTiles * kTileWords / 4;  // of 16 bytes
     constexpr int kChunks = kWarpGroups * kBlocks * kBlockChunks;
@@ -298,7 +391,7 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     mr_ptx::commit_copies();
 
     const uint8_t* from = shared + stage % kStages * kStageBytes;
-    const uint8_t* b_from = from + (warp_rows + lane / 4) * kRowStride + lane % 4 * 8;
+    const uint8_t* b_from = from + (warp_rows + lane / 4) * kRowStride;
     const uint8_t* a_from =
         from + kRowBytes + (warp_group * kBlocks * kStageTiles * kTileWords + lane * 4) * 4;
 #pragma unroll
@@ -314,7 +407,7 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
       }
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        const auto b = *reinterpret_cast<const RowWords*>(b_from + n * 8 * kRowStride + i * kStepBytes);
+        const RowWords b = row_words(b_from + n * 8 * kRowStride + i * kStepBytes, lane);
 #pragma unroll
         for (int c = 0; c < kBlocks; ++c) mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
       }
@@ -339,14 +432,116 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     mine.total().put(put_at, kOutStride, lane);
   }
   __syncthreads();
-  for (int i = warp; i < rows * kWarpGroups; i += kThreads / 32) {
-    const int m = i / kWarpGroups, g = i % kWarpGroups;
-    if (g >= groups) continue;
-    const int64_t row = first_row + m, group = first_group + g;
-    finish(s, bias, out, row, group, lane,
-           f.y(totals[m * kOutStride + g * kGroup + lane], row, group * kGroup + lane));
-  }
+  finish_tile<kWarpGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows, first_group, groups);
 }
+
+#ifdef MR_WGMMA
+
+// The same as tile() for Hopper, by products of four warps (wgmma): each warp holds 16 columns of W, whose words come
+// straight from memory, and all read kRows rows from shared memory. An element's sum is that of mma.sync, bit for bit.
+template <class F, int kWarpgroups, int kRows, int kStages>
+MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
+  using Total = typename F::Total;
+  constexpr int kThreads = 128 * kWarpgroups, kGroups = 2 * kWarpgroups, kN = kRows / 8;
+  constexpr int kStageBytes = kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
+  constexpr int kOutStride = kGroups * kGroup + 4;
+  constexpr int kStageTiles = kStageSteps / F::kTileSteps;
+
+  const Shape& s = f.shape;
+  auto* shared = static_cast<uint8_t*>(local);
+  shared += (1024 - mr_ptx::shared_address(shared) % 1024) % 1024;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
+  const int64_t first_row = blockIdx.x % row_tiles * kRows;
+  const int64_t first_group = blockIdx.x / row_tiles * kGroups;
+  const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
+  const int groups = static_cast<int>(s.groups - first_group < kGroups ? s.groups - first_group : kGroups);
+  const int tiles = (s.steps + F::kTileSteps - 1) / F::kTileSteps;
+  const int stages = (s.steps + kStageSteps - 1) / kStageSteps;
+  // Warps after the last group compute the first one again.
+  const int64_t group = first_group + (warp / kBlocks < groups ? warp / kBlocks : 0);
+  const uint32_t* w = weights + (group * kBlocks + warp % kBlocks) * tiles * kTileWords + lane * 4;
+
+  mr_ptx::start_next();
+  mr_ptx::Words4 now[kStageTiles], next[kStageTiles];
+  const auto read = [&](mr_ptx::Words4 (&words)[kStageTiles], int stage) __attribute__((always_inline)) {
+#pragma unroll
+    for (int i = 0; i < kStageTiles; ++i) {
+      const int tile = stage * kStageTiles + i;
+      words[i] = mr_ptx::load_once(w + int64_t{tile < tiles ? tile : 0} * kTileWords);
+    }
+  };
+  const auto fill = [&](int stage) __attribute__((always_inline)) {
+    f.template copy_rows<kThreads, kRows>(shared + stage % kStages * kStageBytes, first_row, rows, stage,
+                                          [](int row, int chunk) __attribute__((always_inline)) {
+                                            return row * 128 + (chunk ^ row % 8) * 16;
+                                          });
+  };
+  read(now, 0);
+  mr_ptx::wait_for_previous();
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (stage < stages) fill(stage);
+    mr_ptx::commit_copies();
+  }
+
+  WideSlice<F, kN> mine;
+  mine.clear();
+  WideSums<Total, F::kSliced ? kN : 1> total;
+  total.clear();
+  int in_slice = 0;
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) {
+    mr_ptx::wait_copies<kStages - 2>();
+    mr_ptx::show_products_copies();
+    __syncthreads();
+    if (stage + kStages - 1 < stages) fill(stage + kStages - 1);
+    mr_ptx::commit_copies();
+    read(next, stage + 1 < stages ? stage + 1 : 0);
+
+    const uint8_t* from = shared + stage % kStages * kStageBytes;
+    mr_ptx::begin_products();
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const int step = stage * kStageSteps + i;
+      if (step >= s.steps) break;
+      uint32_t a[4];
+      F::columns(now[i / F::kTileSteps].at, i % F::kTileSteps, a);
+      mr_ptx::multiply_rows(mine.sums.at, a, from + i * kStepBytes);
+      const bool group_ends = F::kInGroups && ((step + 1) % f.group_steps_of() == 0 || step + 1 == s.steps);
+      const bool slice_ends = F::kSliced && (in_slice + 1 == s.slice_steps || step + 1 == s.steps);
+      ++in_slice;
+      if (!group_ends && !slice_ends) continue;
+      mr_ptx::end_products();
+      mine.after(f, group, warp % kBlocks, step, group_ends, lane);
+      if (slice_ends) {
+        if constexpr (F::kSliced) {
+          total.add(mine.total());
+          mine.clear();
+        }
+        in_slice = 0;
+      }
+      mr_ptx::begin_products();
+    }
+    mr_ptx::end_products();
+#pragma unroll
+    for (int i = 0; i < kStageTiles; ++i) now[i] = next[i];
+  }
+  mr_ptx::wait_copies<0>();
+  __syncthreads();
+
+  auto* totals = reinterpret_cast<Total*>(shared);
+  Total* put_at = totals + warp * mr::kMmaColumns;
+  if constexpr (F::kSliced) {
+    total.put(put_at, kOutStride, lane);
+  } else {
+    mine.total().put(put_at, kOutStride, lane);
+  }
+  __syncthreads();
+  finish_tile<kGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows, first_group, groups);
+}
+
+#endif
 
 }  // namespace mr_mma
 

@@ -55,12 +55,12 @@ struct Codes {
   }
 
   MR_INLINE mr_mma::RowWords row(int64_t row, int step, int lane) const {
-    return *reinterpret_cast<const mr_mma::RowWords*>(codes + row * padded_depth +
-                                                      step * mr_mma::kStepBytes + lane % 4 * 8);
+    return mr_mma::row_words(codes + row * padded_depth + step * mr_mma::kStepBytes, lane);
   }
 
-  template <int kThreads, int kRows>
-  MR_INLINE void copy_rows(uint8_t* to, int64_t first_row, int rows, int stage) const {
+  template <int kThreads, int kRows, class Place>
+  MR_INLINE void copy_rows(uint8_t* to, int64_t first_row, int rows, int stage,
+                           const Place& place) const {
     constexpr int kChunks = mr_mma::kStageSteps * mr_mma::kStepBytes / 16;  // of a row
 #pragma unroll
     for (int first = 0; first < kRows * kChunks; first += kThreads) {
@@ -68,11 +68,12 @@ struct Codes {
       if (kRows * kChunks % kThreads != 0 && i >= kRows * kChunks) break;
       const int row = i / kChunks, k = (stage * kChunks + i % kChunks) * 16;
       const bool there = row < rows && k < padded_depth;
-      mr_ptx::copy16(to + row * mr_mma::kRowStride + i % kChunks * 16,
+      mr_ptx::copy16(to + place(row, i % kChunks),
                      there ? codes + (first_row + row) * padded_depth + k : codes, there);
     }
   }
 
+  MR_INLINE int group_steps_of() const { return group_steps; }
   MR_INLINE const uint16_t* scales_of(int64_t group, int step) const {
     return static_cast<const uint16_t*>(scales) +
            (group * step_groups + step / group_steps) * mr_mma::kGroup;
@@ -111,3 +112,14 @@ MR_QUANTIZED(mr_int8_tiles, false, tile<MrFormat, mr::kLargeTile>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS (32 * mr::kLargeTileInt4.warps())
 MR_QUANTIZED(mr_int4_tiles, true, tile<MrFormat, mr::kLargeTileInt4>)
+
+#ifdef MR_WGMMA
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS 128
+MR_QUANTIZED(mr_int8_wide, false, wide<MrFormat, 1, 128, mr::kWideStages>)
+MR_QUANTIZED(mr_int4_wide, true, wide<MrFormat, 1, 64, mr::kWideStages>)
+#undef MR_MOST_ITEMS
+#define MR_MOST_ITEMS 256
+MR_QUANTIZED(mr_int8_widest, false, wide<MrFormat, 2, 128, mr::kWideStages>)
+MR_QUANTIZED(mr_int4_widest, true, wide<MrFormat, 2, 64, mr::kWideStages>)
+#endif

@@ -121,6 +121,36 @@ __forceinline__ unsigned transposed(unsigned word) {
   return static_cast<unsigned>(fiber->warp->result[fiber->lane]);
 }
 
+// ---- Products of four warps: each warp's part as products of its own, when they are called for.
+
+#ifdef MR_WGMMA
+
+__forceinline__ void show_products_copies() {}
+__forceinline__ void begin_products() {}
+__forceinline__ void end_products() {}
+
+template <class T, int kSums>
+__forceinline__ void multiply_rows(T (&c)[kSums], const unsigned (&a)[4], const void* rows) {
+  const unsigned lane = mr_emulator::self()->lane, first = shared_address(rows);
+  if (first % 1024 % 32 || first % 1024 >= 128) {
+    mr_emulator::misuse("wgmma of rows that do not begin at a multiple of 1024 bytes, address", first);
+  }
+  for (int n = 0; n < kSums / 4; ++n) {
+    unsigned b[2];
+    for (int half = 0; half < 2; ++half) {
+      const unsigned at = first + (n * 8 + lane / 4) * 128 + half * 16 + lane % 4 * 4;
+      const unsigned swizzled = at ^ (at >> 7 & 7) << 4;
+      b[half] = *reinterpret_cast<const unsigned*>(static_cast<const unsigned char*>(rows) +
+                                                   static_cast<int>(swizzled - first));
+    }
+    T part[4] = {c[4 * n], c[4 * n + 1], c[4 * n + 2], c[4 * n + 3]};
+    multiply(part, a, b[0], b[1]);
+    for (int i = 0; i < 4; ++i) c[4 * n + i] = part[i];
+  }
+}
+
+#endif
+
 // ---- Kernels in a row. They do not run at the same time here; the driver checks that a kernel that
 // may start early waits at all.
 

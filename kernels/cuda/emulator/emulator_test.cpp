@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "cuda.hpp"
+#include "gpu/shapes.hpp"
 
 namespace {
 
@@ -132,7 +134,7 @@ struct Compiled {
 // The real ptx.hpp is passed, as the host passes it; the emulated NVRTC replaces it.
 Compiled compile(const std::string& source, std::vector<const char*> options = {},
                  std::map<std::string, std::string> headers = {}) {
-  headers.emplace("ptx.hpp", file(MR_EMULATOR_SOURCE "/../device/ptx.hpp"));
+  headers.emplace("ptx.hpp", file(MR_KERNELS "/cuda/device/ptx.hpp"));
   options.push_back("--gpu-architecture=compute_90");
   options.push_back("--std=c++20");
   options.push_back("-default-device");
@@ -688,6 +690,10 @@ extern "C" __global__ void half_there(int* out) {
   if (threadIdx.x < 16) x = __shfl_sync(0xffffffffu, x, 0);
   out[threadIdx.x] = x;
 }
+extern "C" __global__ void half_gone(int* out) {
+  if (threadIdx.x < 16) return;
+  out[threadIdx.x] = __shfl_sync(0xffffffffu, threadIdx.x, 20);
+}
 extern "C" __global__ void two_ways(int* out) {
   int x = threadIdx.x;
   if (threadIdx.x < 16) {
@@ -737,6 +743,7 @@ TEST_F(EmulatorDeathTest, FindsDivergentOperations) {
   dies("half_there", 32, "kernel half_there, block \\(0, 0, 0\\): deadlock.*\n"
                          ".*lanes 0 to 15: waits in __shfl_sync, mask 0xffffffff\n"
                          ".*lanes 16 to 31: exited");
+  dies("half_gone", 32, "deadlock.*\n.*lanes 0 to 15: exited\n.*lanes 16 to 31: waits in __shfl_sync");
   dies("two_ways", 64, "deadlock.*\n.*lanes 0 to 15: waits in __shfl_sync.*\n"
                        ".*lanes 16 to 31: waits in __syncthreads");
   dies("two_operations", 32, "deadlock.*\n.*0 to 15: waits in __shfl_sync.*\n"
@@ -1131,6 +1138,93 @@ TEST_F(Emulator, RunsInManyThreads) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// ---- Millrace's kernels
+
+// The device files as the host passes them.
+std::map<std::string, std::string> device_files() {
+  std::map<std::string, std::string> files;
+  for (const char* folder : {MR_KERNELS "/gpu/device", MR_KERNELS "/cuda/device"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      files[entry.path().filename().string()] = file(entry.path().string());
+    }
+  }
+  files["shapes.hpp"] = file(MR_KERNELS "/gpu/shapes.hpp");
+  for (const char* name : {"sycl/sycl.hpp", "cstdint", "limits", "type_traits"}) {
+    files[name] = "#include \"shim.hpp\"\n";
+  }
+  return files;
+}
+
+TEST_F(Emulator, RunsMillracesKernels) {
+  namespace mr = millrace::gpu;
+  const Compiled compiled =
+      compile("#include \"norm.cpp\"\n#include \"linear.cpp\"\n",
+              {"-DMR_BF16=1", "-DMR_LANES=16", "-DMR_XMX=0", "-DMR_MOST_SLICES=16"}, device_files());
+  ASSERT_EQ(compiled.result, 0) << compiled.log;
+  CUmodule module = nullptr;
+  CUfunction norm = nullptr, linear = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, compiled.ptx.c_str()), 0);
+  ASSERT_EQ(cuModuleGetFunction(&norm, module, "mr_norm"), 0);
+  ASSERT_EQ(cuModuleGetFunction(&linear, module, "mr_linear_1"), 0);
+
+  constexpr int kRows = 3, kDepth = 40, kWidth = 50;
+  const auto x = random_floats(kRows * kDepth), weight = random_floats(kDepth);
+  const auto bias = random_floats(64);
+  const auto dx = upload(x), dweight = upload(weight), dbias = upload(bias);
+  const auto normed = allocate(kRows * kDepth * 2), out = allocate(kRows * kWidth * 4);
+  const mr::NormShape norm_shape{kDepth, 1, 0, 0, 1e-5f};
+  ASSERT_EQ(launch(norm, kRows, mr::kNormItems, 0, dx, dweight, CUdeviceptr{0}, normed, norm_shape),
+            0);
+  const auto rows = download<uint16_t>(normed, kRows * kDepth);
+  for (int r = 0; r < kRows; ++r) {
+    double mean = 0, square = 0;
+    for (int i = 0; i < kDepth; ++i) mean += x[r * kDepth + i] / kDepth;
+    for (int i = 0; i < kDepth; ++i) square += std::pow(x[r * kDepth + i] - mean, 2) / kDepth;
+    for (int i = 0; i < kDepth; ++i) {
+      const double y = (x[r * kDepth + i] - mean) / std::sqrt(square + 1e-5) * weight[i];
+      EXPECT_NEAR(bf16_to_float(rows[r * kDepth + i]), y, std::abs(y) / 250 + 1e-6);
+    }
+  }
+
+  // W in blocks of 16 columns by 16 along the sum: [column block][depth block][pair][lane].
+  constexpr int kDepthBlocks = 3, kBlocks = 4, kSlices = 2;
+  std::vector<uint16_t> w(kDepth * 64), packed(kBlocks * kDepthBlocks * 256);
+  for (uint16_t& v : w) v = float_to_bf16(std::normal_distribution<float>()(random_bits));
+  for (int k = 0; k < kDepth; ++k) {
+    for (int n = 0; n < 64; ++n) {
+      const int pair = k % 16 / 2, word = ((n / 16 * kDepthBlocks + k / 16) * 8 + pair) * 16 + n % 16;
+      packed[2 * word + k % 2] = w[k * 64 + n];
+    }
+  }
+  const auto dw = upload(packed);
+  mr::LinearShape shape{};
+  shape.rows = kRows;
+  shape.depth = kDepth;
+  shape.width = kWidth;
+  shape.depth_blocks = kDepthBlocks;
+  shape.slices = kSlices;
+  shape.slice_blocks = 2;
+  shape.bias = shape.out_f32 = 1;
+  constexpr unsigned kShared = kSlices * mr::kColumnBlocks * 16 * 4;
+  ASSERT_EQ(launch(linear, kRows * kBlocks / 2, kSlices * 16, kShared, normed, dw, dbias, out, char{},
+                   shape),
+            0);
+  const auto y = download<float>(out, kRows * kWidth);
+  for (int r = 0; r < kRows; ++r) {
+    for (int n = 0; n < kWidth; ++n) {
+      float total = 0;
+      for (int first = 0; first < kDepth; first += 32) {
+        float sum = 0;
+        for (int k = first; k < kDepth && k < first + 32; ++k) {
+          sum = std::fma(bf16_to_float(rows[r * kDepth + k]), bf16_to_float(w[k * 64 + n]), sum);
+        }
+        total += sum;
+      }
+      EXPECT_EQ(y[r * kWidth + n], total + bias[n]) << r << " " << n;
+    }
+  }
 }
 
 // ---- Speed: --gtest_also_run_disabled_tests

@@ -101,15 +101,15 @@ std::string driver_version(const DeviceHandle&) {
 }
 
 Target choose_target(const DeviceHandle& device, const std::string& isa) {
-  if (isa.empty()) return kBestTarget;
-  for (const Target target :
-       {Target{32, Products::mma, false}, Target{16, Products::simd, false}}) {
+  const Target best = device.major == 9 && device.minor == 0 ? kHopperTarget : kBestTarget;
+  if (isa.empty()) return best;
+  for (const Target target : {best, Target{16, Products::simd, false}}) {
     if (isa == target.name()) return target;
   }
   fail(MR_INVALID, "isa \"%s\", this device runs %s", isa.c_str(), isa_names(device).c_str());
 }
 
-std::string isa_names(const DeviceHandle&) { return kBestTarget.mma() ? "mma,simd" : "simd,mma"; }
+std::string isa_names(const DeviceHandle&) { return "mma,simd"; }
 
 DeviceMemory device_memory(const DeviceHandle& device) {
   size_t available = 0, total = 0;

@@ -19,6 +19,7 @@ constexpr int kMostSlices = 16;  // of a sum
 
 // What is compiled for a device where nobody asks for another one: {32, mma}, or {16, simd}.
 constexpr Target kBestTarget{32, Products::mma, false};
+constexpr Target kHopperTarget{32, Products::mma, false, true};
 
 // The driver reads nothing of ours, and its threads are not ours to bound.
 inline void prepare_environment(int) {}

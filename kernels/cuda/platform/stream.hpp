@@ -35,7 +35,8 @@ class Kernel {
     std::shared_ptr<Context> context;  // keeps the code
     CUfunction function;
     bool waits = false;
-    std::atomic<size_t> shared{48 << 10};  // bytes that it may have: this many without a word
+    // Bytes that it may have; these in any case, beside static ones, as a block has 48 KiB.
+    std::atomic<size_t> shared{16 << 10};
   };
   std::shared_ptr<State> state_;
 };

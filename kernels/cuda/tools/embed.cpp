@@ -22,28 +22,30 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What every GPU that Millrace runs on understands, and what those understand that start kernels early; their driver
-// compiles it once more.
-constexpr int kArchitectures[] = {90, 80};
+// Hopper's own, and what every GPU that Millrace runs on understands; their driver compiles it once more.
+constexpr struct {
+  int number;
+  const char* name;
+  Target target;
+} kArchitectures[] = {{90, "compute_90a", kHopperTarget}, {80, "compute_80", kBestTarget}};
 
 struct Job {
   Recipe recipe;
   int architecture;
+  const char* target;
   fs::path file;
-
-  std::string target() const { return "compute_" + std::to_string(architecture); }
 };
 
-std::vector<Recipe> recipes() {
-  std::vector<Recipe> all{measure_recipe(kBestTarget)};
+std::vector<Recipe> recipes(Target target) {
+  std::vector<Recipe> all{measure_recipe(target)};
   for (const mr_dtype type : {MR_BF16, MR_F16}) {
     // Those that compile longest first.
     for (const int head_dim : {128, 64}) {
-      all.push_back(attention_recipe(kBestTarget, type, head_dim, 16, false));
+      all.push_back(attention_recipe(target, type, head_dim, 16, false));
     }
-    all.push_back(quantized_recipe(kBestTarget, type));
-    all.push_back(dequantize_recipe(kBestTarget, type));
-    all.push_back(common_recipe(kBestTarget, type));
+    all.push_back(quantized_recipe(target, type));
+    all.push_back(dequantize_recipe(target, type));
+    all.push_back(common_recipe(target, type));
   }
   return all;
 }
@@ -64,7 +66,7 @@ void compile_into(const Nvrtc& nvrtc, const Job& job) {
   fs::path part = job.file;
   part += ".part";
   std::ofstream out(part, std::ios::binary);
-  out << without_comments(compile(nvrtc, job.recipe.files, job.recipe.options, job.target()));
+  out << without_comments(compile(nvrtc, job.recipe.files, job.recipe.options, job.target));
   out.close();
   if (!out) fail(MR_INVALID, "%s: cannot be written", part.c_str());
   fs::rename(part, job.file);
@@ -94,11 +96,10 @@ void run(const std::string& library, const fs::path& folder, const fs::path& out
   const Nvrtc nvrtc = open_nvrtc(library);
   fs::create_directories(folder);
   std::vector<Job> all;
-  for (const Recipe& r : recipes()) {
-    for (const int architecture : kArchitectures) {
-      Job& job = all.emplace_back(Job{r, architecture, {}});
-      job.file = fs::absolute(folder) /
-                 (code_hash(nvrtc, r.files, r.options, job.target()) + ".ptx");
+  for (const auto& a : kArchitectures) {
+    for (const Recipe& r : recipes(a.target)) {
+      all.push_back({r, a.number, a.name,
+                     fs::absolute(folder) / (code_hash(nvrtc, r.files, r.options, a.name) + ".ptx")});
     }
   }
 
