@@ -95,6 +95,10 @@ page: ## Build the pages of api/web/page into api/web/dist, which is committed (
 sycl: ## Build the SYCL backend, build/lib/libmillrace_sycl.so: with an installed oneAPI, or fetched wheels
 	scripts/build/sycl.sh
 
+.PHONY: cuda
+cuda: ## Build the CUDA backend, build/lib/libmillrace_cuda.so: needs no CUDA toolkit and no GPU
+	scripts/build/cuda.sh
+
 .PHONY: env
 env: ## Print what plain `go build` and `go test` need: eval "$(make env)"
 	@echo "export CGO_ENABLED=1 CGO_LDFLAGS=$(CGO_LDFLAGS)"
@@ -129,6 +133,11 @@ test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
 	@scripts/build/kernels.sh test
 	scripts/test-sycl.sh
 
+.PHONY: test-cuda
+test-cuda: cuda | $(TOOLS) ## Run the kernel harness on the CUDA backend, on a GPU or else on the emulator
+	@scripts/build/kernels.sh test
+	scripts/test-cuda.sh
+
 .PHONY: sycl-isa
 sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions
 	scripts/sycl-isa
@@ -140,6 +149,11 @@ sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without 
 .PHONY: test-client
 test-client: ## Build client and the Go examples as another module does: without cgo, from an empty module cache
 	scripts/test-client.sh
+
+# -count 1, because go test keeps a result whatever changes outside of its module.
+.PHONY: test-chart
+test-chart: ## Render the Helm chart with Helm's packages and the manifests with Kustomize's, and compare them
+	cd deploy/helm/test && CGO_ENABLED=0 go test -count 1 ./...
 
 .PHONY: test-page
 test-page: build ## Compare api/web/dist with a fresh build, and test the pages in Chromium (SHOTS=DIR for screenshots)
@@ -200,6 +214,7 @@ fuzz: libs ## Run every Go fuzz target for FUZZTIME (20s)
 lint: libs $(GOLANGCI) $(ACTIONLINT) ## Check format and lint: golangci-lint, clang-format, shellcheck where installed, workflows, commit titles
 	$(GOLANGCI) run --build-tags chaos ./...
 	cd benchmarks/k6 && ../../$(GOLANGCI) run ./...
+	cd deploy/helm/test && CGO_ENABLED=0 ../../../$(GOLANGCI) run ./...
 	ACTIONLINT=$(ACTIONLINT) scripts/lint.sh
 
 $(GOLANGCI): | $(TOOLS)

@@ -11,8 +11,8 @@ type Caller interface {
 	KeyID() string
 	// TenantName returns the tenant that the key belongs to.
 	TenantName() string
-	// Allows reports whether the key may use a model.
-	Allows(model string) bool
+	// Allows reports whether the key may use a model, one of those that are served.
+	Allows(model string, served []Model) bool
 }
 
 // Charged is a Caller whose key has limits for what is no request to the engine.
@@ -47,5 +47,5 @@ func Visible(ctx context.Context, models []Model) []Model {
 	if c == nil {
 		return models
 	}
-	return slices.DeleteFunc(slices.Clone(models), func(m Model) bool { return !c.Allows(m.ID) })
+	return slices.DeleteFunc(slices.Clone(models), func(m Model) bool { return !c.Allows(m.ID, models) })
 }

@@ -224,7 +224,7 @@ type Event struct {
 
 // Extra is what few events have. It is apart, because each token is an event.
 type Extra struct {
-	Prompt []TokenLogprob // with Request.PromptLogprobs on the first event of a choice: all tokens of the prompt
+	Prompt []TokenLogprob // with Request.PromptLogprobs on the first event of the first choice: all tokens of the prompt
 	Vector []float32      // of a request with Pool, with FinishStop
 	// Dropped is how many messages left a chat that did not fit, on the first event of a choice, see Request.Truncate.
 	Dropped int

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,7 +242,7 @@ func TestTokensPerMinuteReserveAndGiveBack(t *testing.T) {
 	require.InDelta(t, 50, s.(*stream).key.limiter.tokens.level, 1e-6)
 }
 
-// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt for each choice with its log probabilities, those of an answer for each beam. The engine
+// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt once more for other choices than the first one with its log probabilities, those of an answer for each beam. The engine
 // says 7, and 3 for each choice.
 func TestTokensCountAsOftenAsTheyAreComputed(t *testing.T) {
 	alternatives := 5
@@ -250,9 +251,10 @@ func TestTokensCountAsOftenAsTheyAreComputed(t *testing.T) {
 		reserved, used int
 	}{
 		"choices":                         {func(r *api.Request) { r.N = 3 }, 2 + 54, 7 + 9},
-		"log probabilities of the prompt": {func(r *api.Request) { r.N, r.PromptLogprobs = 3, &alternatives }, 6 + 54, 21 + 9},
-		"beams":                           {func(r *api.Request) { r.Beams = &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
-		"beams, of which two are kept":    {func(r *api.Request) { r.N, r.Beams = 2, &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
+		"log probabilities of the prompt": {func(r *api.Request) { r.N, r.PromptLogprobs = 3, &alternatives }, 4 + 54, 14 + 9},
+		"log probabilities of the prompt of one choice": {func(r *api.Request) { r.PromptLogprobs = &alternatives }, 2 + 18, 7 + 3},
+		"beams":                        {func(r *api.Request) { r.Beams = &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
+		"beams, of which two are kept": {func(r *api.Request) { r.N, r.Beams = 2, &sample.BeamParams{Width: 4} }, 2 + 72, 7 + 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, _, ctx, _ := guarded(t, func(e *Entry) { e.TokensPerMinute = 1000 })
@@ -344,6 +346,34 @@ func TestAKeyUsesItsModelsOnly(t *testing.T) {
 	require.ErrorContains(t, err, `model "tiny-chat" does not exist`)
 	require.Empty(t, api.Visible(ctx, g.Models()))
 	require.Len(t, api.Visible(context.Background(), g.Models()), 1)
+}
+
+// TestAKeyNamesItsModelsAsRequestsDo: without the owner, the variant or the ending of the file.
+func TestAKeyNamesItsModelsAsRequestsDo(t *testing.T) {
+	served := []api.Model{{ID: "acme/large:Q8_0"}, {ID: "acme/small"}, {ID: "evil/small"}, {ID: "tiny"}}
+	for _, c := range []struct {
+		names, want []string
+	}{
+		{nil, []string{"acme/large:Q8_0", "acme/small", "evil/small", "tiny"}},
+		{[]string{"acme/large:Q8_0"}, []string{"acme/large:Q8_0"}},
+		{[]string{"acme/large"}, []string{"acme/large:Q8_0"}},
+		{[]string{"large", "tiny.gguf"}, []string{"acme/large:Q8_0", "tiny"}},
+		{[]string{"small"}, nil}, // of two
+		{[]string{"acme/small"}, []string{"acme/small"}},
+		{[]string{"acme"}, nil}, {[]string{"Q8_0"}, nil},
+	} {
+		g, engine, ctx, _ := guarded(t, func(e *Entry) { e.Models = c.names })
+		engine.Served = served
+		var got []string
+		for _, m := range api.Visible(ctx, g.Models()) {
+			got = append(got, m.ID)
+		}
+		require.Equal(t, c.want, got, "%q", c.names)
+		for _, m := range served {
+			_, err := g.Detokenize(ctx, m.ID, []int32{65})
+			require.Equal(t, slices.Contains(c.want, m.ID), err == nil, "%q: %s: %v", c.names, m.ID, err)
+		}
+	}
 }
 
 func TestWithoutAKeyTheGuardServesNobody(t *testing.T) {

@@ -25,7 +25,7 @@ type guard struct {
 // prompt of a call with several.
 func (g *guard) Submit(ctx context.Context, r *api.Request) (api.Stream, error) {
 	k, _ := api.CallerFrom(ctx).(*Key)
-	if err := check(k, r.Model); err != nil {
+	if err := g.check(k, r.Model); err != nil {
 		return nil, err
 	}
 	r.Tenant, r.Weight, r.Priority = k.Tenant, k.Weight, max(r.Priority, k.Priority)
@@ -69,7 +69,7 @@ func (g *guard) Detokenize(ctx context.Context, model string, tokens []int32) (s
 // context's key.
 func (g *guard) charge(ctx context.Context, model string, tokens int, call func() (used int, err error)) error {
 	k, _ := api.CallerFrom(ctx).(*Key)
-	if err := check(k, model); err != nil {
+	if err := g.check(k, model); err != nil {
 		return err
 	}
 	if err := k.limiter.enter(g.now(), tokens); err != nil {
@@ -85,11 +85,11 @@ func (g *guard) charge(ctx context.Context, model string, tokens int, call func(
 }
 
 // check: a model that the key may not use is one that does not exist.
-func check(k *Key, model string) error {
+func (g *guard) check(k *Key, model string) error {
 	switch {
 	case k == nil:
 		return errUnauthorized
-	case model != "" && !k.Allows(model):
+	case model != "" && len(k.Models) > 0 && !k.Allows(model, g.Models()):
 		return &api.Error{Code: api.CodeNotFound, Reason: "model_not_found", Param: "model",
 			Message: fmt.Sprintf("model %s does not exist", api.Quote(model))}
 	}
@@ -113,7 +113,7 @@ func estimate(r *api.Request) (prompt, answer int) {
 
 // rows is how often the tokens of a request are computed.
 type rows struct {
-	prompt  int // of its prompt: the choices share it, but for its log probabilities
+	prompt  int // of its prompt: the choices share it, but for the first one if it has the log probabilities
 	beams   int // of the answers, whichever are kept
 	answers int // those that are kept
 }
@@ -122,7 +122,7 @@ func rowsOf(r *api.Request) rows {
 	n := max(r.N, 1)
 	v := rows{prompt: 1, beams: n, answers: n}
 	if r.PromptLogprobs != nil {
-		v.prompt = n
+		v.prompt = min(n, 2) // the first choice computes all of it, and offers none of it to the others
 	}
 	if r.Beams != nil {
 		v.beams = max(r.Beams.Width, n)

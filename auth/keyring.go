@@ -26,9 +26,15 @@ func (k *Key) KeyID() string { return k.ID }
 // TenantName implements api.Caller.
 func (k *Key) TenantName() string { return k.Tenant }
 
-// Allows implements api.Caller.
-func (k *Key) Allows(model string) bool {
-	return len(k.Models) == 0 || slices.Contains(k.Models, model)
+// Allows implements api.Caller. The key's file names models as requests do. A short name of two served models is that of neither.
+func (k *Key) Allows(model string, served []api.Model) bool {
+	return len(k.Models) == 0 || slices.ContainsFunc(k.Models, func(name string) bool {
+		if name == model {
+			return true
+		}
+		m := api.Find(served, name)
+		return m != nil && m.ID == model
+	})
 }
 
 // Keyring holds the keys of a file.

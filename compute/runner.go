@@ -92,6 +92,13 @@ type Beams struct {
 	Index     [][]int32 // [beams][Position - Prompt]: in whose Region a beam's past is
 }
 
+// Best is what Logits of a device that keeps them have too.
+type Best interface {
+	// Best returns the token of the largest logit of row i, of equal ones the lowest. False: the row has none, or it is
+	// not known, and Row says why.
+	Best(i int) (token int32, ok bool)
+}
+
 // Logits are the output rows of a step, in the order of its sequences.
 type Logits interface {
 	Row(i int) []float32 // [vocab], may be overwritten

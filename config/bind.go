@@ -23,8 +23,12 @@ const FileFlag = "config"
 // HelpAllFlag names the flag that shows all flags of a command. It is no setting.
 const HelpAllFlag = "help-all"
 
-// DefaultFile is read if it exists and no other file is named.
-const DefaultFile = "millrace.yaml"
+// FileName is the name of the YAML file in the user's folder of settings, which is read if no other file is named. A file of this
+// name in the working directory is not: whoever made that folder would decide which model is served, for whom and where.
+const FileName = "millrace.yaml"
+
+// DefaultFile is the path of the user's YAML file as people write it.
+const DefaultFile = "~/.config/millrace/" + FileName
 
 // ErrUsage marks an error of the command line, the environment or the file.
 var ErrUsage = errors.New("usage")
@@ -62,7 +66,7 @@ func Bind(cmd *cobra.Command, environ []string) error {
 		return err
 	}
 
-	fromFile, err := readFile(cmd.Flags(), known)
+	fromFile, err := readFile(cmd, environ, known)
 	if err != nil {
 		return err
 	}

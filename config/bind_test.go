@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,15 +14,22 @@ import (
 )
 
 // run executes "millrace serve args..." with the environment env in a fresh
-// working directory that holds millrace.yaml with the given text.
+// working directory that holds millrace.yaml with the given text, which is named unless env names another file.
 func run(t *testing.T, yaml string, env []string, args ...string) (*config.Serve, error) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	if yaml != "" {
-		require.NoError(t, os.WriteFile(config.DefaultFile, []byte(yaml), 0o600))
+		require.NoError(t, os.WriteFile(config.FileName, []byte(yaml), 0o600))
+		env = append([]string{"MILLRACE_CONFIG=" + config.FileName}, env...)
 	}
+	s, _, err := bind(env, args...)
+	return s, err
+}
 
-	s := new(config.Serve)
+// bind executes "millrace serve args..." with the environment env, and returns what it prints, too.
+func bind(env []string, args ...string) (s *config.Serve, printed string, err error) {
+	var out strings.Builder
+	s = new(config.Serve)
 	root := &cobra.Command{Use: "millrace", SilenceUsage: true, SilenceErrors: true}
 	root.PersistentFlags().String(config.FileFlag, "", "")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return config.Bind(cmd, env) }
@@ -31,8 +39,72 @@ func run(t *testing.T, yaml string, env []string, args ...string) (*config.Serve
 	other.Flags().Int("gen", 0, "")
 	root.AddCommand(serve, other)
 	root.SetArgs(append([]string{"serve"}, args...))
-	err := root.Execute()
-	return s, err
+	root.SetErr(&out)
+	err = root.Execute()
+	return s, out.String(), err
+}
+
+// inHome writes the user's file of settings into a home, and returns its path.
+func inHome(t *testing.T, home, yaml string) string {
+	t.Helper()
+	path := filepath.Join(home, ".config", "millrace", config.FileName)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, []byte(yaml), 0o600))
+	return path
+}
+
+func TestTheFileOfTheUserIsReadWithoutBeingNamed(t *testing.T) {
+	t.Chdir(t.TempDir())
+	home, other := t.TempDir(), t.TempDir()
+	inHome(t, home, "threads: 3\n")
+	s, printed, err := bind([]string{"HOME=" + home})
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Threads)
+	require.Empty(t, printed)
+
+	s, _, err = bind([]string{"HOME=" + home, "XDG_CONFIG_HOME=" + other})
+	require.NoError(t, err)
+	require.Zero(t, s.Threads, "settings are in the other folder")
+
+	s, _, err = bind([]string{"HOME=" + other, "XDG_CONFIG_HOME=" + filepath.Join(home, ".config")})
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Threads)
+
+	path := inHome(t, home, "thread: 3\n")
+	_, _, err = bind([]string{"HOME=" + home})
+	require.ErrorIs(t, err, config.ErrUsage)
+	require.EqualError(t, err, path+`:1: unknown key "thread"; did you mean threads?`)
+}
+
+// TestAFileInTheWorkingDirectoryIsNotRead: whoever made a folder does not decide what a server that is started there does.
+func TestAFileInTheWorkingDirectoryIsNotRead(t *testing.T) {
+	for _, env := range [][]string{{"HOME=" + t.TempDir()}, {"HOME=/"}, nil} {
+		t.Chdir(t.TempDir())
+		require.NoError(t, os.WriteFile(config.FileName, []byte("threads: 3\nunknown: 1\n"), 0o600))
+		s, printed, err := bind(env)
+		require.NoError(t, err)
+		require.Zero(t, s.Threads)
+		require.Equal(t, "millrace.yaml: found in this folder, and not read; --config millrace.yaml reads it\n", printed)
+	}
+
+	home := t.TempDir()
+	t.Chdir(filepath.Dir(inHome(t, home, "threads: 3\n")))
+	s, printed, err := bind([]string{"HOME=" + home})
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Threads)
+	require.Empty(t, printed, "it is the user's file")
+}
+
+func TestAHomeThatCannotBeReadHasNoSettings(t *testing.T) {
+	t.Chdir(t.TempDir())
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, printed, err := bind([]string{"HOME=" + file})
+	require.NoError(t, err)
+	require.Contains(t, printed, "not a directory: no settings are read from it")
+	_, printed, err = bind(nil)
+	require.NoError(t, err)
+	require.Empty(t, printed)
 }
 
 func TestAFlagWinsOverTheEnvironmentAndTheEnvironmentOverTheFile(t *testing.T) {

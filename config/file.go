@@ -5,31 +5,72 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 )
 
-// readFile finds the settings of the file that --config names, or of
-// DefaultFile if there is one.
-func readFile(flags *pflag.FlagSet, known map[string]bool) ([]setting, error) {
-	f := flags.Lookup(FileFlag)
+// readFile finds the settings of the file that --config names, or of the user's file if there is one.
+func readFile(cmd *cobra.Command, environ []string, known map[string]bool) ([]setting, error) {
+	f := cmd.Flags().Lookup(FileFlag)
 	if f == nil {
 		return nil, nil
 	}
 	path := f.Value.String()
 	if path == "" {
-		path = DefaultFile
+		return readUserFile(cmd, userFile(environ), known)
 	}
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && !f.Changed {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, Usagef("%w", err)
 	}
 	return parseFile(path, text, known)
+}
+
+// readUserFile finds the settings of the user's file; none without one.
+func readUserFile(cmd *cobra.Command, path string, known map[string]bool) ([]setting, error) {
+	if here, err := os.Stat(FileName); err == nil && !isFile(here, path) {
+		cmd.PrintErrf("%s: found in this folder, and not read; --config %s reads it\n", FileName, FileName)
+	}
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil: // as for a home that is another user's
+		cmd.PrintErrf("%v: no settings are read from it\n", err)
+		return nil, nil
+	}
+	return parseFile(path, text, known)
+}
+
+// userFile is the path of the user's file; "" for a user without a home.
+func userFile(environ []string) string {
+	folder, home := "", ""
+	for _, variable := range environ {
+		switch name, value, _ := strings.Cut(variable, "="); name {
+		case "XDG_CONFIG_HOME":
+			folder = value
+		case "HOME":
+			home = value
+		}
+	}
+	switch {
+	case filepath.IsAbs(folder): // the specification of XDG ignores others
+		return filepath.Join(folder, "millrace", FileName)
+	case filepath.IsAbs(home):
+		return filepath.Join(home, ".config", "millrace", FileName)
+	}
+	return ""
+}
+
+func isFile(file fs.FileInfo, path string) bool {
+	other, err := os.Stat(path)
+	return err == nil && os.SameFile(file, other)
 }
 
 // parseFile reads a flat YAML mapping. path is for messages only.

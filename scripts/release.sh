@@ -48,6 +48,7 @@ END
 cp build/sbom-go.json build/sbom-rust.json "$out/$name/sbom/"
 git archive HEAD README.md CHANGELOG.md LICENSE SECURITY.md docs deploy | tar -x -C "$out/$name"
 find "$out/$name/docs" "$out/$name/deploy" -name '*.go' -delete # tests of this repository
+rm -r "${out:?}/$name/deploy/helm/test"
 
 # The same files give the same archive: no order of a directory, no user, no time but the commit's.
 tar --create --directory "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" "$name" |

@@ -205,7 +205,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		StopTokens: r.stop, Sampling: params, Pool: r.api.Pool, Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
-	if len(g[0].tokens) == 0 { // else its client has them
+	if first == 0 && len(g[0].tokens) == 0 { // the other choices have the same prompt; and after a token its client has them
 		gen.Scored = r.api.PromptLogprobs
 	}
 	var open []*msg.OpenText

@@ -257,6 +257,15 @@ func TestATextThatIsLostGoesOnBehindItsTokensWhereItsSequenceRuns(t *testing.T) 
 	require.False(t, r.mayRedirect(begin(t, r, []int32{1})[0].Seq), "a worker does not keep the prompt's log probabilities")
 }
 
+func TestAPromptIsScoredForTheFirstChoiceOnly(t *testing.T) {
+	scored := apiRequest(4, 5)
+	scored.PromptLogprobs = new(int)
+	r := newRequest(scored, roomy)
+	for i, g := range begin(t, r, []int32{1, 2, 3}) {
+		require.Equal(t, i == 0, g.Scored != nil, "choice %d", i)
+	}
+}
+
 // TestATokenWithoutItsTextIsNotTaken: a detokenizer that was opened after fewer tokens than have come
 // since, and missed those that its worker sent again, has no text for the one that is next here.
 func TestATokenWithoutItsTextIsNotTaken(t *testing.T) {

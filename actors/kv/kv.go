@@ -50,13 +50,14 @@ type Config struct {
 	Node              string             // of this process
 	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
 	Memory            Memory
-	Pages             Pages               // nil: all slabs have memory
-	Whole             bool                // with Pages: all slabs are to have memory soon, and keep it
-	Disk              Store               // nil: none
-	Tier              Tier                // nil: none
-	SlabsOf           string              // see msg.Fetch; "": slabs are not copied to other workers
-	Pools             *kvfile.Dir         // where workers of this host leave their pools; nil: nowhere
-	Pool              func() *kvfile.File // this worker's, of the memory that it has now; nil: it leaves nothing
+	Pages             Pages                  // nil: all slabs have memory
+	Whole             bool                   // with Pages: all slabs are to have memory soon, and keep it
+	Disk              Store                  // nil: none
+	Tier              Tier                   // nil: none
+	SlabsOf           string                 // see msg.Fetch; "": slabs are not copied to other workers
+	Pools             *kvfile.Dir            // where workers of this host leave their pools; nil: nowhere
+	Pool              func() *kvfile.File    // this worker's, of the memory that it has now; nil: it leaves nothing
+	Alive             func(node string) bool // says whether a worker that slabs come from lives, also if it does not answer; nil: not known
 	Log               zerolog.Logger
 }
 
@@ -79,7 +80,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
 		kv: allocator, groups: allocator.Groups().Count(), memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
-		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, leaving: make(map[msg.SeqID][]*msg.Fetch),
+		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
 	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}

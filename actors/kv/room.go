@@ -52,6 +52,7 @@ func (x *exchange) keep(t *transfer) {
 	}
 	x.kv.Settle(t.seq())
 	x.kept = append(x.kept, t)
+	t.since = time.Now()
 	t.timer.Reset(roomPatience)
 }
 
@@ -83,6 +84,10 @@ func (x *exchange) free(some func(*transfer) bool) bool {
 
 // giveUp returns the slabs that are kept for a sequence that did not come.
 func (x *exchange) giveUp(ctx actor.Context, t *transfer) {
+	if early := roomPatience - time.Since(t.since); early > 0 && slices.Contains(x.kept, t) { // the last check of the transfer came after its end
+		t.timer.Reset(early)
+		return
+	}
 	if x.free(func(kept *transfer) bool { return kept == t }) {
 		x.announceRoom(ctx)
 	}

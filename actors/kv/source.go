@@ -2,6 +2,7 @@ package kv
 
 import (
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -13,11 +14,14 @@ import (
 // fetch answers with slabs, the last time after the sequence has ended: its last tokens are in the prefix tree then.
 func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
 	x.served.Store(time.Now().UnixNano())
-	if m.Last && x.kv.Has(kvmgr.Seq(m.Seq)) {
-		x.leaving[m.Seq] = append(x.leaving[m.Seq], m)
-		return
+	switch {
+	case m.Count == 0: // the worker still needs this one
+	case m.Last && x.kv.Has(kvmgr.Seq(m.Seq)):
+		again := func(o *msg.Fetch) bool { return o.First == m.First && o.Reply.Equal(m.Reply) }
+		x.leaving[m.Seq] = append(slices.DeleteFunc(x.leaving[m.Seq], again), m)
+	default:
+		x.serve(ctx, m)
 	}
-	x.serve(ctx, m)
 }
 
 // released answers those that waited for the end of sequences.

@@ -21,8 +21,13 @@ const (
 	// fetchBytes bounds the slabs of a Fetch, which are at least one. Twice as much is on its way to a worker: less than
 	// NATS keeps for a connection, and enough to keep both sides busy.
 	fetchBytes = 2 << 20
-	// fetchPatience is how long a transfer waits for the next slab.
+	// fetchPatience is how long a transfer waits for the next slab from a source that may be dead. A sequence that has left a source
+	// that lives requests the slabs again after it.
 	fetchPatience = 800 * time.Millisecond
+	// fetchLimit is how long a transfer waits for the next slab from a source that lives: it may be busy, or its answers lost.
+	fetchLimit = 10 * time.Second
+	// fetchCheck is the time between two checks of a transfer. With each one its source learns that it is still needed.
+	fetchCheck = fetchPatience / 4
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -45,6 +50,8 @@ type exchange struct {
 	metrics    *metrics.Model
 	log        zerolog.Logger
 	broken     func(error)
+	alive      func(node string) bool // see Config
+	limit      time.Duration          // fetchLimit; tests set others
 
 	predicted bool        // sequences reserve a predicted answer, not the declared one
 	batchSize int         // decode rows of a step; 0: no bound
@@ -57,7 +64,6 @@ type exchange struct {
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
 	served    atomic.Int64 // UnixNano of the last Fetch
-	took      time.Time    // of the last slab that came
 }
 
 // bytes is the memory of some slabs.
@@ -74,7 +80,9 @@ type transfer struct {
 	slabs    []int32       // by position; -1: not needed. nil: not reserved yet
 	next     int           // the first of slabs that was not requested
 	got      int           // the first of slabs that is not here
-	lastSeen int           // got when the timer was started
+	lastSeen int           // got at the last check
+	since    time.Time     // it waits for the slab that it had then, or for its turn
+	again    time.Time     // its slabs were requested, the last time
 	reserved bool          // slabs are set aside, or all tokens are here
 	full     bool          // there is no room, or nothing comes
 	timer    *time.Timer
@@ -171,7 +179,8 @@ func (x *exchange) begin(ctx actor.Context, t *transfer) {
 	}
 	x.transfers = slices.Insert(x.transfers, at, t)
 	root, self := ctx.ActorSystem().Root, ctx.Self()
-	t.timer = time.AfterFunc(fetchPatience, func() { root.Send(self, &expired{t}) })
+	t.since = time.Now()
+	t.timer = time.AfterFunc(fetchCheck, func() { root.Send(self, &expired{t}) })
 	if x.slabsOf == "" || len(t.prompt.Tokens) == 0 || t.source.Dead && !x.estate(t) {
 		x.end(ctx, t)
 		return
@@ -219,7 +228,7 @@ func (x *exchange) setAside(ctx actor.Context, t *transfer) bool {
 	case err != nil:
 		x.fail(ctx, t, err)
 	default:
-		t.reserved, t.slabs = true, slabs
+		t.reserved, t.slabs, t.since = true, slabs, time.Now()
 		t.got = t.needed(computed)
 		t.next, t.lastSeen = t.got, t.got
 		if slabs == nil {
@@ -243,7 +252,7 @@ func (x *exchange) request(ctx actor.Context) {
 		for t.next < len(t.slabs) && flying <= run {
 			n := min(run, len(t.slabs)-t.next)
 			if t.next == t.got {
-				t.timer.Reset(fetchPatience) // it begins now
+				t.again = time.Now()
 			}
 			ctx.Send(t.source.KV, &msg.Fetch{
 				Reply: ctx.Self(), Seq: t.source.Seq, SlabsOf: x.slabsOf, Space: t.prompt.Space, Tokens: t.prompt.Tokens,
@@ -264,7 +273,6 @@ func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
 		x.end(ctx, t)
 		return
 	}
-	x.took = time.Now()
 	tokens, last, err := x.write(t, m)
 	if err != nil {
 		x.fail(ctx, t, err)
@@ -307,21 +315,46 @@ func (x *exchange) put(t *transfer, data []byte, upTo int) (tokens int, err erro
 	return upTo - position*x.slabTokens, x.kv.Commit(t.seq(), t.prompt.Tokens[:upTo], upTo < (position+1)*x.slabTokens)
 }
 
-// expire fails a transfer that waited in vain, or returns what is kept for a sequence that did not come.
+// expire checks a transfer. It fails one that waited in vain, or returns what is kept for a sequence that did not come.
 func (x *exchange) expire(ctx actor.Context, t *transfer) {
-	switch {
-	case !slices.Contains(x.transfers, t):
+	if !slices.Contains(x.transfers, t) {
 		x.giveUp(ctx, t)
-	case t.slabs != nil && !t.begins() && (t.dead != nil || t.next == t.got && time.Since(x.took) < fetchPatience): // its turn comes
-		t.timer.Reset(fetchPatience)
-	case t.got == t.lastSeen && t.begins():
-		x.end(ctx, t)
-	case t.got == t.lastSeen && (t.waiting != nil || t.next > t.got):
-		x.fail(ctx, t, fmt.Errorf("kv: no slab of sequence %d came from %s for %s", t.source.Seq, t.source.KV.Address, fetchPatience))
-	default:
-		t.lastSeen = t.got
-		t.timer.Reset(fetchPatience)
+		return
 	}
+	if t.got != t.lastSeen || x.queued(t) {
+		t.lastSeen, t.since = t.got, time.Now()
+	}
+	waited := time.Since(t.since)
+	switch {
+	case waited < fetchPatience:
+	case t.begins():
+		x.end(ctx, t)
+		return
+	case t.running != nil && t.next == t.got: // it runs on where it is while others compute the tokens
+	case !x.lives(t) || waited >= x.limit:
+		x.fail(ctx, t, fmt.Errorf("kv: no slab of sequence %d came from %s for %s", t.source.Seq, t.source.KV.Address, waited.Round(fetchCheck)))
+		return
+	case t.waiting != nil && time.Since(t.again) >= fetchPatience: // the answer to a copy that still runs might come to the next one
+		t.next = t.got
+		x.request(ctx)
+	}
+	if x.lives(t) {
+		ctx.Send(t.source.KV, &msg.Fetch{Reply: ctx.Self(), Seq: t.source.Seq, First: t.got}) // of no slab
+	}
+	t.timer.Reset(fetchCheck)
+}
+
+// lives says whether the source of a transfer lives, and may only be busy.
+func (x *exchange) lives(t *transfer) bool {
+	return t.dead == nil && !t.begins() && x.alive != nil && x.alive(t.source.KV.Address)
+}
+
+// queued says whether a transfer has slabs and waits for others, whose slabs come first.
+func (x *exchange) queued(t *transfer) bool {
+	if t.slabs == nil || t.begins() {
+		return false
+	}
+	return t.dead != nil || t.next == t.got && slices.ContainsFunc(x.transfers, func(o *transfer) bool { return o.next > o.got })
 }
 
 func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {

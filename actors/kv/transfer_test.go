@@ -58,8 +58,10 @@ type pair struct {
 	wire     [2]*actor.PID // where the other one finds a manager
 	change   func(m *msg.Slab) *msg.Slab
 	fetches  atomic.Int64
-	got      chan any // what workers and requests get
-	early    []any    // of it, what nobody has waited for yet
+	needed   atomic.Int64 // Fetch messages of no slabs
+	alive    atomic.Bool  // the first manager's process
+	got      chan any     // what workers and requests get
+	early    []any        // of it, what nobody has waited for yet
 	self     *actor.PID
 }
 
@@ -82,7 +84,7 @@ func newPairWith(t *testing.T, numerics [2]string, configure func(int, *Config))
 		var err error
 		cfg := Config{
 			Root: root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { t.Error(err) }, Metrics: metrics.New(metrics.Build{}).Model("m"),
-			Memory: &p.memories[i], SlabsOf: numerics[i],
+			Memory: &p.memories[i], SlabsOf: numerics[i], Alive: func(string) bool { return p.alive.Load() },
 			Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 				return root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), fmt.Sprint(name, i))
 			},
@@ -101,7 +103,11 @@ func (p *pair) pass(ctx actor.Context, to int) {
 	case *passed:
 		ctx.Respond(m)
 	case *msg.Fetch:
-		p.fetches.Add(1)
+		if m.Count > 0 {
+			p.fetches.Add(1)
+		} else {
+			p.needed.Add(1)
+		}
 		m.Reply = p.wire[1-to]
 		ctx.Send(p.managers[to].PID(), m)
 	case *msg.Slab:
@@ -283,6 +289,94 @@ func TestASequenceStaysWhereItRunsIfItsSlabsDoNotCome(t *testing.T) {
 	p.runs(1, "a", tokens)
 	p.held(tokens)
 	require.Equal(t, &msg.Prefetched{Seq: 1, Tokens: 32, Full: true}, next[*msg.Prefetched](p))
+}
+
+// TestASequenceWaitsForABusySource: its worker ends it only after a long step. What waits for it is still needed.
+func TestASequenceWaitsForABusySource(t *testing.T) {
+	p := newPair(t, equals)
+	p.alive.Store(true)
+	tokens, others := prompt(100, 60), prompt(300, 60)
+	p.runs(1, "a", tokens)
+	p.runs(2, "a", others)
+	p.imports(1, "a", tokens)
+	p.imports(2, "a", others)
+	time.Sleep(fetchPatience * 5 / 2) //nolint:forbidigo // a long step
+	p.ends(1, tokens)
+	p.ends(2, others)
+	for range 2 {
+		next[*msg.Imported](p)
+	}
+	for seq, tokens := range map[msg.SeqID][]int32{101: tokens, 102: others} {
+		r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: 61, Promise: 61, Lease: 60, Known: tokens, Space: "a"}}})
+		require.Len(t, r.Granted, 1)
+		require.Equal(t, 59, r.Granted[0].Computed)
+	}
+	p.clean(1)
+	require.Greater(t, p.needed.Load(), int64(4))
+}
+
+// TestSlabsThatWereLostOnTheirWayAreRequestedAgain, from a source that lives.
+func TestSlabsThatWereLostOnTheirWayAreRequestedAgain(t *testing.T) {
+	p := newPair(t, equals)
+	p.alive.Store(true)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.ends(1, tokens)
+	lost := 0
+	p.change = func(m *msg.Slab) *msg.Slab {
+		if lost < 3 && m.Index > 0 {
+			lost++
+			return nil
+		}
+		return m
+	}
+	p.imports(1, "a", tokens)
+	next[*msg.Imported](p)
+	n, _ := p.cached(101, "a", tokens)
+	require.Equal(t, 59, n)
+}
+
+// TestASourceThatLivesIsNotWaitedForForEver: no slab comes from it.
+func TestASourceThatLivesIsNotWaitedForForEver(t *testing.T) {
+	p := newPair(t, equals)
+	p.alive.Store(true)
+	p.managers[1].actor.limit = 2 * fetchPatience
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	begin := time.Now()
+	p.held(tokens)
+	require.Equal(t, &msg.Prefetched{Seq: 1, Tokens: 32, Full: true}, next[*msg.Prefetched](p))
+	require.Greater(t, time.Since(begin), 2*fetchPatience)
+}
+
+// TestASourceThatDiesIsNotWaitedFor, although it lived when the transfer began.
+func TestASourceThatDiesIsNotWaitedFor(t *testing.T) {
+	p := newPair(t, equals)
+	p.alive.Store(true)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.imports(1, "a", tokens)
+	p.settle()
+	time.AfterFunc(fetchPatience, func() { p.alive.Store(false) })
+	next[*msg.Imported](p)
+	n, _ := p.cached(101, "a", tokens)
+	require.Zero(t, n)
+}
+
+// TestASequenceWaitsForRoomWhileItsSourceLives: it would compute its tokens again elsewhere.
+func TestASequenceWaitsForRoomWhileItsSourceLives(t *testing.T) {
+	p := newPair(t, equals)
+	p.alive.Store(true)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.ends(1, tokens)
+	require.True(t, p.granted(7, 130))
+	p.imports(1, "a", tokens)
+	time.Sleep(fetchPatience * 3 / 2) //nolint:forbidigo // others take their time
+	p.round(1, &msg.KVRound{Release: []msg.SeqID{7}})
+	next[*msg.Imported](p)
+	n, _ := p.cached(101, "a", tokens)
+	require.Equal(t, 59, n)
 }
 
 // TestACopyWaitsForItsTurn has a sequence whose slabs come one by one, and another one after it, whose slabs are requested last.

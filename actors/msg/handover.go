@@ -41,7 +41,7 @@ type Prefetched struct {
 }
 
 // Fetch requests slabs with the first tokens of a sequence from another KV manager. The answer is Count Slab
-// messages to Reply, or fewer with an empty one at the end.
+// messages to Reply, or fewer with an empty one at the end. A Fetch of no slabs has no answer: it keeps a draining worker.
 type Fetch struct {
 	Reply        *actor.PID
 	Seq          SeqID  // the source's

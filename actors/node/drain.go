@@ -11,8 +11,9 @@ import (
 
 const (
 	drainPoll = 10 * time.Millisecond
-	// lingers is how long a worker stays after it has sent keys and values: others may fetch more.
-	lingers = 500 * time.Millisecond
+	// lingers is how long a worker stays after a request for keys and values: others may fetch more. Workers that still need it say so
+	// five times in this time.
+	lingers = time.Second
 )
 
 // Close drains this process: it takes nothing new, and its beat says so. Its

@@ -33,6 +33,9 @@ func (m *members) Members() []*cluster.Member {
 	return append(m.Others(), &self)
 }
 
+// alive is Registry.Alive. Before this process has joined, no other one lives.
+func (m *members) alive(node string) bool { return m.Registry != nil && m.Alive(node) }
+
 // Member is what this process says of itself.
 func (p *Node) Member() cluster.Member {
 	m := p.offer()

@@ -112,6 +112,36 @@ func TestPromptsAreScoredInAnyChunks(t *testing.T) {
 	requireClean(t, p, d)
 }
 
+// TestAPromptIsNotScoredForEachChoice: the first one computes it whole, and another one for the rest.
+func TestAPromptIsNotScoredForEachChoice(t *testing.T) {
+	const n, tokens = 16, 161
+	d := newTestDevice(2000)
+	p := start(t, testConfig(t, d))
+	r := scoredRequest("0", mostlyLikely(d, 3, tokens), 10, 2)
+	r.N = n
+	s, err := p.Submit(t.Context(), r)
+	require.NoError(t, err)
+	got := make([][]int32, n)
+	var scores []api.TokenLogprob
+	for done := false; !done; {
+		e, err := s.Next(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, e.Err)
+		if e.Extra != nil {
+			require.Zero(t, e.Choice)
+			require.Nil(t, scores)
+			scores = e.Extra.Prompt
+		}
+		got[e.Choice], done = append(got[e.Choice], e.Tokens...), e.Done
+	}
+	requireScores(t, d, r.PromptTokens, scores)
+	for i := range got {
+		require.Equal(t, expected(d, r.PromptTokens, 10), got[i], "choice %d", i)
+	}
+	require.GreaterOrEqual(t, p.worker.Counts().PrefixHits, uint64((n-2)*(tokens-1)), "tokens of prompts that were found")
+	requireClean(t, p, d)
+}
+
 func TestScoresSurviveTheDeathOfTheirWorker(t *testing.T) {
 	c := newTestNodes(t)
 	gateway, _, _, compute := four(c, 2, gated)

@@ -197,7 +197,7 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 				return err
 			}
 		}
-		c, err := s.sampler.SampleMasked(logits.Row(o.row+i-o.forced), mask, len(s.tokens)+i, scratch)
+		c, err := s.draw(logits, o.row+i-o.forced, mask, len(s.tokens)+i, scratch)
 		if err != nil {
 			return err
 		}
@@ -216,6 +216,16 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 		s.next, err = s.guide.forced(s.next, min(left, mostForced))
 	}
 	return err
+}
+
+// draw draws the token at position from a row, which stays on the device if its largest logit is all that is wanted.
+func (s *sequence) draw(logits compute.Logits, row int, mask []uint32, position int, scratch *sample.Scratch) (sample.Choice, error) {
+	if kept, ok := logits.(compute.Best); ok && mask == nil && s.sampler.Greedy(position) {
+		if token, ok := kept.Best(row); ok {
+			return sample.Choice{Token: token}, nil
+		}
+	}
+	return s.sampler.SampleMasked(logits.Row(row), mask, position, scratch)
 }
 
 // accept appends the tokens of an output to its sequence, sends them on and notifies the

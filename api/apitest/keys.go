@@ -12,7 +12,7 @@ func (k Key) KeyID() string { return k.ID }
 func (k Key) TenantName() string { return k.Tenant }
 
 // Allows implements api.Caller: every model.
-func (Key) Allows(string) bool { return true }
+func (Key) Allows(string, []api.Model) bool { return true }
 
 // Keys are the keys of a server by their ids. A test may change them between two requests.
 type Keys map[string]Key

@@ -27,10 +27,11 @@ const (
 
 // The kinds of calls whose answers are vectors, or scores that are made of vectors. Logs of answers know the kinds above by number.
 const (
-	Embeddings  Kind = iota + 64
-	Rerank           // documents by their relevance to a query
-	Score            // pairs of texts
-	OllamaEmbed      // Ollama's /api/embed
+	Embeddings      Kind = iota + 64
+	Rerank               // documents by their relevance to a query
+	Score                // pairs of texts
+	OllamaEmbed          // Ollama's /api/embed
+	OllamaEmbedding      // Ollama's /api/embeddings
 )
 
 // Call is a decoded generation call: a request for each prompt, and the form of the answer.

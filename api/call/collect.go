@@ -151,6 +151,9 @@ func (r *collector) end(last *api.Event) *Result {
 		for k, arguments := range r.texts[i].arguments {
 			ch.Calls[k].Arguments = arguments.String()
 		}
+		if first := i - i%r.perRequest; ch.Prompt == nil { // choices share their prompt
+			ch.Prompt = r.result.Choices[first].Prompt
+		}
 	}
 	return &r.result
 }

@@ -17,6 +17,22 @@ func TestCollectFailsWithoutALastEvent(t *testing.T) {
 	require.Equal(t, api.CodeInternal, api.AsError(err).Code)
 }
 
+// TestTheLogProbabilitiesOfAPromptAreThoseOfAllItsChoices: the engine computes them once.
+func TestTheLogProbabilitiesOfAPromptAreThoseOfAllItsChoices(t *testing.T) {
+	c := &Call{N: 2, Requests: []*api.Request{{}, {}}}
+	prompts := [2][]api.TokenLogprob{{{Token: 1}}, {{Token: 2}}}
+	events := make(chan api.Event, 4)
+	events <- api.Event{Choice: 1, Text: "x", Finish: api.FinishStop}
+	events <- api.Event{Choice: 0, Extra: &api.Extra{Prompt: prompts[0]}, Finish: api.FinishStop}
+	events <- api.Event{Choice: 2, Extra: &api.Extra{Prompt: prompts[1]}, Finish: api.FinishStop}
+	events <- api.Event{Choice: 3, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}}
+	r, err := Collect(t.Context(), c, events)
+	require.NoError(t, err)
+	for i := range r.Choices {
+		require.Equal(t, prompts[i/2], r.Choices[i].Prompt, "choice %d", i)
+	}
+}
+
 func TestCollectKeepsTheLastDigestOfEachRequest(t *testing.T) {
 	c := &Call{N: 2, Requests: []*api.Request{{}, {}}}
 	events := make(chan api.Event, 4)

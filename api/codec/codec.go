@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/responses"
@@ -18,7 +19,7 @@ import (
 type Endpoint struct {
 	Kind    call.Kind
 	Path    string // over HTTP, by POST
-	Subject string // over NATS, after the prefix of all subjects
+	Subject string // over NATS, after the prefix of all subjects; "": not served over NATS
 	call.Codec
 }
 
@@ -27,6 +28,7 @@ func Endpoints() []Endpoint {
 	openai := call.Codec{Encode: wire.EncodeAnswer, Stream: wire.NewEncoder, Error: wire.EncodeError}
 	chat, completion := openai, openai
 	chat.Decode, completion.Decode = wire.DecodeChat, wire.DecodeCompletion
+	embeddings := call.Codec{Decode: wire.DecodeEmbeddings, Encode: wire.EncodeEmbeddings, Error: wire.EncodeError}
 	return []Endpoint{
 		{call.Chat, "/v1/chat/completions", "chat.completions", chat},
 		{call.Completion, "/v1/completions", "completions", completion},
@@ -39,9 +41,13 @@ func Endpoints() []Endpoint {
 		}},
 		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},
 		{call.OllamaGenerate, "/api/generate", "ollama.generate", ollamaCodec(ollama.DecodeGenerate)},
-		{call.Embeddings, "/v1/embeddings", "embeddings", call.Codec{Decode: wire.DecodeEmbeddings, Encode: wire.EncodeEmbeddings, Error: wire.EncodeError}},
+		{call.Embeddings, "/v1/embeddings", "embeddings", embeddings},
 		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: wire.DecodeRerank, Encode: wire.EncodeRerank, Error: wire.EncodeError}},
 		{call.Score, "/v1/score", "score", call.Codec{Decode: wire.DecodeScore, Encode: wire.EncodeScore, Error: wire.EncodeError}},
+		{call.OllamaEmbedding, "/api/embeddings", "ollama.embeddings", call.Codec{Decode: ollama.DecodeEmbedding, Encode: ollama.EncodeEmbedding, Error: ollama.EncodeError}},
+		{call.Chat, "/api/v0/chat/completions", "", ofLMStudio(chat)},
+		{call.Completion, "/api/v0/completions", "", ofLMStudio(completion)},
+		{call.Embeddings, "/api/v0/embeddings", "", embeddings},
 		{call.OllamaEmbed, "/api/embed", "ollama.embed", call.Codec{Decode: ollama.DecodeEmbed, Encode: ollama.EncodeEmbed, Error: ollama.EncodeError}},
 	}
 }
@@ -50,10 +56,16 @@ func ollamaCodec(decode func([]byte, []api.Model, time.Time) (*call.Call, error)
 	return call.Codec{Decode: decode, Encode: ollama.Encode, Stream: ollama.NewStream, Error: ollama.EncodeError, Frames: call.Lines}
 }
 
+// ofLMStudio returns the codec of LM Studio's form of a call of OpenAI's API.
+func ofLMStudio(openai call.Codec) call.Codec {
+	openai.Decode = lmstudio.Decode(openai.Decode)
+	return openai
+}
+
 // Unary is a call that has one answer and no events.
 type Unary struct {
 	Method, Path string
-	Subject      string // as of Endpoint; "": not served over NATS
+	Subject      string // as of Endpoint
 	Run          call.Unary
 	Error        func(e *api.Error) []byte
 }
@@ -76,6 +88,7 @@ func Unaries() []Unary {
 // ErrorOf returns what encodes the errors at a path, also at one that is not served: each API has a form of its own.
 func ErrorOf(path string) func(*api.Error) []byte {
 	switch {
+	case strings.HasPrefix(path, "/api/v0/"), strings.HasPrefix(path, "/api/v1/"): // LM Studio's
 	case path == "/api" || strings.HasPrefix(path, "/api/"):
 		return ollama.EncodeError
 	case path == "/v1/messages" || strings.HasPrefix(path, "/v1/messages/"):

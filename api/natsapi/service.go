@@ -164,7 +164,9 @@ func (s *Service) subscribe() (err error) {
 func (s *Service) endpoints() []*endpoint {
 	var list []*endpoint // of the queue group
 	for _, e := range codec.Endpoints() {
-		list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec), metadata: s.opts.Metadata[e.Path]})
+		if e.Subject != "" {
+			list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec), metadata: s.opts.Metadata[e.Path]})
+		}
 	}
 	for _, u := range codec.Unaries() {
 		if u.Subject != "" {

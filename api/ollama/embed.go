@@ -2,6 +2,7 @@ package ollama
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -72,4 +73,56 @@ func EncodeEmbed(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 		a.Embeddings[i] = v
 	}
 	return json.Marshal(a)
+}
+
+// DecodeEmbedding decodes the body of an /api/embeddings call, the earlier form of /api/embed. An error is an *api.Error that names the field.
+func DecodeEmbedding(text []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
+	var r struct {
+		Model     string  `json:"model"`
+		Prompt    *string `json:"prompt"`
+		CacheSalt string  `json:"cache_salt"` // an extension of this server
+	}
+	if err := jsonbody.Unmarshal(text, &r); err != nil {
+		return nil, err
+	}
+	if r.Prompt == nil || *r.Prompt == "" {
+		return nil, api.Invalid("prompt", "prompt: found none, expected a text")
+	}
+	out := body{"model": served(r.Model), "input": *r.Prompt}
+	if r.CacheSalt != "" {
+		out["cache_salt"] = r.CacheSalt
+	}
+	translated, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	c, err := wire.DecodeEmbeddings(translated, models, arrival)
+	if err != nil {
+		return nil, ofPrompt(err)
+	}
+	c.Kind = call.OllamaEmbedding
+	return c, nil
+}
+
+// ofPrompt returns an error with the field that the client sent.
+func ofPrompt(err error) error {
+	e := *api.AsError(err)
+	if rest, found := strings.CutPrefix(e.Message, "input"); found && e.Param == "input" {
+		e.Param, e.Message = "prompt", "prompt"+rest
+	}
+	return &e
+}
+
+// OneEmbedded is the answer to an /api/embeddings call.
+type OneEmbedded struct {
+	Embedding []float32 `json:"embedding" doc:"As the model has it, not of length 1"`
+}
+
+// EncodeEmbedding returns the body of the answer to an /api/embeddings call.
+func EncodeEmbedding(c *call.Call, r *call.Result, _ string) ([]byte, error) {
+	v, err := c.Vectors.Of(&r.Choices[0])
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(OneEmbedded{v})
 }

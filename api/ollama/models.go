@@ -67,7 +67,7 @@ func entries(ctx context.Context, engine api.Engine, running bool) ([]byte, erro
 	list := Library{Models: []ModelEntry{}}
 	for _, m := range api.Visible(ctx, engine.Models()) {
 		d := &m.Description
-		e := ModelEntry{Name: m.ID, Model: m.ID, Size: d.Bytes, Digest: digest(&m), Details: details(d)}
+		e := ModelEntry{Name: m.ID, Model: m.ID, Size: d.Bytes, Digest: digest(&m), Details: DetailsOf(&m)}
 		if running { // a served model stays loaded
 			e.ExpiresAt, e.Context, e.SizeVRAM = m.Created.AddDate(100, 0, 0).UTC().Format(time.RFC3339), m.ContextLength, new(int64)
 			if d.GPU {
@@ -91,7 +91,9 @@ func digest(m *api.Model) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func details(d *api.Description) Details {
+// DetailsOf describes the files of a model.
+func DetailsOf(m *api.Model) Details {
+	d := &m.Description
 	weights, _, _ := strings.Cut(d.Weights, "+")
 	out := Details{Format: d.Format, Family: d.Architecture, Families: []string{}, ParameterSize: amount(d.Parameters), Quantization: strings.ToUpper(weights)}
 	if d.Architecture != "" {
@@ -153,8 +155,8 @@ func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
 		return nil, &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found", Message: fmt.Sprintf("model %s not found", api.Quote(r.Model))}
 	}
 	return json.Marshal(Card{
-		Modelfile: "FROM " + m.ID + "\n", Parameters: parameters(m), Template: template(m), Details: details(&m.Description), ModelInfo: modelInfo(m),
-		Capabilities: capabilities(m), ModifiedAt: m.Created.UTC().Format(time.RFC3339),
+		Modelfile: "FROM " + m.ID + "\n", Parameters: parameters(m), Template: template(m), Details: DetailsOf(m), ModelInfo: modelInfo(m),
+		Capabilities: Capabilities(m), ModifiedAt: m.Created.UTC().Format(time.RFC3339),
 	})
 }
 
@@ -214,7 +216,8 @@ func modelInfo(m *api.Model) map[string]any {
 	return info
 }
 
-func capabilities(m *api.Model) []string {
+// Capabilities returns what a model can do, as Ollama names it.
+func Capabilities(m *api.Model) []string {
 	list := []string{"completion"}
 	if m.Infill != nil {
 		list = append(list, "insert")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/batches"
+	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/api/responses"
@@ -46,6 +47,17 @@ var operations = []operation{
 		reflect.TypeFor[ollamaGenerate](), reflect.TypeFor[ollama.Part](), true},
 	{"ollamaEmbed", http.MethodPost, "/api/embed", "Turn texts into vectors (Ollama)",
 		reflect.TypeFor[ollamaEmbed](), reflect.TypeFor[ollama.Embedded](), false},
+	{"ollamaEmbeddings", http.MethodPost, "/api/embeddings", "Turn a text into a vector (Ollama's earlier form)",
+		reflect.TypeFor[ollamaEmbedding](), reflect.TypeFor[ollama.OneEmbedded](), false},
+	{"lmstudioChat", http.MethodPost, "/api/v0/chat/completions", "Answer a conversation (LM Studio)",
+		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
+	{"lmstudioCompletion", http.MethodPost, "/api/v0/completions", "Continue a text (LM Studio)",
+		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+	{"lmstudioEmbeddings", http.MethodPost, "/api/v0/embeddings", "Turn texts into vectors (LM Studio)",
+		reflect.TypeFor[embeddingRequest](), reflect.TypeFor[wire.EmbeddingList](), false},
+	{"lmstudioModels", http.MethodGet, "/api/v0/models", "The served models (LM Studio)", nil, reflect.TypeFor[lmstudio.ModelsV0](), false},
+	{"lmstudioModel", http.MethodGet, "/api/v0/models/{id}", "One served model (LM Studio)", nil, reflect.TypeFor[lmstudio.ModelV0](), false},
+	{"lmstudioLibrary", http.MethodGet, "/api/v1/models", "The served models (LM Studio 0.4)", nil, reflect.TypeFor[lmstudio.ModelsV1](), false},
 	{"ollamaTags", http.MethodGet, "/api/tags", "The served models (Ollama)", nil, reflect.TypeFor[ollama.Library](), false},
 	{"ollamaPs", http.MethodGet, "/api/ps", "The loaded models (Ollama)", nil, reflect.TypeFor[ollama.Library](), false},
 	{"ollamaShow", http.MethodPost, "/api/show", "One served model (Ollama)", reflect.TypeFor[showRequest](), reflect.TypeFor[ollama.Card](), false},

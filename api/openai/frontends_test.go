@@ -60,7 +60,7 @@ func TestAnUnknownPathHasTheErrorOfItsAPI(t *testing.T) {
 	for path, want := range map[string]string{
 		"/api/pull": `{"error":"unknown path: POST /api/pull"}`, "/api/delete/": `{"error":"unknown path: POST /api/delete"}`, "/api": `{"error":"unknown path`,
 		"/api/blobs/sha256:0": `{"error":"unknown path`, "/v1/messages/batches": `{"type":"error","error":{"type":"not_found_error","message":"unknown path`,
-		"/v1/messagesx": `{"error":{"message":"unknown path`, "/apis": `{"error":{"message":"unknown path`, "/v1/assistants": `{"error":{"message":"unknown path`,
+		"/v1/messagesx": `{"error":{"message":"unknown path`, "/api/v0/x": `{"error":{"message":"unknown path`, "/api/v1/chat": `{"error":{"message":"unknown path`, "/apis": `{"error":{"message":"unknown path`, "/v1/assistants": `{"error":{"message":"unknown path`,
 	} {
 		resp := post(t, srv, path, "{}")
 		require.Equal(t, 404, resp.StatusCode, path)
@@ -75,7 +75,7 @@ func TestAnUnknownPathHasTheErrorOfItsAPI(t *testing.T) {
 func TestABodyOfAnotherTypeIsNamedInWordsOfJSON(t *testing.T) {
 	srv := serve(t, apitest.New(nil), openai.Options{})
 	paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/score",
-		"/tokenize", "/detokenize", "/api/chat", "/api/generate", "/api/embed", "/api/show"}
+		"/tokenize", "/detokenize", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/v0/chat/completions", "/api/v0/completions", "/api/v0/embeddings"}
 	for _, path := range paths {
 		for _, c := range []struct{ body, want string }{
 			{`[]`, "a list"}, {`[{"model":"tiny-chat"}]`, "a list"}, {` "my secret"`, "a string"}, {`12`, "number 12"}, {`null`, "null"}, {`true`, "true or false"},

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/api/batches"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
+	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/openai/wire"
 	"github.com/millrace/millrace/tracing"
 )
@@ -57,11 +58,12 @@ func (o *Options) defaults() {
 	}
 }
 
-// server has no state of its own between requests.
+// server has no state of its own between requests but the room for bodies.
 type server struct {
 	engine api.Engine
 	opts   Options
 	mux    *http.ServeMux
+	bodies *bodies
 }
 
 // New returns the handler of all HTTP paths. It fails if a mount has a path that is in use.
@@ -70,7 +72,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	if opts.Calls == nil {
 		opts.Calls = call.NewDirect(engine)
 	}
-	s := &server{engine: engine, opts: opts, mux: http.NewServeMux()}
+	s := &server{engine: engine, opts: opts, mux: http.NewServeMux(), bodies: newBodies(opts.MaxBody, tenantsOf(opts.Keys))}
 	document, err := s.document()
 	if err != nil {
 		return nil, fmt.Errorf("openai: document: %w", err)
@@ -83,6 +85,9 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/v1/health", "GET", s.health},
 		{"/ping", "GET", s.health},
 		{"/version", "GET", s.version},
+		{"/api/v0/models", "GET", s.authenticated(s.modelsLMStudio(lmstudio.EncodeModels))},
+		{"/api/v0/models/{id...}", "GET", s.authenticated(s.oneModelLMStudio)},
+		{"/api/v1/models", "GET", s.authenticated(s.modelsLMStudio(lmstudio.EncodeModelsV1))},
 		{"/props", "GET", s.authenticated(s.props)},
 		{"/slots", "GET", s.authenticated(s.slots)},
 		{"/health/live", "GET", s.live},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/openai/wire"
 )
 
@@ -28,6 +29,29 @@ func (s *server) oneModel(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, body)
 }
 
+// modelsLMStudio serves the list of models in a form of LM Studio's.
+func (s *server) modelsLMStudio(encode func([]api.Model) ([]byte, error)) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		body, err := encode(s.visible(r))
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, body)
+	}
+}
+
+func (s *server) oneModelLMStudio(w http.ResponseWriter, r *http.Request) error {
+	m, err := wire.Find(r.PathValue("id"), s.visible(r))
+	if err != nil {
+		return err
+	}
+	body, err := lmstudio.EncodeModel(m)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, body)
+}
+
 // unary serves a path with one answer and no stream.
 func (s *server) unary(run call.Unary) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
@@ -35,6 +59,11 @@ func (s *server) unary(run call.Unary) handlerFunc {
 		if err != nil {
 			return err
 		}
+		leave, err := s.bodies.enter(r.Context(), len(body))
+		if err != nil {
+			return err
+		}
+		defer leave()
 		answer, err := run(r.Context(), s.engine, body)
 		if err != nil {
 			return err

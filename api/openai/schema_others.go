@@ -20,6 +20,15 @@ type responsesRequest struct {
 	TopP            float64           `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
 	Presence        float64           `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
 	Frequency       float64           `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
+	DRYMultiplier   float64           `json:"dry_multiplier,omitempty" minimum:"0" maximum:"100" default:"0" doc:"As in a chat, as are the next ones. (llama.cpp)"`
+	DRYBase         float64           `json:"dry_base,omitempty" minimum:"1" maximum:"100" default:"1.75"`
+	DRYAllowed      int               `json:"dry_allowed_length,omitempty" minimum:"0" maximum:"16777216" default:"2"`
+	DRYLast         int               `json:"dry_penalty_last_n,omitempty" minimum:"-1" maximum:"2147483647" default:"-1"`
+	DRYBreakers     []string          `json:"dry_sequence_breakers,omitempty" maxItems:"16"`
+	XTCProbability  float64           `json:"xtc_probability,omitempty" minimum:"0" maximum:"1" default:"0"`
+	XTCThreshold    float64           `json:"xtc_threshold,omitempty" minimum:"0" maximum:"1" default:"0.1"`
+	TopNSigma       float64           `json:"top_n_sigma,omitempty" minimum:"-1" maximum:"100" default:"-1"`
+	BadWords        []string          `json:"bad_words,omitempty" maxItems:"256"`
 	Tools           []map[string]any  `json:"tools,omitempty" maxItems:"256" doc:"type: function (name, description, parameters, strict), custom (name, description, format) or namespace (name, tools). Others have no effect"`
 	ToolChoice      *toolChoice       `json:"tool_choice,omitempty"`
 	Include         []string          `json:"include,omitempty" doc:"message.output_text.logprobs: log probabilities. Others have no effect"`
@@ -128,6 +137,12 @@ type ollamaEmbed struct {
 	Input      *stringOrStrings `json:"input"`
 	Truncate   bool             `json:"truncate,omitempty" default:"true" doc:"Keep the beginning of a text that is longer than the context; false refuses it."`
 	Dimensions int              `json:"dimensions,omitempty" minimum:"1"`
+}
+
+type ollamaEmbedding struct {
+	_      struct{} `json:"-" additionalProperties:"true"`
+	Model  string   `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	Prompt string   `json:"prompt" minLength:"1"`
 }
 
 // The types of calls whose answers are vectors or scores.

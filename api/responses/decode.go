@@ -90,7 +90,8 @@ type request struct {
 
 // passed are the fields that the chat API has with the same meaning, and the extensions of this server.
 var passed = []string{"model", "stream", "temperature", "top_p", "user", "service_tier", "stream_resume", "request_id", "cache_salt", "priority", "timeout",
-	"seed", "chat_template_kwargs", "proof", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+	"seed", "chat_template_kwargs", "proof", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+	"dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold", "top_n_sigma", "bad_words"}
 
 type textOptions struct {
 	Format *format `json:"format"`

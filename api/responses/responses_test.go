@@ -51,6 +51,21 @@ func TestItemsBecomeMessages(t *testing.T) {
 	require.Equal(t, "c2", r.Messages[4].ToolCallID)
 }
 
+// TestTheSamplersOfAChatAreThoseOfAResponse: DRY, XTC, top_n_sigma and bad_words, and what is wrong with one names it.
+func TestTheSamplersOfAChatAreThoseOfAResponse(t *testing.T) {
+	samplers := `"dry_multiplier":0.8,"dry_base":1.5,"dry_allowed_length":3,"dry_penalty_last_n":64,"dry_sequence_breakers":["x"],"xtc_probability":0.5,"xtc_threshold":0.2,
+		"top_n_sigma":1.5,"bad_words":["no"],"top_k":4,"min_p":0.1,"repetition_penalty":1.1,"seed":7`
+	chat, err := wire.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1,`+samplers+`}`), served, time.Unix(5, 0))
+	require.NoError(t, err)
+	c := decoded(t, `{"model":"m","input":"x","temperature":1,`+samplers+`}`)
+	require.Equal(t, chat.Requests[0].Sampling, c.Requests[0].Sampling)
+	require.Equal(t, []string{"no"}, c.Requests[0].Sampling.BadWords)
+	for field, value := range map[string]string{"dry_multiplier": "-1", "xtc_probability": "2", "top_n_sigma": `"a"`, "bad_words": `"no"`, "dry_sequence_breakers": "1"} {
+		_, err := Decode([]byte(`{"model":"m","input":"x","`+field+`":`+value+`}`), served, time.Unix(5, 0))
+		require.Equal(t, field, api.AsError(err).Param, "%v", err)
+	}
+}
+
 func TestABadCallNamesItsField(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"model":"m"}`: "input",

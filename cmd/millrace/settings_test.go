@@ -33,7 +33,7 @@ func settingsPage(root *cobra.Command) string {
 	b.WriteString(`<!-- Generated from the flags. UPDATE_GOLDEN=1 go test ./cmd/millrace -run TestSettingsAreDocumented writes this file. -->
 # Settings
 These are the flags of ` + "`millrace serve`" + `. Each flag is also an environment variable and a key of the YAML file that ` + "`--config`" + ` names
-(` + "`" + config.DefaultFile + "`" + ` in the working directory by default): ` + "`--kv-memory` is `MILLRACE_KV_MEMORY` and `kv-memory:`" + `. A flag takes precedence over
+(` + "`" + config.DefaultFile + "`" + ` by default, in ` + "`$XDG_CONFIG_HOME/millrace`" + ` if that is set): ` + "`--kv-memory` is `MILLRACE_KV_MEMORY` and `kv-memory:`" + `. A flag takes precedence over
 the environment, the environment over the file. An unknown name is an error.
 
 ` + "`millrace COMMAND --help`" + ` prints the flags of a command, ` + "`millrace serve --help-all`" + ` all of these.

@@ -45,6 +45,10 @@ static inline int32_t mr_program_run(const mr_backend* b, mr_program* p, const m
                                      mr_error* e) {
   return b->program_run(p, s, e);
 }
+static inline int32_t mr_program_get_logits(const mr_backend* b, mr_program* p, int32_t row,
+                                            float* out, mr_error* e) {
+  return b->program_logits(p, row, out, e);
+}
 static inline int32_t mr_kv_reserve(const mr_backend* b, mr_program* p, int32_t slabs,
                                     mr_error* e) {
   return b->kv_reserve(p, slabs, e);

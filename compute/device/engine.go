@@ -7,6 +7,8 @@ import "C"
 
 import (
 	"fmt"
+	"math"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -53,8 +55,12 @@ type Engine struct {
 	sequences []C.mr_sequence // [MaxRows]
 	outputs   []int32         // [MaxOutputs + MaxHidden]
 	logits    []float32       // [MaxOutputs x vocab]
-	hidden    []float32       // [MaxHidden x width]
-	opTimes   []C.mr_op_time  // [ops]
+	best      []int32         // [MaxOutputs] where logits stay on the device, else nil
+	read      []bool          // [MaxOutputs]: rows of logits that have been read from there
+	reading   sync.Mutex
+	failed    error          // of reading them
+	hidden    []float32      // [MaxHidden x width]
+	opTimes   []C.mr_op_time // [ops]
 	beams     beamArrays
 }
 
@@ -102,7 +108,12 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		KVType:          kvType(i.kv_type),
 		Linear:          C.GoString(&i.linear[0]),
 	}
-	if err := e.allocate(len(p.Ops)); err != nil {
+	var device C.mr_device_info
+	if C.mr_device_get_info(d.backend, d.handle, &device, &me) != C.MR_OK {
+		e.Close()
+		return nil, fail("device info", &me)
+	}
+	if err := e.allocate(len(p.Ops), device.keeps_logits != 0); err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -121,11 +132,13 @@ type Tensors interface {
 	Tensor(name string) (weights.Tensor, bool)
 }
 
-func (e *Engine) allocate(ops int) error {
+func (e *Engine) allocate(ops int, keepsLogits bool) error {
+	e.read = make([]bool, e.limits.MaxOutputs)
 	ok := cSlice(&e.tokens, e.limits.MaxRows) &&
 		cSlice(&e.sequences, e.limits.MaxRows) &&
 		cSlice(&e.outputs, e.limits.MaxOutputs+e.limits.MaxHidden) &&
 		cSlice(&e.logits, e.limits.MaxOutputs*e.vocab) &&
+		(!keepsLogits || cSlice(&e.best, e.limits.MaxOutputs)) &&
 		cSlice(&e.hidden, e.limits.MaxHidden*e.width) &&
 		cSlice(&e.opTimes, ops) &&
 		e.beams.allocate(e.limits.MaxRows)
@@ -146,6 +159,7 @@ func (e *Engine) Close() {
 	cFree(&e.sequences)
 	cFree(&e.outputs)
 	cFree(&e.logits)
+	cFree(&e.best)
 	cFree(&e.hidden)
 	cFree(&e.opTimes)
 	e.beams.free()
@@ -206,21 +220,52 @@ type Rows struct {
 
 // Logits are the output rows of a step, valid until the next Run.
 type Logits struct {
-	values []float32
-	vocab  int
+	e      *Engine
+	rows   int
 	hidden []float32
-	width  int
 }
 
 // Hidden returns hidden state i of the step, of the model's width: what the last op reads.
-func (l Logits) Hidden(i int) []float32 { return l.hidden[i*l.width : (i+1)*l.width : (i+1)*l.width] }
+func (l Logits) Hidden(i int) []float32 {
+	return l.hidden[i*l.e.width : (i+1)*l.e.width : (i+1)*l.e.width]
+}
 
 // Rows is the number of output rows.
-func (l Logits) Rows() int { return len(l.values) / l.vocab }
+func (l Logits) Rows() int { return l.rows }
 
 // Row returns the logits of output row i, in the order of the step's
-// sequences. They may be overwritten.
-func (l Logits) Row(i int) []float32 { return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab] }
+// sequences. They may be overwritten. Those of a device that keeps them are copied
+// from there at the first call; what fails then leaves NaNs, and the next Run says what it was.
+func (l Logits) Row(i int) []float32 {
+	e := l.e
+	row := e.logits[i*e.vocab : (i+1)*e.vocab : (i+1)*e.vocab]
+	if e.best == nil {
+		return row
+	}
+	e.reading.Lock()
+	defer e.reading.Unlock()
+	if e.read[i] {
+		return row
+	}
+	e.read[i] = true
+	var me C.mr_error
+	if C.mr_program_get_logits(e.dev.backend, e.handle, C.int32_t(i), (*C.float)(unsafe.SliceData(row)), &me) != C.MR_OK {
+		e.failed = fail("read logits", &me)
+		for j := range row {
+			row[j] = float32(math.NaN())
+		}
+	}
+	return row
+}
+
+// Best returns the token of the largest logit of row i, of equal ones the lowest. False: the device does not say, or a
+// logit is NaN or +Inf, or all are -Inf.
+func (l Logits) Best(i int) (int32, bool) {
+	if l.e.best == nil || l.e.best[i] < 0 {
+		return 0, false
+	}
+	return l.e.best[i], true
+}
 
 // Run runs one step over all rows of the batch and returns the wanted
 // logits. A row's logits do not depend on the rest of the batch, bit for bit.
@@ -247,6 +292,9 @@ func (e *Engine) RunTimed(batch []Rows) (Logits, []OpTime, error) {
 }
 
 func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
+	if e.failed != nil {
+		return Logits{}, fmt.Errorf("run step: %w", e.failed)
+	}
 	rows, outputs, hidden := 0, 0, 0
 	if err := e.beams.reset(batch); err != nil {
 		return Logits{}, err
@@ -300,6 +348,10 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 		hidden_outputs: C.int32_t(hidden),
 		hidden:         (*C.float)(unsafe.SliceData(e.hidden)),
 	}
+	if e.best != nil {
+		step.logits, step.best = nil, (*C.int32_t)(unsafe.SliceData(e.best))
+		clear(e.read)
+	}
 	if opTimes != nil {
 		step.op_times = unsafe.SliceData(opTimes)
 	}
@@ -307,7 +359,7 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 	if C.mr_program_run(e.dev.backend, e.handle, &step, &me) != C.MR_OK {
 		return Logits{}, fail("run step", &me)
 	}
-	return Logits{e.logits[:(outputs-hidden)*e.vocab], e.vocab, e.hidden[:hidden*e.width], e.width}, nil
+	return Logits{e, outputs - hidden, e.hidden[:hidden*e.width]}, nil
 }
 
 // cSlice makes *s a zeroed slice of n values in C memory; false when there is

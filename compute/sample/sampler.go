@@ -173,6 +173,13 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 	return c, nil
 }
 
+// Greedy reports that the token at position is the one of the largest logit, of equal ones the lowest, and that nothing
+// else of the logits is wanted.
+func (s *Sampler) Greedy(position int) bool {
+	return s.p.Temperature <= 0 && !s.p.Logprobs && len(s.biases) == 0 && len(s.seen) == 0 && !s.keeps() &&
+		position >= s.free && !s.thinks.spent()
+}
+
 // endThinking returns the token that ends the reasoning, whatever the logits are.
 func (s *Sampler) endThinking(logits []float32) (Choice, error) {
 	if _, err := argmax(logits); err != nil {

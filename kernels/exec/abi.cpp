@@ -166,6 +166,13 @@ int32_t slab_write(mr_program* program, int32_t slab, const void* from, mr_error
   });
 }
 
+int32_t program_logits(mr_program* program, int32_t row, float* out, mr_error* error) {
+  return guarded(error, [&] {
+    need(program, out);
+    program->read_logits(row, out);
+  });
+}
+
 }  // namespace
 
 int32_t open_device(OpenDevice open, const mr_device_config* config, mr_device** out,
@@ -181,7 +188,7 @@ mr_backend backend_table(const char* name, decltype(mr_backend::device_open) dev
           device_measure,   program_load,   program_unload, program_info,  program_packed,
           program_numerics, program_run,    kv_reserve,     region_create, region_map,
           region_unmap,     region_destroy, slab_copy,      slab_read,     slab_write,
-          kv_reserve_file};
+          kv_reserve_file,  program_logits};
 }
 
 }  // namespace millrace

@@ -35,6 +35,9 @@ class Kernels {
 
   virtual void begin(const Batch&) {}        // before the first op of a step, with the first group
   virtual void begin_group(const Batch&) {}  // then with each other group of layers
+  // Before the first op, of a step whose ops are not timed. True: the step's ops have begun to run, as they
+  // did in a step like it, and the caller runs none.
+  virtual bool replay(const Batch&) { return false; }
   virtual void embed(const Op&, const Batch&, Slot out) = 0;
   virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
   virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
@@ -47,6 +50,7 @@ class Kernels {
   // Where the logits are computed: the caller's memory, or the device's, which
   // finish then copies there.
   virtual float* logits(float* caller) { return caller; }
+  virtual bool keeps_logits() const { return false; }  // they are the device's, and mr_step.best is known
   virtual void wait() {}  // until the ops so far are done
   // The time of the launches since begin or the last call, which are done. No launches:
   // each op is one. No nanoseconds: the device has no clock of its own.

@@ -110,6 +110,10 @@ const std::shared_ptr<KvPool>& Executor::pool() const {
 }
 
 void Executor::run(const mr_step& step) {
+  kept_logits_ = 0;
+  if (step.best != nullptr && !kernels_->keeps_logits()) {
+    fail(MR_UNSUPPORTED, "this backend keeps no logits, expected the caller's memory for them");
+  }
   read_step(program_, pool_.get(), step, ++steps_, batch_);
   for (const Sequence& s : batch_.sequences) {
     if (s.beams != nullptr && !kernels_->takes_beams()) {
@@ -123,11 +127,21 @@ void Executor::run(const mr_step& step) {
   }
   if (step.op_times != nullptr) {
     run_timed(step);
-  } else {
+  } else if (!kernels_->replay(batch_)) {
     for (const Op& op : program_.ops) run_op(op, step);
   }
   if (step.hidden_outputs > 0) read_hidden(step.hidden);
   kernels_->finish(step);
+  if (step.best != nullptr) kept_logits_ = batch_.logits;
+}
+
+void Executor::read_logits(int row, float* out) {
+  if (row < 0 || row >= kept_logits_) {
+    fail(MR_INVALID, "row %d of the logits, the last step has kept %d", row, kept_logits_);
+  }
+  const size_t bytes = size_t(program_.vocab) * sizeof(float);
+  kernels_->read(out, reinterpret_cast<const std::byte*>(kernels_->logits(nullptr)) + bytes * row,
+                 bytes);
 }
 
 // The rows after those with logits of what the last op reads.

@@ -19,6 +19,7 @@ class Executor {
   Executor(Device& device, const mr_program_desc& desc);
 
   void run(const mr_step& step);
+  void read_logits(int row, float* out);
   void info(mr_program_info& out) const;
   mr_span packed(int index) const { return kernels_->packed(index); }
   const char* numerics() const { return numerics_.c_str(); }
@@ -47,6 +48,7 @@ class Executor {
   std::shared_ptr<KvPool> pool_;
   Batch batch_;
   std::vector<uint16_t> hidden_;  // operands on their way to read_hidden's floats
+  int kept_logits_ = 0;           // rows of the last step
   uint64_t steps_ = 0;
 };
 

@@ -26,7 +26,7 @@ void check_counts(const Program& p, const mr_step& s) {
   }
   if (s.tokens == nullptr || s.sequences == nullptr ||
       (s.outputs > 0 && s.output_rows == nullptr) ||
-      (s.outputs > s.hidden_outputs && s.logits == nullptr) ||
+      (s.outputs > s.hidden_outputs && s.logits == nullptr && s.best == nullptr) ||
       (s.hidden_outputs > 0 && s.hidden == nullptr)) {
     fail(MR_INVALID, "step: tokens, sequences, output_rows, logits or hidden is a null pointer");
   }

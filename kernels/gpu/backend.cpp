@@ -42,6 +42,7 @@ class GpuDevice : public Device {
     std::snprintf(out.isas, sizeof out.isas, "%s", isa_names(device).c_str());
     out.threads = compute_units(device);
     out.on_cpu = on_cpu(device);
+    out.keeps_logits = 1;
     out.memory_total = memory.total;
     out.memory_available = memory.available;
   }

@@ -29,15 +29,23 @@ uint32_t word_of_halves(const uint8_t* codes) {
 
 }  // namespace
 
-CodedWeights::CodedWeights(Stream& stream, int lanes, int vectors, const LinearKind& kind,
+int64_t CodedLayout::place(int64_t i, int64_t words, int column, bool int4) const {
+  if (!mma) return i * kPackedColumns + column;
+  const int64_t tile = column / kMmaColumns * (words / 8) + i / 8;
+  const auto word = static_cast<int>(i % 8);
+  return tile * kMmaTileWords + (int4 ? mma_place_int4(word, column % kMmaColumns)
+                                      : mma_place(word, column % kMmaColumns));
+}
+
+CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind& kind,
                            const Program& p, const Op& op)
-    : lanes_(lanes), vectors_(vectors) {
+    : layout_(layout) {
   CodedShape& s = shape_;
   s.width = kind.width;
   s.depth = kind.depth;
   s.padded_depth = static_cast<int32_t>(round_up(kind.depth, kDepthCodes));
   s.steps = s.padded_depth / kCodeDepth;
-  const int unit = kind.gated ? kPackedColumns / 2 : kPackedColumns;
+  const int unit = kind.gated ? layout.block_columns() / 2 : layout.block_columns();
   s.blocks = (kind.width + unit - 1) / unit;
   s.group_steps = in_groups(op.weights) ? op.group / kCodeDepth : 1;
   s.groups = (s.steps + s.group_steps - 1) / s.group_steps;
@@ -46,7 +54,9 @@ CodedWeights::CodedWeights(Stream& stream, int lanes, int vectors, const LinearK
   s.accumulate = kind.accumulate;
   s.bias = kind.bias;
   s.out_f32 = kind.out_f32;
-  const Slices slices = cut_sum(stream.device(), s.blocks * shares(), s.steps, s.group_steps);
+  // A tile of int4 for tensor cores has two steps.
+  const int together = layout.mma && in_groups(op.weights) ? std::max(s.group_steps, 2) : s.group_steps;
+  const Slices slices = cut_sum(stream.device(), s.blocks * shares(), s.steps, together);
   s.slices = slices.count;
   s.slice_steps = slices.steps;
   load(stream, kind, p, op);
@@ -54,6 +64,7 @@ CodedWeights::CodedWeights(Stream& stream, int lanes, int vectors, const LinearK
 
 void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p, const Op& op) {
   const CodedShape& s = shape_;
+  const int block_columns = layout_.block_columns();
   const bool grouped = in_groups(op.weights);
   const int word_codes = grouped ? 8 : 4, group = grouped ? op.group : s.depth;
   const int64_t words = s.padded_depth / word_codes;  // of a column
@@ -64,26 +75,30 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
   std::vector<uint16_t> group_scales(grouped ? int64_t{columns()} * s.groups : 0);
   std::vector<float> bias(kind.bias ? columns() : 0);
   parallel(columns(), [&](int64_t column) {
-    const int64_t row = row_of_column(kind, column, kPackedColumns / 2);
+    const int64_t row = row_of_column(kind, column, block_columns / 2);
     if (row < 0) return;
     const SourceRow source = source_row(p, op, row);
     std::vector<float> values(s.depth);
     for (int64_t k = 0; k < s.depth; ++k) {
       values[k] = element(*source.weight, source.row * s.depth + k);
     }
-    const int64_t block = column / kPackedColumns, place = column % kPackedColumns;
+    const int64_t block = column / block_columns;
+    const auto place = static_cast<int>(column % block_columns);
     std::vector<uint8_t> codes(s.padded_depth, zeros[0]);
     for (int k = 0; k < s.depth; k += group) {
       const float scale = quantize(op.weights, &values[k], std::min(group, s.depth - k), &codes[k]);
       if (grouped) {
-        group_scales[(block * s.groups + k / group) * kPackedColumns + place] =
+        group_scales[(block * s.groups + k / group) * block_columns + place] =
             cpu::from_float(scale);
       } else {
         scales[column] = scale;
       }
     }
     for (int64_t i = 0; i < words; ++i) {
-      packed[(block * words + i) * kPackedColumns + place] = pack(&codes[i * word_codes]);
+      const uint8_t* step = &codes[i / 4 * kCodeDepth + i % 4 * 4];
+      packed[block * words * block_columns + layout_.place(i, words, place, grouped)] =
+          layout_.mma && grouped ? word_of_bytes(step) | word_of_bytes(step + 16) << 4
+                                 : pack(&codes[i * word_codes]);
     }
     if (source.bias != nullptr) bias[column] = element(*source.bias, source.row);
   });

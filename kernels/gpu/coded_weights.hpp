@@ -10,17 +10,27 @@
 
 namespace millrace::gpu {
 
-// As device/blocks.hpp has them.
+// Where codes lie.
+struct CodedLayout {
+  int lanes;    // of a sub-group
+  int vectors;  // of columns that a sub-group computes
+  bool mma;     // as cuda/device/mma.hpp has them, else as device/blocks.hpp
+
+  int block_columns() const { return mma ? kColumnBlocks * kMmaColumns : kPackedColumns; }
+  // Sub-groups that share a block of columns.
+  int shares() const { return mma ? 1 : block_columns() / lanes / vectors; }
+  // The place of word i of a column in a block, by words of a column.
+  int64_t place(int64_t i, int64_t words, int column, bool int4) const;
+};
+
 class CodedWeights {
  public:
-  // vectors: of columns that a sub-group computes.
-  CodedWeights(Stream& stream, int lanes, int vectors, const LinearKind& kind,
-               const Program& program, const Op& op);
+  CodedWeights(Stream& stream, CodedLayout layout, const LinearKind& kind, const Program& program,
+               const Op& op);
 
   const CodedShape& shape() const { return shape_; }
-  int columns() const { return shape_.blocks * kPackedColumns; }
-  // Sub-groups that share a block of columns.
-  int shares() const { return kPackedColumns / lanes_ / vectors_; }
+  int columns() const { return shape_.blocks * layout_.block_columns(); }
+  int shares() const { return layout_.shares(); }
   void* words() const { return words_.data(); }
   const void* scales() const { return scales_.data(); }
   const void* bias() const { return bias_.data(); }
@@ -32,15 +42,19 @@ class CodedWeights {
     CodedShape shape = shape_;
     shape.rows = rows;
     const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;
-    stream.launch_local(k.kernel, tiles * shape.blocks * shares(), size_t(shape.slices) * lanes_,
-                        size_t(shape.slices) * k.rows * vectors_ * lanes_, shape, in...,
-                        static_cast<const void*>(words()), scales(), bias(), out);
+    const size_t groups = (size_t(shape.blocks) * shares() + k.groups - 1) / k.groups;
+    const size_t floats =
+        k.local_bytes > 0 ? k.local_bytes / sizeof(float)
+                          : size_t(shape.slices) * k.rows * layout_.block_columns() / shares();
+    const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
+    stream.launch_local(k.kernel, tiles * groups, size_t(sub_groups) * layout_.lanes, floats,
+                        shape, in..., static_cast<const void*>(words()), scales(), bias(), out);
   }
 
  private:
   void load(Stream& stream, const LinearKind& kind, const Program& program, const Op& op);
 
-  int lanes_, vectors_;
+  CodedLayout layout_;
   CodedShape shape_{};
   Buffer words_, scales_, bias_;
 };

@@ -71,7 +71,7 @@ std::unique_ptr<Linear> DequantizedLinears::make(const LinearKind& kind, const P
   // device/dequantize.cpp
   const int vectors = target_.xmx() ? kColumnBlocks : kPackedColumns / target_.lanes;
   return std::make_unique<DequantizedLinear>(
-      nf4 ? nf4_ : fp8_, CodedWeights(stream_, target_.lanes, vectors, kind, program, op),
+      nf4 ? nf4_ : fp8_, CodedWeights(stream_, {target_.lanes, vectors, false}, kind, program, op),
       nf4 ? levels_.data() : nullptr);
 }
 

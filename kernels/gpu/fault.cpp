@@ -56,6 +56,8 @@ void read_fault(const char* text) {
   plan.kind = static_cast<FaultKind>(kind);
 }
 
+bool fault_planned() { return plan.kind != FaultKind::none; }
+
 void fault_step() {
   ++steps;
   launches = 0;

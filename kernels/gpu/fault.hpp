@@ -20,6 +20,7 @@ enum class FaultKind {
 // from there on. Unset or empty: none. Throws Error(MR_INVALID).
 void read_fault(const char* text);
 
+bool fault_planned();
 void fault_step();                       // a step begins
 FaultKind fault_launch();                // what to do instead of the launch that comes
 std::string fault_text(FaultKind kind);  // the error's

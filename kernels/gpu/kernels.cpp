@@ -5,7 +5,9 @@
 #include <string>
 
 #include "exec/error.hpp"
+#include "gpu/fault.hpp"
 #include "gpu/pool.hpp"
+#include "gpu/recipes.hpp"
 #include "gpu/weights.hpp"
 
 namespace millrace::gpu {
@@ -20,6 +22,9 @@ int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+  if (target.mma()) {
+    return {target.lanes, mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, 128), {}, {}};
+  }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
     kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
@@ -39,27 +44,11 @@ std::vector<int> query_groups(const Program& program) {
   return {groups.begin(), groups.end()};
 }
 
-Bundle attention_bundle(const Stream& stream, Target target, const Program& program, mr_dtype type,
-                        int32_t kv_type) {
-  std::vector<std::string> options = build_options(target, type);
-  options.push_back("-DMR_HEAD_DIM=" + std::to_string(program.head_dim));
-  const int bits = kv_bits(kv_type);
-  options.push_back("-DMR_KV_BITS=" + std::to_string(bits));
-  const bool sinks = program.sinks > 0;
-  options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(program.head_dim, target.lanes, bits, sinks)));
-  if (sinks) options.push_back("-DMR_SINKS=1");
-  return Bundle(stream, {"attention.cpp"}, options);
+Bundle bundle_of(const Stream& stream, const Recipe& recipe) {
+  return Bundle(stream, recipe.files, recipe.options);
 }
 
 }  // namespace
-
-std::vector<std::string> build_options(Target target, mr_dtype type) {
-  // A product and a sum fuse where the code says so: the same bits in every variant.
-  return {"-ffp-contract=off", "-DMR_BF16=" + std::to_string(type == MR_BF16 ? 1 : 0),
-          "-DMR_LANES=" + std::to_string(target.lanes),
-          "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
-}
 
 mr_dtype operand_type(const Program& program, int32_t wanted) {
   if (wanted != 0) return static_cast<mr_dtype>(wanted);
@@ -74,20 +63,18 @@ int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ?
 
 ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
                                mr_dtype type, int32_t kv_type)
-    : attention(attention_bundle(stream, target, program, type, kv_type)) {
-  const auto compile = [&](const char* file) {
-    return Bundle(stream, {file}, build_options(target, type));
-  };
-  if (millrace::gpu::quantized(program)) quantized = compile("quantized.cpp");
-  if (millrace::gpu::dequantizes(program)) dequantize = compile("dequantize.cpp");
+    : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
+                                                   program.sinks > 0))) {
+  if (millrace::gpu::quantized(program)) {
+    quantized = bundle_of(stream, quantized_recipe(target, type));
+  }
+  if (millrace::gpu::dequantizes(program)) {
+    dequantize = bundle_of(stream, dequantize_recipe(target, type));
+  }
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
-    : CommonKernels(Bundle(stream,
-                           {"embed.cpp", "norm.cpp", "rope_store.cpp", "rows.cpp", "packed.cpp",
-                            "linear.cpp"},
-                           build_options(target, type)),
-                    target) {}
+    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target) {}
 
 CommonKernels::CommonKernels(const Bundle& bundle, Target target)
     : embed(bundle.kernel("mr_embed")),
@@ -96,11 +83,12 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       select_rows(bundle.kernel("mr_select_rows")),
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
+      best(bundle.kernel("mr_best")),
       linear(linear_kernels(bundle, target)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
-                         std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
-                         LinearChoices& choices, const Program& program, const KvLayout& layout)
+                       std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+                       LinearChoices& choices, const Program& program, const KvLayout& layout)
     : stream_(std::move(stream)),
       target_(target),
       type_(type),
@@ -115,16 +103,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   if (bundles.dequantize) {
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
-  const int most_queries = millrace::gpu::most_queries(program.head_dim, target.lanes,
-                                                      kv_bits(layout.type), program.sinks > 0);
-  for (int queries = 1; queries <= most_queries; queries *= 2) {
-    attention_.emplace_back(queries,
-                            bundles.attention.kernel("mr_attention_" + std::to_string(queries)));
-  }
-  beam_attention_.push_back(bundles.attention.kernel("mr_attention_beams"));
-  for (int group = 0; group < program.kv_groups; ++group) {
-    tables_.emplace_back(query_groups(program), most_queries);
-  }
+  load_attention(bundles.attention);
 
   int64_t rounded = 0;
   // An embedding may share what a linear op has loaded.
@@ -140,6 +119,44 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   }
   rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
   logits_ = stream_->allocate(size_t(program.max_outputs) * program.vocab * sizeof(float));
+  best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
+}
+
+void GpuKernels::load_attention(const Bundle& bundle) {
+  const int head_dim = program_.head_dim, bits = kv_bits(layout_.type);
+  const bool sinks = program_.sinks > 0;
+  TaskSizes sizes{};
+  if (attention_by_mma(target_, bits, sinks)) {
+    sizes.prompt = prompt_queries(head_dim);
+    const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
+      attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
+                            bundle.kernel(name)});
+    };
+    add(TaskKind::prompt, sizes.prompt, kPromptWarps, prompt_local_bytes(head_dim),
+        "mr_attention_prompt");
+    add(TaskKind::decode, kProductQueries, decode_warps(head_dim), decode_local_bytes(head_dim),
+        "mr_attention_decode");
+    add(TaskKind::beams, kProductQueries, decode_warps(head_dim), beam_local_bytes(head_dim),
+        "mr_attention_beams");
+  } else {
+    const int lanes = target_.written_out().lanes;
+    const int padded = padded_head(head_dim);
+    const int kept = sinks ? 2 : 1;  // queries of each row and head
+    const auto add = [&](TaskKind kind, int queries, const std::string& name) {
+      attention_.push_back(
+          {kind, queries, size_t(kStripes) * lanes,
+           size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+           bundle.kernel(name)});
+    };
+    sizes.written_out = most_queries(head_dim, lanes, bits, sinks);
+    for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
+      add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
+    }
+    add(TaskKind::beams, beam_queries(sizes.written_out), "mr_attention_beams");
+  }
+  for (int group = 0; group < program_.kv_groups; ++group) {
+    tables_.emplace_back(query_groups(program_), sizes);
+  }
 }
 
 void GpuKernels::load(const Op& op) {
@@ -225,13 +242,30 @@ void GpuKernels::begin_group(const Batch& batch) {
   tables_[batch.group].set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
 }
 
+bool GpuKernels::replay(const Batch& batch) {
+  const bool in_place = std::all_of(tables_.begin(), tables_.end(),
+                                    [](const StepTables& tables) { return tables.in_place(); });
+  if (!in_place) recordings_.forget();
+  const bool decode = std::all_of(
+      batch.sequences.begin(), batch.sequences.end(),
+      [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
+  if (!decode || batch.logits != batch.rows || fault_planned()) return false;
+  return recordings_.replay(*stream_, batch.rows);
+}
+
 void GpuKernels::read(void* to, const void* from, size_t bytes) {
   stream_->copy(to, from, bytes);
   stream_->wait();
 }
 
 void GpuKernels::finish(const mr_step& step) {
-  if (const int outputs = step.outputs - step.hidden_outputs; outputs > 0) {
+  recordings_.end(*stream_);
+  const int outputs = step.outputs - step.hidden_outputs;
+  if (outputs > 0 && step.best != nullptr) {
+    stream_->launch(kernels_->best, outputs, kBestItems,
+                    static_cast<const void*>(logits_.data()), best_.data(), program_.vocab);
+    stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
+  } else if (outputs > 0) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));
   }
   stream_->wait();
@@ -303,17 +337,15 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
                              out.type == MR_SLOT_F32,
                              op.scale};
   const StepTables& tables = tables_[op.kv_group];
-  const AttentionTasks tasks = tables.tasks(op.heads / op.kv_heads);
-  const auto kernel = std::find_if(attention_.begin(), attention_.end(),
-                                   [&](const auto& k) { return k.first == tasks.queries; });
-  const int padded = padded_head(op.head_dim);
-  const int queries = program_.sinks > 0 ? 2 : 1;  // of each row and head
-  const size_t floats =
-      size_t(tasks.queries) * (queries * padded / 2 + kStripes * (2 + size_t(padded)));
-  stream_->launch_local(tasks.beams ? beam_attention_.front() : kernel->second,
-                        size_t(tasks.count) * op.kv_heads, size_t(kStripes) * target_.lanes, floats,
-                        shape, in.data, sink_q.data, tables.sequences(), tasks.tasks,
-                        tables.slabs(), tables.beams(), c.slopes.data(), out.data);
+  for (const AttentionTasks& tasks : tables.tasks(op.heads / op.kv_heads)) {
+    const auto kernel =
+        std::find_if(attention_.begin(), attention_.end(), [&](const AttentionKernel& k) {
+          return k.kind == tasks.kind && k.queries == tasks.queries;
+        });
+    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.kv_heads, kernel->items,
+                          kernel->floats, shape, in.data, sink_q.data, tables.sequences(),
+                          tasks.tasks, tables.slabs(), tables.beams(), c.slopes.data(), out.data);
+  }
 }
 
 void GpuKernels::select_rows(const Batch& batch, Slot in, Slot out) {
@@ -337,7 +369,7 @@ uint64_t GpuKernels::scratch_bytes() const {
   uint64_t tables = 0;
   for (const StepTables& t : tables_) tables += t.bytes();
   return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
-         rounded_.size() + logits_.size() + tables;
+         rounded_.size() + logits_.size() + best_.size() + tables;
 }
 
 std::string GpuKernels::linear_name() const {

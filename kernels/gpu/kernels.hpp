@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "exec/backend.hpp"
-#include "platform/bundle.hpp"
 #include "gpu/dequantized_linear.hpp"
 #include "gpu/linear_choice.hpp"
 #include "gpu/quantized_linear.hpp"
-#include "platform/runtime.hpp"
+#include "gpu/recordings.hpp"
 #include "gpu/step_tables.hpp"
+#include "platform/bundle.hpp"
+#include "platform/runtime.hpp"
 #include "platform/stream.hpp"
 
 namespace millrace::gpu {
@@ -20,9 +21,6 @@ namespace millrace::gpu {
 // The type of a program's operands, and of keys and values that are not codes: `wanted`, or,
 // if that is 0, bf16 where its linear weights are, else f16.
 mr_dtype operand_type(const Program& program, int32_t wanted);
-
-// What all device code is compiled with.
-std::vector<std::string> build_options(Target target, mr_dtype type);
 
 // Bits of an element of a KV cache (mr_kv_type).
 int kv_bits(int32_t type);
@@ -41,7 +39,7 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel embed, norm, rope_store, select_rows, round, copy_slab;
+  Kernel embed, norm, rope_store, select_rows, round, copy_slab, best;
   LinearKernels linear;
 
  private:
@@ -52,11 +50,12 @@ struct CommonKernels {
 class GpuKernels : public Kernels {
  public:
   GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
-              std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
-              LinearChoices& choices, const Program& program, const KvLayout& layout);
+             std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
+             LinearChoices& choices, const Program& program, const KvLayout& layout);
 
   void begin(const Batch& batch) override;
   void begin_group(const Batch& batch) override;
+  bool replay(const Batch& batch) override;
   void embed(const Op& op, const Batch& batch, Slot out) override;
   void norm(const Op& op, int rows, Slot in, Slot out) override;
   void linear(const Op& op, int rows, Slot in, Slot out) override;
@@ -66,6 +65,7 @@ class GpuKernels : public Kernels {
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
+  bool keeps_logits() const override { return true; }
   void wait() override { stream_->wait(); }
   mr_op_time op_time() override { return stream_->take_launches(); }
   void read(void* to, const void* from, size_t bytes) override;
@@ -98,8 +98,16 @@ class GpuKernels : public Kernels {
   Target target_;
   mr_dtype type_;
   std::shared_ptr<const CommonKernels> kernels_;
-  std::vector<std::pair<int, Kernel>> attention_;  // by queries of a task, ascending
-  std::vector<Kernel> beam_attention_;             // the one for steps with beams
+  // A kernel of attention, and a launch of it.
+  struct AttentionKernel {
+    TaskKind kind;
+    int queries;  // of a task
+    size_t items, floats;
+    Kernel kernel;
+  };
+  void load_attention(const Bundle& bundle);
+
+  std::vector<AttentionKernel> attention_;
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;
@@ -109,6 +117,8 @@ class GpuKernels : public Kernels {
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, vocab] floats
+  Buffer best_;                       // [max_outputs] tokens
+  Recordings recordings_;
   bool running_ = false;              // a step has begun and not ended: it failed
 };
 

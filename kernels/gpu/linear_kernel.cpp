@@ -3,10 +3,36 @@
 #include "gpu/weights.hpp"
 
 namespace millrace::gpu {
+
+std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
+                                      const std::string& prefix, const std::vector<int>& few,
+                                      MmaTile large, int tile_steps, int wide_rows) {
+  constexpr int kWarpgroup = 4;  // sub-groups
+  std::vector<LinearKernel> all;
+  for (const int rows : few) all.push_back({rows, bundle.kernel(prefix + std::to_string(rows))});
+  const auto add = [&](const std::string& name, MmaTile tile) {
+    all.push_back({tile.rows(), bundle.kernel(prefix + name), tile.warps(),
+                   mma_local_bytes(tile, tile_steps), tile.groups});
+  };
+  const auto add_wide = [&](const std::string& name, WideTile tile, int most) {
+    all.push_back({tile.rows, bundle.kernel(prefix + name), kWarpgroup * tile.warpgroups,
+                   wide_local_bytes(tile), tile.groups(), most});
+  };
+  add(std::to_string(kSmallTile.rows()), kSmallTile);
+  if (target.wide) {
+    // The wider one reads less of what others have read, and needs more rows to keep the device busy.
+    add_wide("wide", {1, wide_rows}, 1024);
+    add_wide("widest", {2, wide_rows}, 0);
+  } else {
+    add("tiles", large);
+  }
+  return all;
+}
+
 KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<LinearKernel>& kernels,
                            const LinearKind& kind, const Program& p, const Op& op)
-    : kernels_(kernels), lanes_(target.lanes) {
-  const int lanes = lanes_;
+    : kernels_(kernels), lanes_(target.lanes), columns_(block_columns(target)) {
+  const int block_columns = columns_;
   LinearShape& s = shape_;
   s.depth = kind.depth;
   s.width = kind.width;
@@ -18,24 +44,33 @@ KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<Line
   s.bias = kind.bias;
 
   const int64_t columns = int64_t{s.width} * (s.gated ? 2 : 1);
-  const int64_t group = int64_t{lanes} * kColumnBlocks;
+  const int64_t group = int64_t{block_columns} * kColumnBlocks;
   // A gated op's last group holds the rest of gate and the rest of up.
-  const int64_t padded = s.gated ? (s.width + lanes - 1) / lanes * lanes * 2 : columns;
+  const int64_t padded = s.gated ? (s.width + block_columns - 1) / block_columns * block_columns * 2 : columns;
   column_groups_ = static_cast<int>((padded + group - 1) / group);
   const Slices slices = cut_sum(stream.device(), column_groups_, s.depth_blocks, 1);
   s.slices = slices.count;
   s.slice_blocks = slices.steps;
 
   const int64_t packed_columns = column_groups_ * group;
-  const int64_t block = int64_t{8} * lanes * 2;  // 16-bit numbers
-  std::vector<uint16_t> weights(packed_columns / lanes * s.depth_blocks * block);
+  const int64_t block = int64_t{8} * block_columns * 2;  // 16-bit numbers
+  std::vector<uint16_t> weights(packed_columns / block_columns * s.depth_blocks * block);
   std::vector<float> bias(s.bias ? packed_columns : 0);
   parallel(packed_columns, [&](int64_t column) {
-    const int64_t row = row_of_column(kind, column, lanes);
+    const int64_t row = row_of_column(kind, column, block_columns);
     if (row < 0) return;
     const SourceRow source = source_row(p, op, row);
-    uint16_t* out = weights.data() + column / lanes * s.depth_blocks * block + column % lanes * 2;
-    read_row(source, s.depth, kind.type, out, 2 * lanes);
+    uint16_t* out = weights.data() + column / block_columns * s.depth_blocks * block;
+    const auto place = static_cast<int>(column % block_columns);
+    if (target.mma()) {
+      std::vector<uint16_t> numbers(int64_t{s.depth_blocks} * kDepth);
+      read_row(source, s.depth, kind.type, numbers.data());
+      for (int k = 0; k < s.depth; ++k) {
+        out[k / kDepth * block + mma_place(k / 2 % 8, place) * 2 + k % 2] = numbers[k];
+      }
+    } else {
+      read_row(source, s.depth, kind.type, out + place * 2, 2 * block_columns);
+    }
     if (source.bias != nullptr) bias[column] = element(*source.bias, source.row);
   });
   weights_ = stream.upload(weights);
@@ -47,9 +82,13 @@ void KernelLinear::run(Stream& stream, int rows, const void* in, void* out) {
   LinearShape shape = shape_;
   shape.rows = rows;
   const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;
-  const size_t floats = size_t(shape.slices) * k.rows * kColumnBlocks * lanes_;
-  stream.launch_local(k.kernel, tiles * column_groups_, size_t(shape.slices) * lanes_, floats,
-                      shape, in, static_cast<const void*>(weights_.data()),
+  const size_t groups = (size_t(column_groups_) + k.groups - 1) / k.groups;
+  const size_t floats = k.local_bytes > 0
+                            ? k.local_bytes / sizeof(float)
+                            : size_t(shape.slices) * k.rows * kColumnBlocks * columns_;
+  const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
+  stream.launch_local(k.kernel, tiles * groups, size_t(sub_groups) * lanes_, floats, shape, in,
+                      static_cast<const void*>(weights_.data()),
                       static_cast<const void*>(bias_.data()), out);
 }
 

@@ -2,10 +2,12 @@
 #ifndef MILLRACE_GPU_LINEAR_KERNEL_HPP
 #define MILLRACE_GPU_LINEAR_KERNEL_HPP
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "gpu/linear.hpp"
-#include "platform/runtime.hpp"
+#include "platform/bundle.hpp"
 #include "gpu/shapes.hpp"
 
 namespace millrace::gpu {
@@ -14,19 +16,32 @@ namespace millrace::gpu {
 struct LinearKernel {
   int rows;
   Kernel kernel;
+  // Of a kernel that takes all slices itself; 0: a sub-group takes one.
+  int sub_groups = 0, local_bytes = 0;
+  int groups = 1;  // of columns that a work-group computes
+  int most = 0;    // rows that it is for: more than it takes at once; 0: those alone
 };
 inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, int rows) {
   for (const LinearKernel& k : kernels) {
-    if (k.rows >= rows) return k;
+    if (k.rows >= rows || k.most >= rows) return k;
   }
   return kernels.back();
 }
+
+// The kernels of a bundle for tensor cores, cuda/device/mma.hpp: prefix8, ..., prefix64, and of more rows prefixtiles, or
+// prefixwide and prefixwidest. few: the rows of those whose sub-groups take one slice each.
+std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target, const std::string& prefix,
+                                      const std::vector<int>& few, MmaTile large, int tile_steps,
+                                      int wide_rows);
+
+// Columns of a block of weights, and so of an embedding that shares them.
+inline int block_columns(Target target) { return target.mma() ? kMmaColumns : target.lanes; }
 
 // The kernels of device/linear.cpp and of device/packed.cpp.
 struct LinearKernels {
   int lanes;  // of a sub-group
   std::vector<LinearKernel> tiles, packed;
-  Kernel finish;
+  std::optional<Kernel> finish;
 };
 
 class KernelLinear : public Linear {
@@ -38,16 +53,16 @@ class KernelLinear : public Linear {
   void run(Stream& stream, int rows, const void* in, void* out) override;
   uint64_t bytes() const override { return weights_.size() + bias_.size(); }
   WeightBlocks blocks() const override {
-    return {shape_.gated ? nullptr : weights_.data(), lanes_, shape_.depth_blocks * kDepth / 2};
+    return {shape_.gated ? nullptr : weights_.data(), columns_, shape_.depth_blocks * kDepth / 2};
   }
 
  private:
   const std::vector<LinearKernel>& kernels_;
-  int lanes_;
+  int lanes_, columns_;  // of a sub-group, of a block
   LinearShape shape_{};
   int column_groups_;  // of kColumnBlocks blocks
-  Buffer weights_;     // [column blocks][depth blocks][8][lanes] pairs
-  Buffer bias_;        // [column blocks][lanes] floats
+  Buffer weights_;     // [column blocks][depth blocks][8][columns] pairs, or tiles for tensor cores
+  Buffer bias_;        // [column blocks][columns] floats
 };
 
 }  // namespace millrace::gpu

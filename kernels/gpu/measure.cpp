@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "gpu/kernels.hpp"
+#include "gpu/recipes.hpp"
+#include "gpu/shapes.hpp"
+#include "platform/bundle.hpp"
 
 namespace millrace::gpu {
 namespace {
@@ -28,10 +30,10 @@ double best(F&& run) {
 }  // namespace
 
 mr_measurement measure(Stream& stream, Target target) {
-  const Bundle bundle(stream, {"measure.cpp"}, build_options(target, MR_BF16));
+  const Recipe recipe = measure_recipe(target);
+  const Bundle bundle(stream, recipe.files, recipe.options);
   const Kernel read = bundle.kernel("mr_read"), products = bundle.kernel("mr_products");
-  const size_t groups =
-      compute_units(stream.device()) * size_t{8};
+  const size_t groups = compute_units(stream.device()) * size_t{8};
   const size_t items = size_t{4} * target.lanes;
 
   const Buffer data = stream.allocate(kMeasuredBytes), out = stream.allocate(64);
@@ -40,14 +42,15 @@ mr_measurement measure(Stream& stream, Target target) {
                   out.data());
     stream.wait();
   });
-  const int32_t rounds = target.xmx() ? 1 << 16 : 1 << 12;
+  const int32_t rounds = target.products == Products::simd ? 1 << 12 : 1 << 16;
   const double product_seconds = best([&] {
     stream.launch(products, groups, items, data.data(), rounds, out.data());
     stream.wait();
   });
-  constexpr double kPerRound = 4.0 * 8 * kDepth * 2;  // flops of a lane
+  // Flops of a lane: four products of 8 rows, or by tensor cores eight of 16 columns by 8 rows by 32 lanes.
+  const double per_round = target.mma() ? 8.0 * 16 * 8 / 32 * kDepth * 2 : 4.0 * 8 * kDepth * 2;
   return {static_cast<double>(kMeasuredBytes) / read_seconds / 1e9,
-          kPerRound * rounds * static_cast<double>(groups * items) / product_seconds / 1e9, 0};
+          per_round * rounds * static_cast<double>(groups * items) / product_seconds / 1e9, 0};
 }
 
 }  // namespace millrace::gpu

@@ -24,7 +24,8 @@ class QuantizedLinear : public Linear {
       : shared_(shared),
         kind_(kind),
         kernels_(op.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
-        weights_(shared.stream_, shared.target_.lanes, kColumnBlocks, kind, p, op) {}
+        weights_(shared.stream_, {shared.target_.lanes, kColumnBlocks, shared.target_.mma()}, kind, p,
+                 op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
     stream.launch(shared_.quantize_, rows, kRowItems, in, shared_.codes_.data(),
@@ -52,7 +53,7 @@ class QuantizedLinear : public Linear {
                          weights_.words(), shared_.sums_.data());
     CodedShape s = weights_.shape();
     s.rows = rows;
-    stream.launch(shared_.finish_, size_t(rows) * s.blocks,
+    stream.launch(*shared_.finish_, size_t(rows) * s.blocks,
                   size_t(weights_.shares()) * shared_.target_.lanes,
                   static_cast<const void*>(shared_.sums_.data()), row_scales(first),
                   weights_.scales(), weights_.bias(), out, s);
@@ -80,10 +81,15 @@ bool quantized(const Program& program) {
 QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& bundle)
     : stream_(stream),
       target_(target),
-      int8_(kernels_by_rows(bundle, "mr_int8_", {1, 2, 4, 8})),
-      int4_(kernels_by_rows(bundle, "mr_int4_", {1, 2, 4, 8})),
-      quantize_(bundle.kernel("mr_quantize_rows")),
-      finish_(bundle.kernel("mr_int8_finish")) {
+      quantize_(bundle.kernel("mr_quantize_rows")) {
+  if (target.mma()) {
+    int8_ = mma_kernels(bundle, target, "mr_int8_", {8, 16, 32}, kLargeTile, 1, 128);
+    int4_ = mma_kernels(bundle, target, "mr_int4_", {8, 16}, kLargeTileInt4, 2, 64);
+    return;
+  }
+  int8_ = kernels_by_rows(bundle, "mr_int8_", {1, 2, 4, 8});
+  int4_ = kernels_by_rows(bundle, "mr_int4_", {1, 2, 4, 8});
+  finish_ = bundle.kernel("mr_int8_finish");
   if (target.xmx() && target.lanes == 16) int8_.push_back({16, bundle.kernel("mr_int8_tiles")});
   if (target.onednn) onednn_ = open_int8_products(stream);
 }

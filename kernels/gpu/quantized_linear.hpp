@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ class QuantizedLinears {
   Stream& stream_;
   Target target_;
   std::vector<LinearKernel> int8_, int4_;  // by rows
-  Kernel quantize_, finish_;
+  Kernel quantize_;
+  std::optional<Kernel> finish_;  // of oneDNN's sums
   std::unique_ptr<Int8Products> onednn_;  // null: none
   std::map<LinearKind, bool> by_onednn_;
   Buffer codes_, row_scales_;  // of the op that runs: [rows][padded depth], [rows]

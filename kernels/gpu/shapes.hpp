@@ -23,13 +23,62 @@ constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
 // Whether one query fits at all: what int4 is widened to leaves no room on 8 lanes beside the
 // sums of a large head.
 constexpr bool takes_kv_bits(int head_dim, int lanes, int kv_bits) {
-  return lanes == 16 || kv_bits != 4 || head_dim <= 96;
+  return lanes != 8 || kv_bits != 4 || head_dim <= 96;
 }
 
 // The queries of a step with beams, whose tokens' places take registers too.
 constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_queries / 2 : 1; }
 
+// Weights for NVIDIA's tensor cores (cuda/device/mma.hpp) lie in tiles of 16 columns by 8 words along
+// the sum, 32 lanes of 4 words: the place of a word in its tile. A lane's four are its registers of
+// the instruction.
+constexpr int kMmaColumns = 16, kMmaTileWords = 128;
+constexpr int mma_place(int word, int column) {
+  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
+}
+// Of words of eight codes of half a byte, four to a step: the low halves of word i's bytes are word i
+// of the step, the high ones word i + 4.
+constexpr int mma_place_int4(int word, int column) {
+  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
+}
+
+// What a work-group of the kernels for many rows computes: groups of two blocks of columns, by rows
+// of warps that take n times 8 rows each; stages of the sum are under way together.
+struct MmaTile {
+  int groups, warp_rows, n, stages;
+
+  constexpr int rows() const { return warp_rows * n * 8; }
+  constexpr int warps() const { return groups * warp_rows; }
+};
+constexpr MmaTile kSmallTile{1, 4, 2, 6}, kLargeTile{4, 1, 8, 4}, kLargeTileInt4{4, 2, 4, 4};
+constexpr int kMmaStageSteps = 4;   // of a stage: 32 bytes of a row each
+constexpr int kMmaRowStride = 160;  // bytes from row to row of a stage: quads of lanes lie in different banks
+// Bytes of local memory. tile_steps: of a tile of weights.
+constexpr int mma_stage_bytes(MmaTile tile, int tile_steps) {
+  return tile.rows() * kMmaRowStride +
+         tile.groups * kColumnBlocks * kMmaStageSteps / tile_steps * kMmaTileWords * 4;
+}
+constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
+  const int operands = tile.stages * mma_stage_bytes(tile, tile_steps);
+  const int totals = tile.rows() * (tile.groups * kColumnBlocks * kMmaColumns + 4) * 4;
+  return operands > totals ? operands : totals;
+}
+
+// The same by products of four warps (wgmma): warpgroups of two groups of columns.
+struct WideTile {
+  int warpgroups, rows;
+
+  constexpr int groups() const { return 2 * warpgroups; }
+};
+constexpr int kWideStages = 4;
+constexpr int wide_local_bytes(WideTile tile) {
+  const int operands = kWideStages * tile.rows * kMmaStageSteps * 32;
+  const int totals = tile.rows * (tile.groups() * kColumnBlocks * kMmaColumns + 4) * 4;
+  return (operands > totals ? operands : totals) + 1024;  // it begins at a multiple of that
+}
+
 constexpr int kNormItems = 128;    // work-items of a norm's row
+constexpr int kBestItems = 256;    // work-items of a row whose largest element is looked for
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 
@@ -134,6 +183,52 @@ struct RopeShape {
 struct AttentionTask {
   int32_t sequence, first;
 };
+
+// Attention by mma (cuda/device/attention_mma.cpp).
+constexpr int kPieceKeys = 64;      // keys that have a softmax of their own
+constexpr int kProductQueries = 16; // of one product
+// A warp of a prompt's tasks keeps the sums of so many queries in its registers.
+constexpr int kPromptWarps = 4;
+constexpr int prompt_warp_queries(int head_dim) { return head_dim <= 64 ? 32 : 16; }
+// Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to
+// kProductQueries of them.
+constexpr int kMostDecodeQueries = 64;
+constexpr int prompt_queries(int head_dim) { return kPromptWarps * prompt_warp_queries(head_dim); }
+// A warp of the other tasks takes a piece at a time, whose values it keeps in local memory.
+constexpr int decode_warps(int head_dim) { return head_dim <= 64 ? 8 : head_dim <= 128 ? 4 : 3; }
+// Tokens lie in local memory in rows of 16-byte chunks, such that lanes that read together read
+// from different banks.
+constexpr int chunks(int head_dim) { return head_dim / 8; }
+constexpr int key_chunks(int head_dim) { return (chunks(head_dim) + 3) / 4 * 4; }
+// Values are in parts of 128 elements, one after the other; a row of the last one may be padded.
+constexpr int kPartChunks = 16;
+constexpr int part_chunks(int head_dim, int part) {
+  const int rest = chunks(head_dim) - part * kPartChunks;
+  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks) : rest | 1;
+}
+constexpr int value_chunks(int head_dim) {
+  const int whole = chunks(head_dim) / kPartChunks;
+  return whole * kPartChunks + part_chunks(head_dim, whole);
+}
+constexpr int prompt_buffers(int head_dim) { return head_dim <= 128 ? 2 : 1; }
+// Whether a warp's queries are in local memory too, 2 bytes an element.
+constexpr bool keeps_queries(int head_dim) { return head_dim > 128; }
+constexpr int prompt_local_bytes(int head_dim) {
+  const int piece = kPieceKeys * 16 * (key_chunks(head_dim) + value_chunks(head_dim));
+  const int queries = prompt_queries(head_dim) * key_chunks(head_dim) * 16;
+  return prompt_buffers(head_dim) * piece + (keeps_queries(head_dim) ? queries : 0);
+}
+// Per warp the values, in whose place their sums are put, and of 16 queries maximum and total.
+constexpr int decode_local_bytes(int head_dim) {
+  return decode_warps(head_dim) * (kPieceKeys * 16 * value_chunks(head_dim) +
+                                   kProductQueries * 2 * static_cast<int>(sizeof(float)));
+}
+
+// With beams each token has an address of its own.
+constexpr int beam_local_bytes(int head_dim) {
+  return decode_local_bytes(head_dim) +
+         decode_warps(head_dim) * kPieceKeys * static_cast<int>(sizeof(uint64_t));
+}
 
 struct AttentionShape {
   KvShape kv;

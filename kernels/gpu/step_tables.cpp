@@ -5,8 +5,17 @@
 
 namespace millrace::gpu {
 
-StepTables::StepTables(std::vector<int> groups, int most_queries)
-    : groups_(std::move(groups)), most_queries_(most_queries) {}
+namespace {
+
+TaskKind mma_kind(const Sequence& s, int group) {
+  if (s.beams != nullptr) return TaskKind::beams;
+  return s.rows == 1 || s.rows * group <= kMostDecodeQueries ? TaskKind::decode : TaskKind::prompt;
+}
+
+}  // namespace
+
+StepTables::StepTables(std::vector<int> groups, TaskSizes sizes)
+    : groups_(std::move(groups)), sizes_(sizes) {}
 
 void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool) {
   words_.clear();
@@ -20,11 +29,12 @@ void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool)
   add_sequences(batch, pool);
   for (const int group : groups_) add_tasks(batch, group);
 
-  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = words_.size() * sizeof(int32_t);
-  if (slabs + words > device_.size()) device_ = stream.allocate((slabs + words) * 2);
-  copy_.resize(slabs + words);
-  std::memcpy(copy_.data(), slabs_.data(), slabs);
-  std::memcpy(copy_.data() + slabs, words_.data(), words);
+  const size_t slabs = slabs_.size() * sizeof(uint64_t), words = slabs_at() * sizeof(int32_t);
+  in_place_ = words + slabs <= device_.size();
+  if (!in_place_) device_ = stream.allocate((words + slabs) * 2);
+  copy_.resize(words + slabs);
+  std::memcpy(copy_.data(), words_.data(), words_.size() * sizeof(int32_t));
+  std::memcpy(copy_.data() + words, slabs_.data(), slabs);
   stream.copy(device_.data(), copy_.data(), copy_.size());
 }
 
@@ -76,25 +86,60 @@ int32_t StepTables::add_slabs(const DevicePool& pool, const int32_t* slabs, int 
 
 // A task takes as many queries as the longest sequence can fill: a decode step
 // of one head per KV head reads its keys for one query only.
-void StepTables::add_tasks(const Batch& batch, int group) {
+StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, int group) {
   int longest = 1;
   for (const Sequence& s : batch.sequences) longest = std::max(longest, s.rows * group);
   int queries = 1;
-  while (queries < longest && queries < most_queries_) queries *= 2;
-  if (has_beams_) queries = beam_queries(most_queries_);  // that kernel has one size
-  Tasks tasks{queries, 0, end()};
+  while (queries < longest && queries < sizes_.written_out) queries *= 2;
+  if (has_beams_) queries = beam_queries(sizes_.written_out);  // that kernel has one size
+  Tasks tasks{has_beams_ ? TaskKind::beams : TaskKind::written_out, queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const int all = batch.sequences[i].rows * group;
     for (int first = 0; first < all; first += queries, ++tasks.count) {
       words_.insert(words_.end(), {static_cast<int32_t>(i), first});
     }
   }
-  tasks_[group] = tasks;
+  return tasks;
 }
 
-AttentionTasks StepTables::tasks(int group) const {
-  const Tasks& t = tasks_.at(group);
-  return {t.queries, t.count, has_beams_, at<AttentionTask>(t.begin)};
+// The tasks of sequences of a kind. Those that see most keys come first: they take longest.
+StepTables::Tasks StepTables::mma_tasks(TaskKind kind, const Batch& batch, int group) {
+  const int queries = kind == TaskKind::prompt ? sizes_.prompt : kProductQueries;
+  Tasks tasks{kind, queries, 0, end()};
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const Sequence& s = batch.sequences[i];
+    if (mma_kind(s, group) != kind) continue;
+    // Beams see tokens of their own: a task is of one row.
+    const int rows = kind == TaskKind::beams ? 1 : s.rows;
+    for (int row = s.rows - rows; row >= 0; row -= rows) {
+      for (int first = (rows * group - 1) / queries * queries; first >= 0; first -= queries) {
+        words_.insert(words_.end(), {static_cast<int32_t>(i), row * group + first});
+        ++tasks.count;
+      }
+    }
+  }
+  return tasks;
+}
+
+void StepTables::add_tasks(const Batch& batch, int group) {
+  std::vector<Tasks>& all = tasks_[group];
+  all.clear();
+  if (sizes_.prompt == 0) {
+    all.push_back(written_out_tasks(batch, group));
+    return;
+  }
+  for (const TaskKind kind : {TaskKind::prompt, TaskKind::decode, TaskKind::beams}) {
+    const Tasks tasks = mma_tasks(kind, batch, group);
+    if (tasks.count > 0) all.push_back(tasks);
+  }
+}
+
+std::vector<AttentionTasks> StepTables::tasks(int group) const {
+  std::vector<AttentionTasks> all;
+  for (const Tasks& t : tasks_.at(group)) {
+    all.push_back({t.kind, t.queries, t.count, at<AttentionTask>(t.begin)});
+  }
+  return all;
 }
 
 }  // namespace millrace::gpu

@@ -13,21 +13,38 @@
 
 namespace millrace::gpu {
 
-// The queries of an attention op: tasks of at most `queries` pairs of row and head.
+// Which kernel takes a task. By mma, it is the sequence that decides, and written out the whole step.
+enum class TaskKind {
+  written_out,
+  prompt,  // of many queries; by mma
+  decode,  // of few queries; by mma
+  beams,
+};
+
+// Most queries of a task, of which one is 0.
+struct TaskSizes {
+  int written_out;
+  int prompt;  // by mma; others have kProductQueries
+};
+
+// Queries of an attention op: tasks of at most `queries` pairs of row and head.
 struct AttentionTasks {
+  TaskKind kind;
   int queries, count;
-  bool beams;                  // some sequence has beams
   const AttentionTask* tasks;  // on the device
 };
 
 class StepTables {
  public:
   // groups: every number of query heads per KV head of the program's ops.
-  // most_queries: of a task.
-  StepTables(std::vector<int> groups, int most_queries);
+  StepTables(std::vector<int> groups, TaskSizes sizes);
 
   // pool: the batch's.
   void set(Stream& stream, const Batch& batch, const DevicePool& pool);
+
+  // Whether the step's tables lie where those of the step before lay: all that its kernels' arguments and grids say is
+  // the same, if it has as many rows and outputs, one row for each sequence.
+  bool in_place() const { return in_place_; }
 
   // On the device.
   const int32_t* tokens() const { return at<int32_t>(tokens_); }
@@ -35,36 +52,43 @@ class StepTables {
   const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
   const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
   const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
-  const uint64_t* slabs() const { return static_cast<const uint64_t*>(device_.data()); }
+  const uint64_t* slabs() const {
+    return reinterpret_cast<const uint64_t*>(at<int32_t>(slabs_at()));
+  }
   const int32_t* beams() const { return at<int32_t>(beams_); }
-  AttentionTasks tasks(int group) const;
+  // A launch for each.
+  std::vector<AttentionTasks> tasks(int group) const;
   uint64_t bytes() const { return device_.size(); }
 
  private:
   struct Tasks {
+    TaskKind kind;
     int queries, count;
     size_t begin;
   };
 
   template <class T>
   const T* at(size_t word) const {
-    return reinterpret_cast<const T*>(reinterpret_cast<const int32_t*>(slabs() + slabs_.size()) +
-                                      word);
+    return reinterpret_cast<const T*>(static_cast<const int32_t*>(device_.data()) + word);
   }
   size_t end() const { return words_.size(); }
+  // The slabs' first word: they come last, so that steps that differ in slabs alone find all else where it was.
+  size_t slabs_at() const { return (words_.size() + 1) / 2 * 2; }
   void add_sequences(const Batch& batch, const DevicePool& pool);
   int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
+  Tasks written_out_tasks(const Batch& batch, int group);
+  Tasks mma_tasks(TaskKind kind, const Batch& batch, int group);
   void add_tasks(const Batch& batch, int group);
 
-  bool has_beams_ = false;
+  bool has_beams_ = false, in_place_ = false;
   std::vector<int> groups_;
-  int most_queries_;
-  std::vector<uint64_t> slabs_;  // addresses; on the device they lie before the words
+  TaskSizes sizes_;
+  std::vector<uint64_t> slabs_;  // addresses; on the device they lie after the words
   std::vector<int32_t> words_;
   std::vector<std::byte> copy_;  // both, until the device has them
   size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
          beams_ = 0;
-  std::map<int, Tasks> tasks_;  // by group
+  std::map<int, std::vector<Tasks>> tasks_;  // by group
   Buffer device_;
 };
 

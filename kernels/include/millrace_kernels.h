@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 13
+#define MR_ABI_VERSION 14
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -295,13 +295,17 @@ typedef struct mr_step {
   const int32_t* tokens; /* [rows] */
   const mr_sequence* sequences;
   const int32_t* output_rows; /* [outputs], ascending */
-  float* logits;              /* [outputs - hidden_outputs, vocab], the caller's */
+  float* logits;              /* [outputs - hidden_outputs, vocab], the caller's; or NULL with best */
   mr_op_time* op_times; /* [n_ops], then each op is done before the next one begins; or NULL */
   int32_t rows, n_sequences, outputs;
   /* The last of the outputs have no logits: their rows of the last op's `in` are read instead, the
    * normed hidden states, as floats. */
   int32_t hidden_outputs;
   float* hidden; /* [hidden_outputs, width of `in`], the caller's; or NULL */
+  /* NULL, or [outputs - hidden_outputs], of a device with keeps_logits: of each row the token of the
+   * largest logit, of equal ones the lowest; -1 if a logit is NaN or +inf, or all are -inf. The
+   * logits stay with the device until the next step: program_logits reads a row of them. */
+  int32_t* best;
 } mr_step;
 
 /* ---- The backend ---------------------------------------------------------- */
@@ -323,6 +327,8 @@ typedef struct mr_device_info {
   char isas[128]; /* that this machine can run, best first, separated by commas */
   int32_t threads;
   int32_t on_cpu;            /* 1: the machine's own cores compute, 0: another device does */
+  int32_t keeps_logits;      /* 1: mr_step.best may be asked for */
+  int32_t reserved;
   uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
   uint64_t memory_available; /* now */
 } mr_device_info;
@@ -377,6 +383,8 @@ typedef struct mr_backend {
    * close, as it is to commit a slab (fallocate) before it is mapped or written. MR_UNSUPPORTED where the
    * pool is memory of a device. */
   int32_t (*kv_reserve_file)(mr_program*, int32_t slabs, int32_t file, uint64_t offset, mr_error*);
+  /* Copies a row of the logits of the last step, which asked for best. */
+  int32_t (*program_logits)(mr_program*, int32_t row, float* out, mr_error*);
 } mr_backend;
 
 const mr_backend* millrace_backend_ref(void);

@@ -228,7 +228,7 @@ class Multiplication : public OneDnnLinear {
     void* sums = plain(kind_) ? out : context_.scratch.sums.data();
     multiply(stream, rows, in, sums);
     if (plain(kind_)) return;
-    stream.launch(context_.kernels.finish, rows, kRowItems, static_cast<const void*>(sums), out,
+    stream.launch(*context_.kernels.finish, rows, kRowItems, static_cast<const void*>(sums), out,
                   shape(rows));
   }
 

@@ -61,7 +61,7 @@ std::vector<std::string> select_isas() {
   const std::vector<std::string> runs = machine_isas();
   const char* forced = std::getenv("MILLRACE_ISA");
   std::vector<std::string> isas;
-  for (const char* isa : {"amx", "avx512-bf16", "avx512", "avx2", "portable", "xmx", "simd",
+  for (const char* isa : {"amx", "avx512-bf16", "avx512", "avx2", "portable", "mma", "xmx", "simd",
                           "xmx-onednn", "simd-onednn"}) {
     bool able = false;
     for (const std::string& name : runs) able = able || name == isa;

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "harness.hpp"
@@ -131,7 +132,7 @@ TEST_P(StepTest, EveryOpIsTimed) {
   const int32_t token = 1, row = 0;
   const mr_sequence sequence{s.region, 0, 1, 0, 0, nullptr};
   std::vector<float> plain(b.vocab), timed(b.vocab);
-  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1, 0, nullptr};
+  mr_step step{&token, &sequence, &row, plain.data(), nullptr, 1, 1, 1, 0, nullptr, nullptr};
   model.run(step);
   std::vector<mr_op_time> times(b.ops.size(), {UINT64_MAX, -1, 0});
   step.logits = timed.data();
@@ -172,7 +173,8 @@ TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
   const std::vector<int32_t> rows = {0, 3, 5};
   const mr_sequence sequence{some.region, 0, 6, 0, 0, nullptr};
   std::vector<float> logits(3 * b.vocab);
-  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3, 0, nullptr});
+  model.run({tokens.data(), &sequence, rows.data(), logits.data(), nullptr, 6, 1, 3, 0, nullptr,
+             nullptr});
   for (size_t i = 0; i < rows.size(); ++i) {
     const float* got = logits.data() + i * b.vocab;
     const float* want = expected.data() + int64_t{rows[i]} * b.vocab;
@@ -202,7 +204,7 @@ Mixed run_mixed(const std::string& isa, Builder& b) {
                                    {three.region, 5, 4, 0, 0, nullptr}};
   Mixed m{std::vector<float>(2 * b.vocab), std::vector<float>(4 * b.slots[b.ops.back().in].width)};
   mr_step step{tokens.data(),  sequences, rows.data(), m.logits.data(), nullptr, 9, 3, 6, 4,
-               m.hidden.data()};
+               m.hidden.data(), nullptr};
   model.run(step);
   return m;
 }
@@ -315,12 +317,108 @@ TEST_P(StepTest, RowsSelectedInTheLastLayerHaveTheSameLogits) {
     const mr_sequence six{s.region, 0, 6, 0, 0, nullptr}, none{s.region, 0, 1, 6, 0, nullptr},
         one{s.region, 0, 1, 7, 0, nullptr};
     const int32_t first = 0;
-    m->run({tokens.data(), &six, rows.data(), got.data(), nullptr, 6, 1, 3, 0, nullptr});
-    m->run({tokens.data(), &none, nullptr, nullptr, nullptr, 1, 1, 0, 0, nullptr});
+    m->run({tokens.data(), &six, rows.data(), got.data(), nullptr, 6, 1, 3, 0, nullptr, nullptr});
+    m->run({tokens.data(), &none, nullptr, nullptr, nullptr, 1, 1, 0, 0, nullptr, nullptr});
     m->run(
-        {tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1, 0, nullptr});
+        {tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1, 0, nullptr,
+            nullptr});
   }
   EXPECT_EQ(logits[0], logits[1]);
+}
+
+// What a device that keeps logits says of those of a step: best, and the rows themselves.
+struct KeptLogits {
+  std::vector<int32_t> best;
+  std::vector<float> logits;
+};
+
+KeptLogits keep_logits(Model& model, const std::vector<int32_t>& tokens) {
+  Sequence s(model);
+  s.reach(static_cast<int>(tokens.size()));
+  const auto n = static_cast<int32_t>(tokens.size());
+  std::vector<int32_t> rows(n);
+  for (int i = 0; i < n; ++i) rows[i] = i;
+  const mr_sequence sequence{s.region, 0, n, 0, 0, nullptr};
+  KeptLogits kept{std::vector<int32_t>(n, -7), std::vector<float>(size_t(n) * model.vocab)};
+  mr_step step{tokens.data(), &sequence, rows.data(), nullptr, nullptr, n, 1, n, 0, nullptr,
+               kept.best.data()};
+  model.run(step);
+  mr_error error;
+  for (int i = n - 1; i >= 0; --i) {
+    check(model.device.backend->program_logits(
+              model.handle, i, kept.logits.data() + size_t(i) * model.vocab, &error),
+          error);
+  }
+  for (const int row : {-1, n}) {
+    EXPECT_EQ(model.device.backend->program_logits(model.handle, row, kept.logits.data(), &error),
+              MR_INVALID)
+        << row;
+  }
+  return kept;
+}
+
+bool keeps_logits(const Model& model) {
+  mr_device_info info;
+  mr_error error;
+  check(model.device.backend->device_info(model.device.handle, &info, &error), error);
+  return info.keeps_logits != 0;
+}
+
+TEST_P(StepTest, ADeviceThatKeepsLogitsSaysTheLargest) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 40);
+  const std::vector<int32_t> tokens = {9, 8, 7, 6, 5};
+  if (!keeps_logits(model)) {
+    try {
+      keep_logits(model, tokens);
+      ADD_FAILURE() << "accepted";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status, MR_UNSUPPORTED);
+    }
+    return;
+  }
+  const KeptLogits kept = keep_logits(model, tokens);
+  Sequence s(model);
+  EXPECT_EQ(kept.logits, model.step({{&s, tokens}}));
+  for (size_t r = 0; r < tokens.size(); ++r) {
+    const auto row = kept.logits.begin() + static_cast<int64_t>(r) * b.vocab;
+    EXPECT_EQ(kept.best[r], std::max_element(row, row + b.vocab) - row) << r;
+  }
+}
+
+// Token 0 is embedded as 1, 0, 0, ...: its logits are the first column of the last weights.
+TEST_P(StepTest, TheLargestLogitIsTheFirstOfEqualOnes) {
+  constexpr int kWidth = 16, kVocab = 1100;
+  const float inf = std::numeric_limits<float>::infinity();
+  const struct {
+    const char* name;
+    std::function<float(int)> logit;
+    int best;
+  } cases[] = {
+      {"two are the largest", [](int i) { return i == 700 || i == 30 ? 5.0f : 2.0f; }, 30},
+      {"all are negative", [](int i) { return i == 1000 ? -0.5f : -1.0f - i % 3; }, 1000},
+      {"zeros of both signs", [](int i) { return i == 64 ? -0.0f : i == 65 ? 0.0f : -1.0f; }, 64},
+      {"one is possible", [&](int i) { return i == 1099 ? -3e38f : -inf; }, 1099},
+      {"none is possible", [&](int) { return -inf; }, -1},
+      {"an infinity", [&](int i) { return i == 3 ? inf : 0.0f; }, -1},
+      {"not a number", [&](int i) { return i == 512 ? std::nanf("") : 9.0f; }, -1},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    Builder b;
+    b.vocab = kVocab;
+    std::vector<float> table(size_t{kVocab} * kWidth), last(size_t{kVocab} * kWidth);
+    table[0] = 1;
+    for (int i = 0; i < kVocab; ++i) last[size_t(i) * kWidth] = c.logit(i);
+    const int x = b.slot(MR_SLOT_OPERAND, kWidth), y = b.slot(MR_SLOT_OPERAND, kWidth);
+    const int logits = b.slot(MR_SLOT_F32, kVocab);
+    b.embed(b.tensor(table, kVocab, kWidth, MR_BF16), x);
+    b.select_rows(x, y);
+    b.linear(y, {b.part(b.tensor(last, kVocab, kWidth, MR_BF16))}, logits);
+    Model model(GetParam(), b, 4);
+    if (!keeps_logits(model)) return;
+    EXPECT_EQ(keep_logits(model, {0}).best, std::vector<int32_t>{c.best});
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, StepTest, testing::Values("ref", tested_isas().front()),

@@ -75,6 +75,15 @@ func TestNothingOutsideTheTemplateCanBeIncluded(t *testing.T) {
 	require.ErrorIs(t, err, jinja.ErrTemplate)
 }
 
+// TestWhatCannotBeTheSameIsNamed: two renders differ, or a user's text is changed. See docs/decisions/chat-templates.md.
+func TestWhatCannotBeTheSameIsNamed(t *testing.T) {
+	for source, name := range map[string]string{"{{ [1, 2] | random }}": "random", "{{ lipsum() }}": "lipsum", "{{ '<b>' | striptags }}": "striptags", "{{ 'a' | no_filter }}": "no_filter"} {
+		_, err := render(source, "{}", limits)
+		require.ErrorIs(t, err, jinja.ErrTemplate, source)
+		require.ErrorContains(t, err, name)
+	}
+}
+
 func TestMessagesAreDataNeverTemplate(t *testing.T) {
 	text, err := render("{{ x }}", `{"x":"{{ raise_exception('a') }}{% if %}\u0000"}`, limits)
 	require.NoError(t, err)

@@ -113,8 +113,17 @@ func EncodeModels(models []api.Model) ([]byte, error) {
 
 // EncodeModel returns the body of the answer about one model, or an *api.Error if it is not served.
 func EncodeModel(id string, models []api.Model) ([]byte, error) {
+	m, err := Find(id, models)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(card(*m))
+}
+
+// Find returns the model with a name, or an *api.Error if it is not served.
+func Find(id string, models []api.Model) (*api.Model, error) {
 	if m := Served(models, id); m != nil {
-		return json.Marshal(card(*m))
+		return m, nil
 	}
 	return nil, modelNotFound(id, models)
 }

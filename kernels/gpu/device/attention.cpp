@@ -236,6 +236,7 @@ template <int M, bool kBeams>
 MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::SequenceEntry* sequences,
                    const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
                    void* out, float* local, const mr::AttentionShape& s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();

@@ -79,6 +79,7 @@ MR_INLINE void run(const Format& format, const Pointers& p, float* local, const 
   constexpr int kVectors = Format::kVectors, kRows = M * T;
   using Sum = typename Format::Sum;
   using Total = std::conditional_t<Format::kInGroups, float, Sum>;
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();
   const int slice = sub_group_index(item);

@@ -2,6 +2,7 @@
 //   MR_BF16      1: operands are bf16, 0: f16
 //   MR_LANES     work-items of a sub-group, and columns of a block: 16, or 8
 //   MR_XMX       1: matrix products by the matrix engine, 0: written out
+//   MR_MMA       1: by NVIDIA's tensor cores, with 32 lanes (cuda/device); not defined: 0
 //   MR_HEAD_DIM  elements of a head (attention only)
 //   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)
@@ -18,12 +19,20 @@ namespace syclex = sycl::ext::oneapi::experimental;
 namespace mr = millrace::gpu;
 
 // Everything is inlined: what is not keeps its arrays in memory.
+#ifndef MR_INLINE
 #define MR_INLINE [[gnu::always_inline]] inline
+#endif
 
 // A kernel that the host finds by its name, over a flat range of work-items.
 #define MR_KERNEL                                                                          \
   extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>)) \
       SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::sub_group_size<MR_LANES>)) void
+
+// Every kernel calls it before it reads or writes what a kernel before it may have in use. A platform that starts
+// kernels before those before them have ended defines it.
+#ifndef MR_AFTER_PREVIOUS
+#define MR_AFTER_PREVIOUS() static_cast<void>(0)
+#endif
 
 using Item = sycl::nd_item<1>;
 MR_INLINE Item this_item() { return sycl::ext::oneapi::this_work_item::get_nd_item<1>(); }

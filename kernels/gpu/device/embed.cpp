@@ -5,12 +5,17 @@
 // Where element i of a token's row lies in the table.
 MR_INLINE int64_t table_place(const mr::EmbedShape& s, int32_t token, int i) {
   if (s.columns == 0) return int64_t{token} * s.width + i;
+#if MR_MMA
+  const int64_t tile = (int64_t{token / s.columns} * s.pairs + i / 2) / 8;
+  return (tile * mr::kMmaTileWords + mr::mma_place(i / 2 % 8, token % s.columns)) * 2 + i % 2;
+#endif
   const int64_t pair = int64_t{token / s.columns} * s.pairs + i / 2;
   return (pair * s.columns + token % s.columns) * 2 + i % 2;
 }
 
 MR_KERNEL mr_embed(const int32_t* tokens, const int32_t* row_positions, const void* table,
                    const void* positions, void* out, mr::EmbedShape s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t row = item.get_group(0);
   const int32_t token = tokens[row];

@@ -54,6 +54,7 @@ template <int M, int T>
 MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
                    float* slices, const mr::LinearShape& s) {
   constexpr int kBlocks = mr::kColumnBlocks, kRows = M * T;
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();

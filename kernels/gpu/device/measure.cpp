@@ -1,9 +1,15 @@
 // What the device can reach at most: streaming reads, and products that touch
 // registers only.
+#if MR_MMA
+#include "common.hpp"
+#include "ptx.hpp"
+#else
 #include "matrix.hpp"
+#endif
 
 // Each item adds up words of 16 bytes, all items side by side.
 MR_KERNEL mr_read(const sycl::vec<uint32_t, 4>* data, int64_t words, uint32_t* out) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t items = item.get_global_range(0);
   sycl::vec<uint32_t, 4> sum(0);
@@ -14,8 +20,18 @@ MR_KERNEL mr_read(const sycl::vec<uint32_t, 4>* data, int64_t words, uint32_t* o
 
 // `rounds` times 4 products of 8 x 16 by 16 x MR_LANES per sub-group.
 MR_KERNEL mr_products(const operand* rows, int32_t rounds, float* out) {
+  MR_AFTER_PREVIOUS();
   constexpr int kChains = 4;
   const Item item = this_item();
+#if MR_MMA
+  uint32_t a[4];
+  float sums[2 * kChains][4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = rows[item.get_local_id(0) + i];
+  for (int r = 0; r < rounds; ++r)
+#pragma unroll
+    for (auto& chain : sums) mr_ptx::multiply(chain, a, a[0], a[1]);
+#else
   const int lane = item.get_sub_group().get_local_linear_id();
   mr_matrix::Columns b;
 #pragma unroll
@@ -29,6 +45,7 @@ MR_KERNEL mr_products(const operand* rows, int32_t rounds, float* out) {
   for (int r = 0; r < rounds; ++r)
 #pragma unroll
     for (auto& chain : sums) mr_matrix::multiply<8>(a, b, chain);
+#endif
   float total = 0;
 #pragma unroll
   for (auto& chain : sums)

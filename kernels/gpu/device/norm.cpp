@@ -6,6 +6,7 @@
 
 MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void* out,
                   mr::NormShape s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
   const int64_t row = item.get_group(0) * int64_t{s.width};

@@ -28,6 +28,7 @@ MR_INLINE void write(const mr::PackedShape& s, void* out, int64_t at, float valu
 template <int M>
 MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
                    const mr::PackedShape& s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();
   const int64_t block = item.get_group(0);
@@ -100,6 +101,7 @@ MR_PACKED(mr_packed_4, 4)
 
 // out = act(in), gated, of [rows][packed columns] sums with their bias. A work-group per row.
 MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
+  MR_AFTER_PREVIOUS();
   constexpr int kHalf = mr::kPackedColumns / 2, kVectors = kHalf / MR_LANES;
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();

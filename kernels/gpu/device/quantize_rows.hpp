@@ -7,6 +7,7 @@
 // Each row's codes and scale. A work-group per row.
 MR_KERNEL mr_quantize_rows(const operand* in, int8_t* codes, float* scales, int32_t depth,
                            int32_t padded_depth) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t row = item.get_group(0);
   const operand* x = in + row * depth;

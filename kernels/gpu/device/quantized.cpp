@@ -88,6 +88,7 @@ MR_QUANTIZED(mr_int8_tiles, 8, 2, false)
 MR_KERNEL mr_int8_finish(const int32_t* sums, const float* row_scales, const float* scales,
                          const float* bias, void* out, mr::CodedShape s) {
   using namespace mr_blocks;
+  MR_AFTER_PREVIOUS();
   constexpr int kVectors = mr::kColumnBlocks;
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();

@@ -29,6 +29,7 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
                         const mr::SequenceEntry* sequences, const uint64_t* slabs,
                         const int32_t* beams, const float* q_norm, const float* k_norm,
                         const float* inv_freq, float* sink_q, mr::RopeShape s) {
+  MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();

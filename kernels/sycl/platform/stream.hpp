@@ -17,6 +17,7 @@
 namespace millrace::gpu {
 
 using Kernel = sycl::kernel;
+class Recording {};  // of launches: this platform makes none
 
 // Whatever fails throws Error(MR_DEVICE), and streams that are made later do not
 // share this one's context: it may be of no use any more.
@@ -72,6 +73,11 @@ class Stream {
     });
     ++launches_;
   }
+
+  // Nothing is recorded.
+  bool begin_recording() { return false; }
+  std::shared_ptr<Recording> end_recording() { return nullptr; }
+  void replay(const Recording&) {}
 
   void forget_launches();  // a step begins
   // The launches since then or the last call, which are done.

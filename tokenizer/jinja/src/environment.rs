@@ -6,9 +6,9 @@ use std::io;
 use chrono::DateTime;
 use indexmap::IndexMap;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{context, Environment, Error, ErrorKind, State};
+use minijinja::{context, AutoEscape, Environment, Error, ErrorKind, State};
 
-use crate::{filters, json, methods, numbers, source, text};
+use crate::{filters, json, methods, numbers, source, text, variadic};
 
 const NAME: &str = "chat_template";
 const CLOCK: &str = "__millrace_now"; // the render's time, in the context: seconds since 1970 UTC
@@ -30,7 +30,10 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
     env.set_trim_blocks(true);
     env.set_lstrip_blocks(true);
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_formatter(|out, _, value| text::write_str(out, value).map_err(Error::from));
+    env.set_formatter(|out, state, value| match state.auto_escape() {
+        AutoEscape::None => text::write_str(out, value).map_err(Error::from),
+        _ => out.write_str(&text::escaped(value)).map_err(Error::from),
+    });
     env.set_unknown_method_callback(methods::call);
 
     env.add_function("raise_exception", raise_exception);
@@ -40,6 +43,7 @@ pub fn compile(source: &str) -> Result<Environment<'static>, Error> {
     env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
     env.add_function("joiner", minijinja_contrib::globals::joiner);
 
+    env.add_function(variadic::FUNCTION, variadic::new);
     filters::add(&mut env);
     numbers::add(&mut env);
 

@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 
 use crate::arguments::{argument, split_kwargs};
-use crate::{json, text};
+use crate::{json, text, wrap};
 
 pub fn add(env: &mut Environment) {
     env.add_filter("tojson", tojson);
@@ -31,13 +31,141 @@ pub fn add(env: &mut Environment) {
     env.add_filter("center", center);
     env.add_filter("truncate", truncate);
     env.add_filter("forceescape", |v: &Value| {
-        text::to_str(v)
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;")
-            .replace('"', "&#34;")
-            .replace('\'', "&#39;")
+        Value::from_safe_string(text::escape(&text::to_str(v)))
     });
+    env.add_filter("escape", escape);
+    env.add_filter("e", escape);
+    env.add_filter("wordwrap", wordwrap);
+    env.add_filter("urlencode", urlencode);
+    env.add_filter("filesizeformat", filesizeformat);
+    env.add_filter("xmlattr", xmlattr);
+}
+
+/// markupsafe.escape: what is marked as safe stays.
+fn escape(value: &Value) -> Value {
+    Value::from_safe_string(text::escaped(value))
+}
+
+/// jinja2's do_wordwrap: (width=79, break_long_words=True, wrapstring="\n", break_on_hyphens=True).
+fn wordwrap(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let width = argument(args, 0, &kwargs, "width")?.map_or(Ok(79), i64::try_from)?;
+    let truth = |v: Option<Value>| v.is_none_or(|v| v.is_true());
+    let break_long_words = truth(argument(args, 1, &kwargs, "break_long_words")?);
+    let between = argument(args, 2, &kwargs, "wrapstring")?
+        .filter(|v| !v.is_none())
+        .map_or("\n".into(), |v| text::to_str(&v));
+    let break_on_hyphens = truth(argument(args, 3, &kwargs, "break_on_hyphens")?);
+    kwargs.assert_all_used()?;
+    let Some(s) = value.as_str() else {
+        return Err(invalid(format!("wordwrap: found a {}, expected a text", value.kind())));
+    };
+    let width = usize::try_from(width).ok().filter(|&width| width > 0);
+    let mut lines = Vec::new();
+    for line in text::split_lines(s, false) {
+        let Some(width) = width else {
+            return Err(invalid("wordwrap: invalid width (must be > 0)".into()));
+        };
+        let style = wrap::Style { width, break_long_words, break_on_hyphens };
+        lines.push(wrap::wrap(line, &style).join(&between));
+    }
+    Ok(lines.join(&between))
+}
+
+/// jinja2's do_urlencode: a text as a part of a path, or pairs as a query.
+fn urlencode(value: &Value) -> Result<String, Error> {
+    let items = match value.kind() {
+        ValueKind::Map => pairs(value)?,
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.collect(),
+        _ => return Ok(quote(&text::to_str(value), "/")),
+    };
+    let mut out = Vec::new();
+    for item in items {
+        if item.len() != Some(2) {
+            return Err(invalid("urlencode: found an item that is no pair".into()));
+        }
+        let part =
+            |i| item.get_item_by_index(i).map(|v| quote(&text::to_str(&v), "").replace("%20", "+"));
+        out.push(format!("{}={}", part(0)?, part(1)?));
+    }
+    Ok(out.join("&"))
+}
+
+/// urllib.parse.quote.
+fn quote(s: &str, safe: &str) -> String {
+    let mut out = String::new();
+    for byte in s.bytes() {
+        let c = char::from(byte);
+        if c.is_ascii_alphanumeric() || "_.-~".contains(c) || safe.contains(c) {
+            out.push(c);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// jinja2's do_filesizeformat: (binary=False).
+fn filesizeformat(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let binary = argument(args, 0, &kwargs, "binary")?.is_some_and(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    let bytes = match value.as_str() {
+        Some(s) => s
+            .trim()
+            .parse::<f64>()
+            .map_err(|_| invalid("filesizeformat: found a text that is no number".into()))?,
+        None if value.kind() == ValueKind::Bool => f64::from(u8::from(value.is_true())),
+        None => f64::try_from(value.clone())?,
+    };
+    let base: f64 = if binary { 1024.0 } else { 1000.0 };
+    if bytes == 1.0 {
+        return Ok("1 Byte".into());
+    }
+    if bytes < base {
+        return Ok(format!("{} Bytes", bytes as i128));
+    }
+    let mut unit = base;
+    let mut out = String::new();
+    for prefix in ["k", "M", "G", "T", "P", "E", "Z", "Y"] {
+        unit *= base;
+        let prefix = if binary { format!("{}i", prefix.to_uppercase()) } else { prefix.into() };
+        out = format!("{:.1} {prefix}B", base * bytes / unit);
+        if bytes < unit {
+            break;
+        }
+    }
+    Ok(out)
+}
+
+/// jinja2's do_xmlattr: (autospace=True).
+fn xmlattr(state: &State, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let (args, kwargs) = split_kwargs(&args)?;
+    let space = argument(args, 0, &kwargs, "autospace")?.is_none_or(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    if value.kind() != ValueKind::Map {
+        return Err(invalid(format!("xmlattr: found a {}, expected a mapping", value.kind())));
+    }
+    let mut out = String::new();
+    for pair in pairs(value)? {
+        let (key, value) = (pair.get_item_by_index(0)?, pair.get_item_by_index(1)?);
+        if value.is_none() || value.is_undefined() {
+            continue;
+        }
+        let bad = |c| matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '/' | '>' | '=');
+        if key.as_str().is_none_or(|key| key.contains(bad)) {
+            let key = text::to_repr(&key);
+            return Err(invalid(format!("xmlattr: invalid character in attribute name: {key}")));
+        }
+        if space || !out.is_empty() {
+            out.push(' ');
+        }
+        out += &format!("{}=\"{}\"", text::escaped(&key), text::escaped(&value));
+    }
+    Ok(match state.auto_escape() {
+        AutoEscape::None => Value::from(out),
+        _ => Value::from_safe_string(out),
+    })
 }
 
 fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {

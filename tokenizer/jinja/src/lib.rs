@@ -18,6 +18,8 @@ mod source;
 mod stack;
 mod text;
 mod tokens;
+mod variadic;
+mod wrap;
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -4,9 +4,12 @@
 //! - jinja2 does not trim the newline after `{% raw %}`.
 //! - A loop knows its length over any value: the value of `for` passes a filter that makes a list of it.
 //! - `a ~ b` joins str(a) and str(b); a list that the template made has another text in minijinja.
+//! - A macro that reads `varargs` or `kwargs` declares them, and a function fills them (see variadic.rs).
 //! - `%`, `/`, `//` and `**` are Python's, and a plus may precede a number.
 //!
 //! The source is scanned into tokens and gets insertions; lines stay where they are.
+
+use crate::variadic::{CALLER, FUNCTION};
 
 /// What binds an operator's operands: a token of a weaker level ends them.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -43,8 +46,147 @@ const LONGEST_TAG: usize = 10_000;
 
 const LONG_SIGNS: [&str; 6] = ["**", "//", "==", "!=", "<=", ">="];
 
+/// What a macro reads of the arguments that it does not declare.
+#[derive(Clone, Copy, Default)]
+struct Undeclared {
+    varargs: bool,
+    kwargs: bool,
+    caller: bool,
+}
+
+/// The macros of a source, in the order of their beginnings.
+#[derive(Default)]
+struct Macros {
+    reads: Vec<Undeclared>,
+    begun: usize,
+    open: Vec<Option<String>>, // what follows the end of each macro around; None: nothing
+}
+
+impl Macros {
+    /// Those of a source in which no macro was rewritten.
+    fn of(source: &str) -> Macros {
+        let mut macros = Macros::default();
+        if !source.contains("varargs") && !source.contains("kwargs") {
+            return macros;
+        }
+        let mut open: Vec<usize> = Vec::new();
+        each_tag(source, |start| {
+            let (tokens, end) = tag_tokens(source, start);
+            let text = |i: usize| tokens.get(i).map_or("", |t: &Token| &source[t.start..t.end]);
+            if is_raw(source, start, &tokens) {
+                return raw_end(source, end);
+            }
+            match (source.as_bytes()[start + 1], text(0)) {
+                (b'%', "macro") => {
+                    open.push(macros.reads.len());
+                    macros.reads.push(Undeclared::default());
+                    return end;
+                }
+                (b'%', "endmacro") => {
+                    if let (Some(inner), Some(&outer)) = (open.pop(), open.last()) {
+                        let inner = macros.reads[inner];
+                        let outer = &mut macros.reads[outer];
+                        outer.varargs |= inner.varargs;
+                        outer.kwargs |= inner.kwargs;
+                        outer.caller |= inner.caller;
+                    }
+                    return end;
+                }
+                _ => {}
+            }
+            let Some(reads) = open.last().map(|&i| &mut macros.reads[i]) else {
+                return end;
+            };
+            for (i, token) in tokens.iter().enumerate() {
+                let named = text(i + 1) == "=" && token.depth > 0;
+                if token.kind != Kind::Name || named || i > 0 && matches!(text(i - 1), "." | "|") {
+                    continue;
+                }
+                match text(i) {
+                    "varargs" => reads.varargs = true,
+                    "kwargs" => reads.kwargs = true,
+                    CALLER => reads.caller = true,
+                    _ => {}
+                }
+            }
+            end
+        });
+        macros
+    }
+
+    /// Declares what a macro reads, at its beginning.
+    fn begin(&mut self, source: &str, tokens: &[Token], edits: &mut Edits) {
+        let reads = self.reads.get(self.begun).copied().unwrap_or_default();
+        self.begun += 1;
+        let text = |i: usize| tokens.get(i).map_or("", |t| &source[t.start..t.end]);
+        let close = tokens.iter().rposition(|t| t.kind == Kind::Closing && t.depth == 0);
+        let (Some(close), true) = (close, reads.varargs || reads.kwargs) else {
+            self.open.push(None);
+            return;
+        };
+        let mut names: Vec<&str> = (3..close)
+            .filter(|&i| tokens[i].depth == 1 && tokens[i].kind == Kind::Name)
+            .filter(|&i| matches!(text(i - 1), "(" | ","))
+            .map(text)
+            .collect();
+        if names.iter().any(|name| matches!(*name, "varargs" | "kwargs")) {
+            self.open.push(None);
+            return;
+        }
+        let first = matches!(text(close - 1), "(" | ",");
+        let more = if first { "varargs=[], kwargs={}" } else { ", varargs=[], kwargs={}" };
+        edits.replace(tokens[close].start, tokens[close].start, more);
+        if reads.caller {
+            names.push(CALLER);
+        }
+        let name = text(1);
+        self.open.push(Some(format!(
+            "{{% set {name} = {FUNCTION}({name}, {names:?}, {}, {})",
+            reads.varargs, reads.kwargs
+        )));
+    }
+}
+
+/// Calls a function with the start of each tag and expression, which returns its end.
+fn each_tag(source: &str, mut tag: impl FnMut(usize) -> usize) {
+    let mut at = 0;
+    while let Some(found) = source[at..].find('{') {
+        let start = at + found;
+        at = match source.get(start..start + 2) {
+            Some("{#") => {
+                source[start + 2..].find("#}").map_or(source.len(), |end| start + end + 4)
+            }
+            Some("{{" | "{%") => tag(start),
+            _ => start + 1,
+        };
+    }
+}
+
+/// The tokens of a tag or an expression, and its end.
+fn tag_tokens(source: &str, start: usize) -> (Vec<Token>, usize) {
+    tokenize(source, start + 2, if source.as_bytes()[start + 1] == b'%' { "%}" } else { "}}" })
+}
+
+fn is_raw(source: &str, start: usize, tokens: &[Token]) -> bool {
+    source.as_bytes()[start + 1] == b'%'
+        && matches!(tokens, [only] if &source[only.start..only.end] == "raw")
+}
+
+/// Where a raw block ends whose first tag ends at `from`.
+fn raw_end(source: &str, from: usize) -> usize {
+    let mut at = from;
+    while let Some(found) = source[at..].find("{%") {
+        at += found + 2;
+        if let Some(len) = endraw_len(&source[at..]) {
+            return at + len;
+        }
+    }
+    source.len()
+}
+
 /// Rewrites a template's source for minijinja.
 pub fn rewrite(source: &str) -> String {
+    let mut macros = Macros::of(source);
     let mut out = String::with_capacity(source.len());
     let mut at = 0;
     while let Some(found) = source[at..].find('{') {
@@ -60,7 +202,7 @@ pub fn rewrite(source: &str) -> String {
         out.push_str(&source[at..start]);
         at = match open {
             "{#" => source[rest..].find("#}").map_or(source.len(), |end| rest + end + 2),
-            _ => tag(source, start, &mut out),
+            _ => tag(source, start, &mut macros, &mut out),
         };
         if open == "{#" {
             out.push_str(&source[start..at]);
@@ -71,9 +213,9 @@ pub fn rewrite(source: &str) -> String {
 }
 
 /// Writes a tag or an expression that begins at `start`, and returns its end.
-fn tag(source: &str, start: usize, out: &mut String) -> usize {
+fn tag(source: &str, start: usize, macros: &mut Macros, out: &mut String) -> usize {
     let is_tag = source.as_bytes()[start + 1] == b'%';
-    let (tokens, end) = tokenize(source, start + 2, if is_tag { "%}" } else { "}}" });
+    let (tokens, end) = tag_tokens(source, start);
     let name = match tokens.first() {
         Some(t) if is_tag && t.kind == Kind::Name => &source[t.start..t.end],
         _ => "",
@@ -87,6 +229,17 @@ fn tag(source: &str, start: usize, out: &mut String) -> usize {
             edits.replace(t.start, t.end, if name == "generation" { "with" } else { "endwith" });
         }
         ("for", _) => iterate(source, &tokens, &mut edits),
+        ("macro", _) => macros.begin(source, &tokens, &mut edits),
+        ("endmacro", _) => {
+            if let (Some(Some(after)), Some(last)) = (macros.open.pop(), tokens.last()) {
+                out.push_str(&source[start..last.end]);
+                out.push_str(" %}");
+                out.push_str(&after);
+                out.push(' ');
+                out.push_str(source[last.end..end].trim_start());
+                return end;
+            }
+        }
         _ => {}
     }
     operators(source, &tokens[usize::from(!name.is_empty())..], &mut edits);
@@ -102,16 +255,9 @@ fn raw(source: &str, start: usize, name: &Token, end: usize, out: &mut String) -
         out.push_str(" +");
     }
     out.push_str(close.trim_start());
-    let mut at = end;
-    while let Some(found) = source[at..].find("{%") {
-        at += found + 2;
-        if let Some(len) = endraw_len(&source[at..]) {
-            out.push_str(&source[end..at + len]);
-            return at + len;
-        }
-    }
-    out.push_str(&source[end..]);
-    source.len()
+    let last = raw_end(source, end);
+    out.push_str(&source[end..last]);
+    last
 }
 
 /// The length of what follows "{%" if that ends a raw block.

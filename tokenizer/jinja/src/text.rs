@@ -18,6 +18,30 @@ pub fn to_repr(value: &Value) -> String {
     out
 }
 
+/// markupsafe.escape of a text.
+pub fn escape(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    for c in s.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// markupsafe.escape: what is marked as safe stays.
+pub fn escaped(value: &Value) -> String {
+    match value.is_safe() {
+        true => to_str(value),
+        false => escape(&to_str(value)),
+    }
+}
+
 pub fn write_str(out: &mut dyn Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(s) => out.write_str(s),

@@ -1,0 +1,38 @@
+// Launches of decode steps, recorded once for each number of rows and run again.
+#ifndef MILLRACE_GPU_RECORDINGS_HPP
+#define MILLRACE_GPU_RECORDINGS_HPP
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "platform/stream.hpp"
+
+namespace millrace::gpu {
+
+// A step of `rows` sequences with a row each launches the same kernels with the same arguments as the one before:
+// what differs is in the tables. Where the platform records nothing, every step is launched anew.
+class Recordings {
+ public:
+  // Before a step's launches. True: they have been made from a recording.
+  bool replay(Stream& stream, int rows);
+  // After them: makes those that were only recorded.
+  void end(Stream& stream);
+  // The tables lie elsewhere now.
+  void forget() { recorded_.clear(); }
+
+ private:
+  static constexpr size_t kMost = 64;  // some 200 launches each
+
+  struct Recorded {
+    std::shared_ptr<Recording> recording;  // null: a step was seen, and not recorded
+    uint64_t used = 0;
+  };
+  std::map<int, Recorded> recorded_;  // by rows
+  uint64_t steps_ = 0;
+  int recording_ = 0;  // the rows of the step that is recorded; 0: none
+};
+
+}  // namespace millrace::gpu
+
+#endif

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs the kernel harness on the CUDA backend: test-cuda.sh [gtest arguments]. On a machine without an NVIDIA driver
+# the emulator of kernels/cuda/emulator takes its place, which is slow: it runs a part of the tests. What is not run is
+# printed. MILLRACE_CUDA_TEST=emulator takes the emulator in any case.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+emulator=$root/build/cuda-emulator
+export MILLRACE_BACKEND_LIBRARY=$root/build/lib/libmillrace_cuda.so
+# Promises of the CPU backend alone: its threads, its instruction sets' names and hashes, its mappings, packed weights
+# (which this backend refuses). And those of a device whose allocations are bounded.
+not_ours="Numerics.Programs:ThreadPool.*:*PackedWeights.*:DeviceTest.SaysWhatItRuns:DeviceTest.UnknownInstructionSetsAreRefused:*.MoreSlabsThanMappingsAreRefusedWithTheWayOut/*"
+echo "NOT TESTED here, promises of other backends: $not_ours"
+
+if [ "${MILLRACE_CUDA_TEST:-}" = emulator ] || ! [ -e /dev/nvidiactl ]; then
+  "$root/scripts/build/own-tree.sh" "$emulator" "$root/kernels/cuda/emulator"
+  generator=()
+  if [ ! -f "$emulator/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S "$root/kernels/cuda/emulator" -B "$emulator" "${generator[@]}" -DMILLRACE_TESTS=OFF >/dev/null
+  cmake --build "$emulator" --parallel "$(nproc)" | { grep -vE '^\[|^ninja: no work' || true; }
+  export LD_LIBRARY_PATH=$emulator${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  # The emulator keeps what it compiles; what this backend keeps of it names files of another emulator.
+  export XDG_CACHE_HOME=$emulator/cache
+  rm -rf "$XDG_CACHE_HOME/millrace/cuda"
+fi
+
+export GTEST_TOTAL_SHARDS
+GTEST_TOTAL_SHARDS=$(nproc)
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+shards=()
+for ((i = 0; i < GTEST_TOTAL_SHARDS; i++)); do
+  GTEST_SHARD_INDEX=$i "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 \
+    "--gtest_filter=-$not_ours" "$@" >"$logs/$i" 2>&1 &
+  shards+=($!)
+done
+failed=0
+for i in "${!shards[@]}"; do
+  wait "${shards[i]}" || failed=1
+  cat "$logs/$i"
+done
+exit "$failed"
