@@ -21,9 +21,12 @@ int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[
 
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
-LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
   if (target.mma()) {
-    return {target.lanes, mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, 128), {}, {}};
+    return {target.lanes,
+            mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, kWide, kWidest, units),
+            {},
+            {}};
   }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
@@ -74,9 +77,10 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
-    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target) {}
+    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target,
+                    compute_units(stream.device())) {}
 
-CommonKernels::CommonKernels(const Bundle& bundle, Target target)
+CommonKernels::CommonKernels(const Bundle& bundle, Target target, int units)
     : embed(bundle.kernel("mr_embed")),
       norm(bundle.kernel("mr_norm")),
       rope_store(bundle.kernel("mr_rope_store")),
@@ -84,7 +88,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
       best(bundle.kernel("mr_best")),
-      linear(linear_kernels(bundle, target)) {}
+      linear(linear_kernels(bundle, target, units)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
                        std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,

@@ -43,7 +43,7 @@ struct CommonKernels {
   LinearKernels linear;
 
  private:
-  CommonKernels(const Bundle& bundle, Target target);
+  CommonKernels(const Bundle& bundle, Target target, int units);
 };
 
 // choices: the device's, which outlives the kernels.

@@ -50,7 +50,8 @@ struct MmaTile {
   constexpr int rows() const { return warp_rows * n * 8; }
   constexpr int warps() const { return groups * warp_rows; }
 };
-constexpr MmaTile kSmallTile{1, 4, 2, 6}, kLargeTile{4, 1, 8, 4}, kLargeTileInt4{4, 2, 4, 4};
+constexpr MmaTile kLargeTile{4, 2, 4, 3}, kLargeTileInt4{4, 2, 4, 4};
+constexpr int kMostFewRows = 64;  // of kernels whose sub-groups take a slice each
 constexpr int kMmaStageSteps = 4;   // of a stage: 32 bytes of a row each
 constexpr int kMmaRowStride = 160;  // bytes from row to row of a stage: quads of lanes lie in different banks
 // Bytes of local memory. tile_steps: of a tile of weights.
@@ -194,7 +195,7 @@ constexpr int kPieceKeys = 64;      // keys that have a softmax of their own
 constexpr int kProductQueries = 16; // of one product
 // A warp of a prompt's tasks keeps the sums of so many queries in its registers.
 constexpr int kPromptWarps = 4;
-constexpr int prompt_warp_queries(int head_dim) { return head_dim <= 64 ? 32 : 16; }
+constexpr int prompt_warp_queries(int) { return 16; }
 // Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to
 // kProductQueries of them.
 constexpr int kMostDecodeQueries = 64;

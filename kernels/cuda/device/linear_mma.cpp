@@ -71,6 +71,7 @@ struct Operands {
   }
 
   MR_INLINE static int group_steps_of() { return 1; }
+  MR_INLINE static const uint16_t* scales_of(int64_t, int) { return nullptr; }
   MR_INLINE static float y(float total, int64_t, int64_t) { return total; }
 };
 
@@ -87,9 +88,6 @@ MR_LINEAR(mr_linear_8, few<MR_FORMAT, 1>)
 MR_LINEAR(mr_linear_16, few<MR_FORMAT, 2>)
 MR_LINEAR(mr_linear_32, few<MR_FORMAT, 4>)
 
-#undef MR_MOST_ITEMS
-#define MR_MOST_ITEMS (32 * mr::kSmallTile.warps())
-MR_LINEAR(mr_linear_64, tile<MR_FORMAT, mr::kSmallTile>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
 MR_LINEAR(mr_linear_tiles, tile<MR_FORMAT, mr::kLargeTile>)

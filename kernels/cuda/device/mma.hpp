@@ -84,6 +84,22 @@ MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row,
   }
 }
 
+// A lane's scales, bf16, of kCount blocks of columns. They are read as early as weights are.
+template <int kCount>
+struct Scales {
+  uint16_t at[kCount][2];
+
+  // scales: of the blocks' columns.
+  MR_INLINE void read(const uint16_t* scales, int lane) {
+#pragma unroll
+    for (int c = 0; c < kCount; ++c)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        at[c][half] = scales[c * mr::kMmaColumns + column_of_sum(2 * half, lane)];
+      }
+  }
+};
+
 // The sums of kN times 8 rows in the two blocks of a group.
 template <class T, int kN>
 struct Sums {
@@ -106,22 +122,17 @@ struct Sums {
 #pragma unroll
         for (int i = 0; i < 4; ++i) at[c][n][i] += static_cast<T>(other.at[c][n][i]);
   }
-  // Adds the sums of a group of steps, each by the scale of its column. scales: of the group's 32 columns, bf16.
-  MR_INLINE void add_scaled(const Sums<int32_t, kN>& other, const uint16_t* scales, int lane) {
+  // Adds the sums of a group of steps, each by the scale of its column.
+  MR_INLINE void add_scaled(const Sums<int32_t, kN>& other, const Scales<kBlocks>& scales) {
 #pragma unroll
-    for (int c = 0; c < kBlocks; ++c) {
-      float scale[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        scale[half] = bf16_to_float(scales[c * mr::kMmaColumns + column_of_sum(2 * half, lane)]);
-      }
+    for (int c = 0; c < kBlocks; ++c)
 #pragma unroll
       for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          at[c][n][i] = sycl::fma(static_cast<float>(other.at[c][n][i]), scale[i / 2], at[c][n][i]);
+          at[c][n][i] = sycl::fma(static_cast<float>(other.at[c][n][i]),
+                                  bf16_to_float(scales.at[c][i / 2]), at[c][n][i]);
         }
-    }
   }
   // To memory of [rows][stride].
   MR_INLINE void put(T* out, int stride, int lane) const {
@@ -148,11 +159,10 @@ struct Slice {
     sums.clear();
     if constexpr (F::kInGroups) scaled.clear();
   }
-  // After a step: group is that of columns.
-  MR_INLINE void after(const F& f, int64_t group, int step, int lane) {
+  // After the last step of a group.
+  MR_INLINE void end_group(const Scales<kBlocks>& scales) {
     if constexpr (F::kInGroups) {
-      if ((step + 1) % f.group_steps != 0 && step + 1 != f.shape.steps) return;
-      scaled.add_scaled(sums, f.scales_of(group, step), lane);
+      scaled.add_scaled(sums, scales);
       sums.clear();
     }
   }
@@ -181,11 +191,10 @@ struct WideSums {
 #pragma unroll
     for (int i = 0; i < 4 * kN; ++i) at[i] += static_cast<T>(other.at[i]);
   }
-  MR_INLINE void add_scaled(const WideSums<int32_t, kN>& other, const uint16_t* scales, int lane) {
-    const float scale[2] = {bf16_to_float(scales[column_of_sum(0, lane)]), bf16_to_float(scales[column_of_sum(2, lane)])};
+  MR_INLINE void add_scaled(const WideSums<int32_t, kN>& other, const Scales<1>& scales) {
 #pragma unroll
     for (int i = 0; i < 4 * kN; ++i) {
-      at[i] = sycl::fma(static_cast<float>(other.at[i]), scale[i % 4 / 2], at[i]);
+      at[i] = sycl::fma(static_cast<float>(other.at[i]), bf16_to_float(scales.at[0][i % 4 / 2]), at[i]);
     }
   }
   MR_INLINE void put(T* out, int stride, int lane) const {
@@ -205,10 +214,9 @@ struct WideSlice {
     sums.clear();
     if constexpr (F::kInGroups) scaled.clear();
   }
-  MR_INLINE void after(const F& f, int64_t group, int block, int step, bool group_ends, int lane) {
+  MR_INLINE void end_group(const Scales<1>& scales) {
     if constexpr (F::kInGroups) {
-      if (!group_ends) return;
-      scaled.add_scaled(sums, f.scales_of(group, step) + block * mr::kMmaColumns, lane);
+      scaled.add_scaled(sums, scales);
       sums.clear();
     }
   }
@@ -245,6 +253,12 @@ MR_INLINE void finish_tile(const F& f, const Total* totals, int stride, const fl
   }
 }
 
+// Whether a step is the last one of those that share scales.
+template <class F>
+MR_INLINE bool ends_group(const F& f, int step) {
+  return F::kInGroups && ((step + 1) % f.group_steps_of() == 0 || step + 1 == f.shape.steps);
+}
+
 // Up to 8 * kN rows of a group: a warp for each slice, weights and rows from global memory.
 // Shared memory: [slices][8 * kN][32] totals.
 // kAheadSteps: whose loads are under way together.
@@ -272,6 +286,7 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
   const uint32_t* w = weights + (group * kBlocks * tiles + begin / F::kTileSteps) * kTileWords + lane * 4;
   const auto some = [&](int step, auto count) __attribute__((always_inline)) {
     constexpr int kTiles = decltype(count)::value;
+    Scales<kBlocks> scales[kTiles * F::kTileSteps];
     mr_ptx::Words4 a[kTiles][kBlocks];
     RowWords b[kTiles * F::kTileSteps][kN];
 #pragma unroll
@@ -280,6 +295,10 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
       for (int c = 0; c < kBlocks; ++c) {
         a[i][c] = mr_ptx::load_once(w + (int64_t{c} * tiles + i) * kTileWords);
       }
+#pragma unroll
+    for (int i = 0; i < kTiles * F::kTileSteps; ++i) {
+      if (ends_group(f, step + i)) scales[i].read(f.scales_of(group, step + i), lane);
+    }
     if (step == begin) mr_ptx::wait_for_previous();  // weights are nobody's output
 #pragma unroll
     for (int i = 0; i < kTiles * F::kTileSteps; ++i)
@@ -296,7 +315,7 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
           mr_ptx::multiply(mine.sums.at[c][n], columns, b[i][n].first, b[i][n].second);
         }
       }
-      mine.after(f, group, step + i, lane);
+      if (ends_group(f, step + i)) mine.end_group(scales[i]);
     }
     w += kTiles * kTileWords;
   };
@@ -390,6 +409,13 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     if (stage + kStages - 1 < stages) fill(stage + kStages - 1);
     mr_ptx::commit_copies();
 
+    Scales<kBlocks> scales[kStageSteps];
+    const int64_t group = first_group + (warp_group < groups ? warp_group : 0);
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const int step = stage * kStageSteps + i;
+      if (step < s.steps && ends_group(f, step)) scales[i].read(f.scales_of(group, step), lane);
+    }
     const uint8_t* from = shared + stage % kStages * kStageBytes;
     const uint8_t* b_from = from + (warp_rows + lane / 4) * kRowStride;
     const uint8_t* a_from =
@@ -411,7 +437,7 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
 #pragma unroll
         for (int c = 0; c < kBlocks; ++c) mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
       }
-      mine.after(f, first_group + (warp_group < groups ? warp_group : 0), step, lane);
+      if (ends_group(f, step)) mine.end_group(scales[i]);
       if constexpr (F::kSliced) {
         if (++in_slice == s.slice_steps || step + 1 == s.steps) {
           total.add(mine.total());
@@ -509,6 +535,14 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
     mr_ptx::commit_copies();
 
     const uint8_t* from = shared + stage % kStages * kStageBytes;
+    Scales<1> scales[kStageSteps];
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const int step = stage * kStageSteps + i;
+      if (step < s.steps && ends_group(f, step)) {
+        scales[i].read(f.scales_of(group, step) + warp % kBlocks * mr::kMmaColumns, lane);
+      }
+    }
     const uint8_t* columns_from = from + kRowBytes + (warp * kStageTiles * kTileWords + lane * 4) * 4;
     uint32_t a[kStageSteps][4];
 #pragma unroll
@@ -522,12 +556,12 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
       const int step = stage * kStageSteps + i;
       if (step >= s.steps) break;
       mr_ptx::multiply_rows(mine.sums.at, a[i], from + i * kStepBytes);
-      const bool group_ends = F::kInGroups && ((step + 1) % f.group_steps_of() == 0 || step + 1 == s.steps);
+      const bool group_ends = ends_group(f, step);
       const bool slice_ends = F::kSliced && (in_slice + 1 == s.slice_steps || step + 1 == s.steps);
       ++in_slice;
       if (!group_ends && !slice_ends) continue;
       mr_ptx::end_products();
-      mine.after(f, group, warp % kBlocks, step, group_ends, lane);
+      if (group_ends) mine.end_group(scales[i]);
       if (slice_ends) {
         if constexpr (F::kSliced) {
           total.add(mine.total());

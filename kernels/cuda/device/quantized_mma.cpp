@@ -103,10 +103,6 @@ MR_QUANTIZED(mr_int4_8, true, few<MrFormat, 1>)
 MR_QUANTIZED(mr_int4_16, true, few<MrFormat, 2>)
 
 #undef MR_MOST_ITEMS
-#define MR_MOST_ITEMS (32 * mr::kSmallTile.warps())
-MR_QUANTIZED(mr_int8_64, false, tile<MrFormat, mr::kSmallTile>)
-MR_QUANTIZED(mr_int4_64, true, tile<MrFormat, mr::kSmallTile>)
-#undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
 MR_QUANTIZED(mr_int8_tiles, false, tile<MrFormat, mr::kLargeTile>)
 #undef MR_MOST_ITEMS
