@@ -24,7 +24,8 @@ int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
   if (target.mma()) {
     return {target.lanes,
-            mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, kWide, kWidest, units),
+            mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, kWide, kWidest,
+                        units),
             {},
             {}};
   }
@@ -147,10 +148,9 @@ void GpuKernels::load_attention(const Bundle& bundle) {
     const int padded = padded_head(head_dim);
     const int kept = sinks ? 2 : 1;  // queries of each row and head
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
-      attention_.push_back(
-          {kind, queries, size_t(kStripes) * lanes,
-           size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
-           bundle.kernel(name)});
+      attention_.push_back({kind, queries, size_t(kStripes) * lanes,
+                            size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+                            bundle.kernel(name)});
     };
     sizes.written_out = most_queries(head_dim, lanes, bits, sinks);
     for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
@@ -250,9 +250,9 @@ bool GpuKernels::replay(const Batch& batch) {
   const bool in_place = std::all_of(tables_.begin(), tables_.end(),
                                     [](const StepTables& tables) { return tables.in_place(); });
   if (!in_place) recordings_.forget();
-  const bool decode = std::all_of(
-      batch.sequences.begin(), batch.sequences.end(),
-      [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
+  const bool decode =
+      std::all_of(batch.sequences.begin(), batch.sequences.end(),
+                  [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
   if (!decode || batch.logits != batch.rows || fault_planned()) return false;
   return recordings_.replay(*stream_, batch.rows);
 }
@@ -266,8 +266,8 @@ void GpuKernels::finish(const mr_step& step) {
   recordings_.end(*stream_);
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
-    stream_->launch(kernels_->best, outputs, kBestItems,
-                    static_cast<const void*>(logits_.data()), best_.data(), program_.vocab);
+    stream_->launch(kernels_->best, outputs, kBestItems, static_cast<const void*>(logits_.data()),
+                    best_.data(), program_.vocab);
     stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
   } else if (outputs > 0) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));

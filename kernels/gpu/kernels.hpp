@@ -119,7 +119,7 @@ class GpuKernels : public Kernels {
   Buffer logits_;                     // [max_outputs, vocab] floats
   Buffer best_;                       // [max_outputs] tokens
   Recordings recordings_;
-  bool running_ = false;              // a step has begun and not ended: it failed
+  bool running_ = false;  // a step has begun and not ended: it failed
 };
 
 }  // namespace millrace::gpu

@@ -6,12 +6,13 @@ namespace millrace::gpu {
 
 std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
                                       const std::string& prefix, const std::vector<int>& few,
-                                      MmaTile large, int tile_steps, WideTile wide,
-                                      WideTile widest, int units) {
+                                      MmaTile large, int tile_steps, WideTile wide, WideTile widest,
+                                      int units) {
   constexpr int kWarpgroup = 4, kAny = 1 << 30;
   std::vector<LinearKernel> all;
   for (const int rows : few) all.push_back({rows, bundle.kernel(prefix + std::to_string(rows))});
-  all.back().most = kMostFewRows;  // to read weights twice is faster than to bring rows to shared memory
+  all.back().most =
+      kMostFewRows;  // to read weights twice is faster than to bring rows to shared memory
   if (target.wide) {
     const auto add = [&](const std::string& name, WideTile tile, int fills) {
       all.push_back({tile.rows, bundle.kernel(prefix + name), kWarpgroup * tile.warpgroups,
@@ -43,7 +44,8 @@ KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<Line
   const int64_t columns = int64_t{s.width} * (s.gated ? 2 : 1);
   const int64_t group = int64_t{block_columns} * kColumnBlocks;
   // A gated op's last group holds the rest of gate and the rest of up.
-  const int64_t padded = s.gated ? (s.width + block_columns - 1) / block_columns * block_columns * 2 : columns;
+  const int64_t padded =
+      s.gated ? (s.width + block_columns - 1) / block_columns * block_columns * 2 : columns;
   column_groups_ = static_cast<int>((padded + group - 1) / group);
   const Slices slices = cut_sum(stream.device(), column_groups_, s.depth_blocks, 1);
   s.slices = slices.count;
@@ -82,8 +84,8 @@ void KernelLinear::run(Stream& stream, int rows, const void* in, void* out) {
                             ? k.local_bytes / sizeof(float)
                             : size_t(shape.slices) * k.rows * kColumnBlocks * columns_;
   const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
-  stream.launch_local(k.kernel, k.work_groups(rows, column_groups_), size_t(sub_groups) * lanes_, floats, shape, in,
-                      static_cast<const void*>(weights_.data()),
+  stream.launch_local(k.kernel, k.work_groups(rows, column_groups_), size_t(sub_groups) * lanes_,
+                      floats, shape, in, static_cast<const void*>(weights_.data()),
                       static_cast<const void*>(bias_.data()), out);
 }
 

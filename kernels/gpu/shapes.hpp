@@ -51,9 +51,10 @@ struct MmaTile {
   constexpr int warps() const { return groups * warp_rows; }
 };
 constexpr MmaTile kLargeTile{4, 2, 4, 3}, kLargeTileInt4{4, 2, 4, 4};
-constexpr int kMostFewRows = 64;  // of kernels whose sub-groups take a slice each
-constexpr int kMmaStageSteps = 4;   // of a stage: 32 bytes of a row each
-constexpr int kMmaRowStride = 160;  // bytes from row to row of a stage: quads of lanes lie in different banks
+constexpr int kMostFewRows = 64;   // of kernels whose sub-groups take a slice each
+constexpr int kMmaStageSteps = 4;  // of a stage: 32 bytes of a row each
+constexpr int kMmaRowStride =
+    160;  // bytes from row to row of a stage: quads of lanes lie in different banks
 // Bytes of local memory. tile_steps: of a tile of weights.
 constexpr int mma_stage_bytes(MmaTile tile, int tile_steps) {
   return tile.rows() * kMmaRowStride +
@@ -191,8 +192,8 @@ struct AttentionTask {
 };
 
 // Attention by mma (cuda/device/attention_mma.cpp).
-constexpr int kPieceKeys = 64;      // keys that have a softmax of their own
-constexpr int kProductQueries = 16; // of one product
+constexpr int kPieceKeys = 64;       // keys that have a softmax of their own
+constexpr int kProductQueries = 16;  // of one product
 // A warp of a prompt's tasks keeps the sums of so many queries in its registers.
 constexpr int kPromptWarps = 4;
 constexpr int prompt_warp_queries(int) { return 16; }
@@ -210,7 +211,8 @@ constexpr int key_chunks(int head_dim) { return (chunks(head_dim) + 3) / 4 * 4; 
 constexpr int kPartChunks = 16;
 constexpr int part_chunks(int head_dim, int part) {
   const int rest = chunks(head_dim) - part * kPartChunks;
-  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks) : rest | 1;
+  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks)
+                                              : rest | 1;
 }
 constexpr int value_chunks(int head_dim) {
   const int whole = chunks(head_dim) / kPartChunks;

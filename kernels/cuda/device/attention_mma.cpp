@@ -28,10 +28,10 @@ constexpr int kKeyChunks = mr::key_chunks(kDim);
 constexpr int kValueChunks = mr::value_chunks(kDim);
 constexpr int kPartPlaces = mr::kPieceKeys * mr::kPartChunks;
 constexpr int kLastRow = mr::part_chunks(kDim, kChunks / mr::kPartChunks);
-constexpr int kGroups = kKeyChunks / 4;                // of 32 elements
-constexpr int kSteps = 2 * kGroups;                    // products along the head
-constexpr int kKeyTiles = mr::kPieceKeys / 8;          // columns of q . K^T
-constexpr int kDimTiles = kChunks;                     // columns of p . V
+constexpr int kGroups = kKeyChunks / 4;                   // of 32 elements
+constexpr int kSteps = 2 * kGroups;                       // products along the head
+constexpr int kKeyTiles = mr::kPieceKeys / 8;             // columns of q . K^T
+constexpr int kDimTiles = kChunks;                        // columns of p . V
 constexpr int kSlabs = mr::kPieceKeys / mr::kSlabTokens;  // of a piece; products along its keys
 constexpr int kSlabChunks = mr::kSlabTokens * kChunks;
 constexpr int kTokenBytes = mr::kv_token_bytes(kDim, 16);
@@ -347,8 +347,7 @@ MR_INLINE void multiply_values(const Piece<T>& piece, const mr_ptx::Words4* valu
         // Two tiles; of an odd number of tiles the last one twice.
         const int chunk = tile + 1 < kEnd ? tile + lane / 16 : tile;
         uint32_t words[4];
-        mr_ptx::load_transposed(words,
-                                values + value_place(step * mr::kSlabTokens + token, chunk));
+        mr_ptx::load_transposed(words, values + value_place(step * mr::kSlabTokens + token, chunk));
 #pragma unroll
         for (int t = 0; t < T; ++t) {
           mr_ptx::multiply(sums[t][d], piece.p[t][step], words[0], words[1]);
@@ -527,8 +526,8 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
       }
     }
     multiply_values<T, 0, kDimTiles>(
-        p, keys + mr::kPieceKeys * kKeyChunks, lane,
-        [&](int t, int d, const float(&of_piece)[4]) __attribute__((always_inline)) {
+        p, keys + mr::kPieceKeys * kKeyChunks,
+        lane, [&](int t, int d, const float(&of_piece)[4]) __attribute__((always_inline)) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             sums[t][d][i] = merged(factors[t][i / 2], sums[t][d][i], of_piece[i]);
@@ -636,8 +635,8 @@ MR_INLINE void load_keys(mr_ptx::Words4 (&keys)[kAhead][kGroups], const Tokens& 
 #pragma unroll
   for (int j = 0; j < kAhead; ++j) {
     const int token = (first_tile + j) * 8;
-    const uint8_t* data = kv.keys + tokens.key(token / mr::kSlabTokens,
-                                               token % mr::kSlabTokens + lane / 4);
+    const uint8_t* data =
+        kv.keys + tokens.key(token / mr::kSlabTokens, token % mr::kSlabTokens + lane / 4);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       // After the head's end anything finite is right: there the queries are 0.

@@ -14,17 +14,10 @@ struct Operands {
   int depth;
 
   MR_INLINE Operands(const mr::LinearShape& s, const operand* in)
-      : shape{s.rows,
-              s.width,
-              s.gated ? (s.width + 15) / 16 : (s.width + 31) / 32,
-              s.depth_blocks,
-              s.slices,
-              s.slice_blocks,
-              s.activation,
-              s.gated != 0,
-              s.accumulate != 0,
-              s.bias != 0,
-              s.out_f32 != 0},
+      : shape{s.rows,         s.width,       s.gated ? (s.width + 15) / 16 : (s.width + 31) / 32,
+              s.depth_blocks, s.slices,      s.slice_blocks,
+              s.activation,   s.gated != 0,  s.accumulate != 0,
+              s.bias != 0,    s.out_f32 != 0},
         in(in),
         depth(s.depth) {}
 

@@ -30,8 +30,8 @@ namespace mr_mma {
 
 constexpr int kStepBytes = 32;
 constexpr int kTileWords = mr::kMmaTileWords;
-constexpr int kBlocks = mr::kColumnBlocks;              // of a group
-constexpr int kGroup = kBlocks * mr::kMmaColumns;       // columns
+constexpr int kBlocks = mr::kColumnBlocks;         // of a group
+constexpr int kGroup = kBlocks * mr::kMmaColumns;  // columns
 static_assert(MR_LANES == 32 && kGroup == MR_LANES);
 
 // A lane's part of a row's step: words t and t + 4 of its eight, t = lane % 4.
@@ -54,7 +54,7 @@ struct Count {
 
 // The shape of an op, whatever its weights are.
 struct Shape {
-  int rows, width, groups;       // groups of columns
+  int rows, width, groups;  // groups of columns
   int steps, slices, slice_steps;
   int activation;
   bool gated, accumulate, bias, out_f32;
@@ -71,7 +71,9 @@ MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row,
   float before[kRows];  // all reads come before the first write, which they would wait for
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
-    before[m] = s.accumulate && writes && m < rows ? static_cast<const float*>(out)[at + int64_t{m} * s.width] : 0.0f;
+    before[m] = s.accumulate && writes && m < rows
+                    ? static_cast<const float*>(out)[at + int64_t{m} * s.width]
+                    : 0.0f;
   }
   const float b = s.bias ? bias[group * kGroup + lane] : 0.0f;
 #pragma unroll
@@ -142,8 +144,8 @@ struct Sums {
       for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          out[(n * 8 + row_of_sum(i, lane)) * stride + c * mr::kMmaColumns + column_of_sum(i, lane)] =
-              at[c][n][i];
+          out[(n * 8 + row_of_sum(i, lane)) * stride + c * mr::kMmaColumns +
+              column_of_sum(i, lane)] = at[c][n][i];
         }
   }
 };
@@ -194,7 +196,8 @@ struct WideSums {
   MR_INLINE void add_scaled(const WideSums<int32_t, kN>& other, const Scales<1>& scales) {
 #pragma unroll
     for (int i = 0; i < 4 * kN; ++i) {
-      at[i] = sycl::fma(static_cast<float>(other.at[i]), bf16_to_float(scales.at[0][i % 4 / 2]), at[i]);
+      at[i] =
+          sycl::fma(static_cast<float>(other.at[i]), bf16_to_float(scales.at[0][i % 4 / 2]), at[i]);
     }
   }
   MR_INLINE void put(T* out, int stride, int lane) const {
@@ -283,7 +286,8 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
   mine.clear();
   const int begin = slice * s.slice_steps;
   const int end = begin + s.slice_steps < s.steps ? begin + s.slice_steps : s.steps;
-  const uint32_t* w = weights + (group * kBlocks * tiles + begin / F::kTileSteps) * kTileWords + lane * 4;
+  const uint32_t* w =
+      weights + (group * kBlocks * tiles + begin / F::kTileSteps) * kTileWords + lane * 4;
   const auto some = [&](int step, auto count) __attribute__((always_inline)) {
     constexpr int kTiles = decltype(count)::value;
     Scales<kBlocks> scales[kTiles * F::kTileSteps];
@@ -345,7 +349,8 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
 constexpr int kStageSteps = mr::kMmaStageSteps, kRowStride = mr::kMmaRowStride;
 
 template <class F, mr::MmaTile kTile>
-MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
+MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void* out,
+                    void* local) {
   using Total = typename F::Total;
   constexpr int kWarpGroups = kTile.groups, kN = kTile.n, kStages = kTile.stages;
   constexpr int kThreads = 32 * kTile.warps(), kRows = kTile.rows();
@@ -363,16 +368,17 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
   const int64_t first_row = blockIdx.x % row_tiles * kRows;
   const int64_t first_group = blockIdx.x / row_tiles * kWarpGroups;
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
-  const int groups = static_cast<int>(s.groups - first_group < kWarpGroups ? s.groups - first_group
-                                                                           : kWarpGroups);
+  const int groups =
+      static_cast<int>(s.groups - first_group < kWarpGroups ? s.groups - first_group : kWarpGroups);
   const int tiles = (s.steps + F::kTileSteps - 1) / F::kTileSteps;
   const int stages = (s.steps + kStageSteps - 1) / kStageSteps;
 
   const auto fill = [&](int stage) __attribute__((always_inline)) {
     uint8_t* to = shared + stage % kStages * kStageBytes;
     f.template copy_rows<kThreads, kRows>(
-        to, first_row, rows, stage,
-        [](int row, int chunk) __attribute__((always_inline)) { return row * kRowStride + chunk * 16; });
+        to, first_row, rows, stage, [](int row, int chunk) __attribute__((always_inline)) {
+          return row * kRowStride + chunk * 16;
+        });
     uint8_t* weights_to = to + kRowBytes;
     constexpr int kBlockChunks = kStageTiles * kTileWords / 4;  // of 16 bytes
     constexpr int kChunks = kWarpGroups * kBlocks * kBlockChunks;
@@ -435,7 +441,8 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
       for (int n = 0; n < kN; ++n) {
         const RowWords b = row_words(b_from + n * 8 * kRowStride + i * kStepBytes, lane);
 #pragma unroll
-        for (int c = 0; c < kBlocks; ++c) mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
+        for (int c = 0; c < kBlocks; ++c)
+          mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
       }
       if (ends_group(f, step)) mine.end_group(scales[i]);
       if constexpr (F::kSliced) {
@@ -458,7 +465,8 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     mine.total().put(put_at, kOutStride, lane);
   }
   __syncthreads();
-  finish_tile<kWarpGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows, first_group, groups);
+  finish_tile<kWarpGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows,
+                                          first_group, groups);
 }
 
 #ifdef MR_WGMMA
@@ -466,11 +474,13 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
 // The same as tile() for Hopper, by products of four warps (wgmma): each warp holds 16 columns of W, and all read kRows
 // rows from shared memory. An element's sum is that of mma.sync, bit for bit.
 template <class F, mr::WideTile kTile>
-MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
+MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void* out,
+                    void* local) {
   using Total = typename F::Total;
   constexpr int kRows = kTile.rows, kStages = kTile.stages;
   constexpr int kThreads = 128 * kTile.warpgroups, kGroups = kTile.groups(), kN = kRows / 8;
-  constexpr int kRowBytes = kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
+  constexpr int kRowBytes =
+      kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
   constexpr int kStageTiles = kStageSteps / F::kTileSteps;
   constexpr int kStageBytes = mr::wide_stage_bytes(kTile, F::kTileSteps);
   constexpr int kOutStride = kGroups * kGroup + 4;
@@ -483,7 +493,8 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
   const int64_t first_row = blockIdx.x % row_tiles * kRows;
   const int64_t first_group = blockIdx.x / row_tiles * kGroups;
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
-  const int groups = static_cast<int>(s.groups - first_group < kGroups ? s.groups - first_group : kGroups);
+  const int groups =
+      static_cast<int>(s.groups - first_group < kGroups ? s.groups - first_group : kGroups);
   const int tiles = (s.steps + F::kTileSteps - 1) / F::kTileSteps;
   const int stages = (s.steps + kStageSteps - 1) / kStageSteps;
   // Warps after the last group compute the first one again.
@@ -497,14 +508,15 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
 #pragma unroll
     for (int i = 0; i < kStageTiles; ++i) {
       const int tile = stage * kStageTiles + i;
-      mr_ptx::copy16(to + i * kTileWords * 4, w + (tile < tiles ? tile * kTileWords : 0), tile < tiles);
+      mr_ptx::copy16(to + i * kTileWords * 4, w + (tile < tiles ? tile * kTileWords : 0),
+                     tile < tiles);
     }
   };
   const auto fill_rows = [&](int stage) __attribute__((always_inline)) {
-    f.template copy_rows<kThreads, kRows>(shared + stage % kStages * kStageBytes, first_row, rows, stage,
-                                          [](int row, int chunk) __attribute__((always_inline)) {
-                                            return row * 128 + (chunk ^ row % 8) * 16;
-                                          });
+    f.template copy_rows<kThreads, kRows>(
+        shared + stage % kStages * kStageBytes, first_row, rows, stage,
+        [](int row, int chunk)
+            __attribute__((always_inline)) { return row * 128 + (chunk ^ row % 8) * 16; });
   };
   mr_ptx::start_next();
 #pragma unroll
@@ -543,11 +555,13 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
         scales[i].read(f.scales_of(group, step) + warp % kBlocks * mr::kMmaColumns, lane);
       }
     }
-    const uint8_t* columns_from = from + kRowBytes + (warp * kStageTiles * kTileWords + lane * 4) * 4;
+    const uint8_t* columns_from =
+        from + kRowBytes + (warp * kStageTiles * kTileWords + lane * 4) * 4;
     uint32_t a[kStageSteps][4];
 #pragma unroll
     for (int i = 0; i < kStageSteps; ++i) {
-      const auto words = *reinterpret_cast<const mr_ptx::Words4*>(columns_from + i / F::kTileSteps * kTileWords * 4);
+      const auto words = *reinterpret_cast<const mr_ptx::Words4*>(
+          columns_from + i / F::kTileSteps * kTileWords * 4);
       F::columns(words.at, i % F::kTileSteps, a[i]);
     }
     mr_ptx::begin_products();
@@ -584,7 +598,8 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
     mine.total().put(put_at, kOutStride, lane);
   }
   __syncthreads();
-  finish_tile<kGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows, first_group, groups);
+  finish_tile<kGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows,
+                                      first_group, groups);
 }
 
 #endif

@@ -23,17 +23,10 @@ struct Codes {
   const void* scales;       // floats [columns]; int4: bf16 [group of columns][group of steps][32]
   int padded_depth, step_groups, group_steps;
 
-  MR_INLINE Codes(const mr::CodedShape& s, const int8_t* codes, const float* row_scales, const void* scales)
-      : shape{s.rows,
-              s.width,
-              s.blocks,
-              s.steps,
-              s.slices,
-              s.slice_steps,
-              s.activation,
-              s.gated != 0,
-              s.accumulate != 0,
-              s.bias != 0,
+  MR_INLINE Codes(const mr::CodedShape& s, const int8_t* codes, const float* row_scales,
+                  const void* scales)
+      : shape{s.rows,        s.width,      s.blocks,     s.steps,           s.slices,
+              s.slice_steps, s.activation, s.gated != 0, s.accumulate != 0, s.bias != 0,
               s.out_f32 != 0},
         codes(codes),
         row_scales(row_scales),
@@ -88,13 +81,13 @@ struct Codes {
 
 }  // namespace mr_quantized_mma
 
-#define MR_QUANTIZED(name, kInt4, ...)                                                               \
-  MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights,              \
-                 const void* scales, const float* bias, void* out,                                   \
-                 sycl::local_accessor<float, 1> local, mr::CodedShape s) {                           \
-    using MrFormat = mr_quantized_mma::Codes<kInt4>;                                                 \
-    mr_mma::__VA_ARGS__(MrFormat(s, codes, row_scales, scales), weights, bias, out,                  \
-                        local.get_multi_ptr<sycl::access::decorated::no>().get());                   \
+#define MR_QUANTIZED(name, kInt4, ...)                                                  \
+  MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights, \
+                 const void* scales, const float* bias, void* out,                      \
+                 sycl::local_accessor<float, 1> local, mr::CodedShape s) {              \
+    using MrFormat = mr_quantized_mma::Codes<kInt4>;                                    \
+    mr_mma::__VA_ARGS__(MrFormat(s, codes, row_scales, scales), weights, bias, out,     \
+                        local.get_multi_ptr<sycl::access::decorated::no>().get());      \
   }
 MR_QUANTIZED(mr_int8_8, false, few<MrFormat, 1>)
 MR_QUANTIZED(mr_int8_16, false, few<MrFormat, 2>)
