@@ -20,7 +20,7 @@ usage() {
 }
 
 # The time limit of each step, in seconds. The steps run in this order.
-steps=(info harness device goldens invariance bench peer ops memcheck)
+steps=(info bench peer harness goldens invariance device ops memcheck)
 declare -A limits=([info]=75 [harness]=150 [device]=90 [goldens]=60 [invariance]=75 [bench]=90 [peer]=110 [ops]=45 [memcheck]=120)
 
 # The promises of the CPU backend alone: see scripts/test-sycl.sh.
@@ -50,10 +50,10 @@ step_harness() {
   local library='' isas=('')
   if [ "$BACKEND" != cpu ]; then
     library=$WORK/build/lib/libmillrace_$BACKEND.so
-    isas=(mma simd)
+    read -ra isas <<<"${HARNESS_ISAS:-mma simd}"
   fi
   MILLRACE_BACKEND_LIBRARY=$library python3 "$here/harness.py" "$WORK/bin/millrace_kernels_test" \
-    --isas "$(IFS=,; echo "${isas[*]}")" --exclude "$cpu_only" --filter "${HARNESS_FILTER:-*}" --jobs "$JOBS" --out "$VALUES/harness.json"
+    --isas "$(IFS=,; echo "${isas[*]}")" --exclude "$cpu_only${HARNESS_EXCLUDE:+:$HARNESS_EXCLUDE}" --filter "${HARNESS_FILTER:-*}" --jobs "$JOBS" --out "$VALUES/harness.json"
 }
 
 # The Go tests of the device package: logits beside those of transformers, chunking, beams, KV types, sinks.
