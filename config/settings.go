@@ -31,7 +31,7 @@ type Device struct {
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
 	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu, ref (float32, slow), sycl (Intel GPUs), cuda (NVIDIA GPUs), or sim (a simulated device; serve and generate only)")
-	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl or cuda backend: auto, cpu or gpu (sycl), or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
+	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl or cuda backend: auto, gpu, cpu (sycl only), or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
 	f.StringVar(&d.ISA, "isa", "", "instruction set of the backend, one that doctor lists (default: the best)")
 	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
 	RegisterWeights(f, &d.Weights)

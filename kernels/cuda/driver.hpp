@@ -77,57 +77,57 @@ struct CudaCall {
 };
 
 // X(member, symbol, types of the arguments)
-#define MILLRACE_CUDA_CALLS(X)                                                                     \
-  X(init, "cuInit", unsigned)                                                                      \
-  X(driver_version, "cuDriverGetVersion", int*)                                                    \
-  X(error_name, "cuGetErrorName", int, const char**)                                               \
-  X(error_string, "cuGetErrorString", int, const char**)                                           \
-  X(device_count, "cuDeviceGetCount", int*)                                                        \
-  X(device_get, "cuDeviceGet", CUdevice*, int)                                                     \
-  X(device_name, "cuDeviceGetName", char*, int, CUdevice)                                          \
-  X(device_attribute, "cuDeviceGetAttribute", int*, int, CUdevice)                                 \
-  X(device_total_memory, "cuDeviceTotalMem_v2", size_t*, CUdevice)                                 \
-  X(context_create, "cuCtxCreate_v2", CUcontext*, unsigned, CUdevice)                              \
-  X(context_destroy, "cuCtxDestroy_v2", CUcontext)                                                 \
-  X(context_pop, "cuCtxPopCurrent_v2", CUcontext*)                                                 \
-  X(context_set_current, "cuCtxSetCurrent", CUcontext)                                             \
-  X(memory_info, "cuMemGetInfo_v2", size_t*, size_t*)                                              \
-  X(memory_allocate, "cuMemAlloc_v2", CUdeviceptr*, size_t)                                        \
-  X(memory_free, "cuMemFree_v2", CUdeviceptr)                                                      \
-  X(host_allocate, "cuMemHostAlloc", void**, size_t, unsigned)                                     \
-  X(host_free, "cuMemFreeHost", void*)                                                             \
-  X(fill, "cuMemsetD8Async", CUdeviceptr, unsigned char, size_t, CUstream)                         \
-  X(copy, "cuMemcpyAsync", CUdeviceptr, CUdeviceptr, size_t, CUstream)                             \
-  X(pointer_attribute, "cuPointerGetAttribute", void*, int, CUdeviceptr)                           \
-  X(stream_create, "cuStreamCreate", CUstream*, unsigned)                                          \
-  X(stream_destroy, "cuStreamDestroy_v2", CUstream)                                                \
-  X(stream_synchronize, "cuStreamSynchronize", CUstream)                                           \
-  X(event_create, "cuEventCreate", CUevent*, unsigned)                                             \
-  X(event_destroy, "cuEventDestroy_v2", CUevent)                                                   \
-  X(event_record, "cuEventRecord", CUevent, CUstream)                                              \
-  X(event_synchronize, "cuEventSynchronize", CUevent)                                              \
-  X(event_elapsed, "cuEventElapsedTime", float*, CUevent, CUevent)                                 \
-  X(module_load, "cuModuleLoadDataEx", CUmodule*, const void*, unsigned, int*, void**)             \
-  X(module_function, "cuModuleGetFunction", CUfunction*, CUmodule, const char*)                    \
-  X(function_set_attribute, "cuFuncSetAttribute", CUfunction, int, int)                            \
-  X(function_attribute, "cuFuncGetAttribute", int*, int, CUfunction)                               \
-  X(launch_kernel, "cuLaunchKernelEx", const CUlaunchConfig*, CUfunction, void**, void**)          \
-  X(capture_begin, "cuStreamBeginCapture_v2", CUstream, int)                                       \
-  X(capture_end, "cuStreamEndCapture", CUstream, CUgraph*)                                         \
-  X(graph_instantiate, "cuGraphInstantiateWithFlags", CUgraphExec*, CUgraph, uint64_t)             \
-  X(graph_destroy, "cuGraphDestroy", CUgraph)                                                      \
-  X(graph_launch, "cuGraphLaunch", CUgraphExec, CUstream)                                          \
-  X(graph_exec_destroy, "cuGraphExecDestroy", CUgraphExec)                                         \
-  X(launch_host, "cuLaunchHostFunc", CUstream, void (*)(void*), void*)                             \
-  X(virtual_granularity, "cuMemGetAllocationGranularity", size_t*, const CUmemAllocationProp*,     \
-    int)                                                                                           \
-  X(virtual_reserve, "cuMemAddressReserve", CUdeviceptr*, size_t, size_t, CUdeviceptr, uint64_t)   \
-  X(virtual_free, "cuMemAddressFree", CUdeviceptr, size_t)                                         \
-  X(virtual_create, "cuMemCreate", CUmemGenericAllocationHandle*, size_t,                          \
-    const CUmemAllocationProp*, uint64_t)                                                          \
-  X(virtual_release, "cuMemRelease", CUmemGenericAllocationHandle)                                 \
-  X(virtual_map, "cuMemMap", CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, uint64_t)  \
-  X(virtual_unmap, "cuMemUnmap", CUdeviceptr, size_t)                                              \
+#define MILLRACE_CUDA_CALLS(X)                                                                    \
+  X(init, "cuInit", unsigned)                                                                     \
+  X(driver_version, "cuDriverGetVersion", int*)                                                   \
+  X(error_name, "cuGetErrorName", int, const char**)                                              \
+  X(error_string, "cuGetErrorString", int, const char**)                                          \
+  X(device_count, "cuDeviceGetCount", int*)                                                       \
+  X(device_get, "cuDeviceGet", CUdevice*, int)                                                    \
+  X(device_name, "cuDeviceGetName", char*, int, CUdevice)                                         \
+  X(device_attribute, "cuDeviceGetAttribute", int*, int, CUdevice)                                \
+  X(device_total_memory, "cuDeviceTotalMem_v2", size_t*, CUdevice)                                \
+  X(context_create, "cuCtxCreate_v2", CUcontext*, unsigned, CUdevice)                             \
+  X(context_destroy, "cuCtxDestroy_v2", CUcontext)                                                \
+  X(context_pop, "cuCtxPopCurrent_v2", CUcontext*)                                                \
+  X(context_set_current, "cuCtxSetCurrent", CUcontext)                                            \
+  X(memory_info, "cuMemGetInfo_v2", size_t*, size_t*)                                             \
+  X(memory_allocate, "cuMemAlloc_v2", CUdeviceptr*, size_t)                                       \
+  X(memory_free, "cuMemFree_v2", CUdeviceptr)                                                     \
+  X(host_allocate, "cuMemHostAlloc", void**, size_t, unsigned)                                    \
+  X(host_free, "cuMemFreeHost", void*)                                                            \
+  X(fill, "cuMemsetD8Async", CUdeviceptr, unsigned char, size_t, CUstream)                        \
+  X(copy, "cuMemcpyAsync", CUdeviceptr, CUdeviceptr, size_t, CUstream)                            \
+  X(pointer_attribute, "cuPointerGetAttribute", void*, int, CUdeviceptr)                          \
+  X(stream_create, "cuStreamCreate", CUstream*, unsigned)                                         \
+  X(stream_destroy, "cuStreamDestroy_v2", CUstream)                                               \
+  X(stream_synchronize, "cuStreamSynchronize", CUstream)                                          \
+  X(event_create, "cuEventCreate", CUevent*, unsigned)                                            \
+  X(event_destroy, "cuEventDestroy_v2", CUevent)                                                  \
+  X(event_record, "cuEventRecord", CUevent, CUstream)                                             \
+  X(event_synchronize, "cuEventSynchronize", CUevent)                                             \
+  X(event_elapsed, "cuEventElapsedTime", float*, CUevent, CUevent)                                \
+  X(module_load, "cuModuleLoadDataEx", CUmodule*, const void*, unsigned, int*, void**)            \
+  X(module_function, "cuModuleGetFunction", CUfunction*, CUmodule, const char*)                   \
+  X(function_set_attribute, "cuFuncSetAttribute", CUfunction, int, int)                           \
+  X(function_attribute, "cuFuncGetAttribute", int*, int, CUfunction)                              \
+  X(launch_kernel, "cuLaunchKernelEx", const CUlaunchConfig*, CUfunction, void**, void**)         \
+  X(capture_begin, "cuStreamBeginCapture_v2", CUstream, int)                                      \
+  X(capture_end, "cuStreamEndCapture", CUstream, CUgraph*)                                        \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", CUgraphExec*, CUgraph, uint64_t)            \
+  X(graph_destroy, "cuGraphDestroy", CUgraph)                                                     \
+  X(graph_launch, "cuGraphLaunch", CUgraphExec, CUstream)                                         \
+  X(graph_exec_destroy, "cuGraphExecDestroy", CUgraphExec)                                        \
+  X(launch_host, "cuLaunchHostFunc", CUstream, void (*)(void*), void*)                            \
+  X(virtual_granularity, "cuMemGetAllocationGranularity", size_t*, const CUmemAllocationProp*,    \
+    int)                                                                                          \
+  X(virtual_reserve, "cuMemAddressReserve", CUdeviceptr*, size_t, size_t, CUdeviceptr, uint64_t)  \
+  X(virtual_free, "cuMemAddressFree", CUdeviceptr, size_t)                                        \
+  X(virtual_create, "cuMemCreate", CUmemGenericAllocationHandle*, size_t,                         \
+    const CUmemAllocationProp*, uint64_t)                                                         \
+  X(virtual_release, "cuMemRelease", CUmemGenericAllocationHandle)                                \
+  X(virtual_map, "cuMemMap", CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, uint64_t) \
+  X(virtual_unmap, "cuMemUnmap", CUdeviceptr, size_t)                                             \
   X(virtual_set_access, "cuMemSetAccess", CUdeviceptr, size_t, const CUmemAccessDesc*, size_t)
 
 struct CudaDriver {

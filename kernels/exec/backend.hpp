@@ -50,7 +50,9 @@ class Kernels {
   // Where the logits are computed: the caller's memory, or the device's, which
   // finish then copies there.
   virtual float* logits(float* caller) { return caller; }
-  virtual bool keeps_logits() const { return false; }  // they are the device's, and mr_step.best is known
+  virtual bool keeps_logits() const {
+    return false;
+  }                       // they are the device's, and mr_step.best is known
   virtual void wait() {}  // until the ops so far are done
   // The time of the launches since begin or the last call, which are done. No launches:
   // each op is one. No nanoseconds: the device has no clock of its own.

@@ -19,15 +19,14 @@ constexpr int kMostHeadDim = 256;
 
 void check_program(const Program& p) {
   if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
-    fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d",
-         p.head_dim, kPlatform, kMostHeadDim);
+    fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d", p.head_dim,
+         kPlatform, kMostHeadDim);
   }
 }
 
 class GpuDevice : public Device {
  public:
-  GpuDevice(const Found& found, const std::string& isa, int threads, int32_t operands,
-             bool profile)
+  GpuDevice(const Found& found, const std::string& isa, int threads, int32_t operands, bool profile)
       : id_(found.id),
         operands_(operands),
         target_(choose_target(found.device, isa)),
@@ -74,7 +73,7 @@ class GpuDevice : public Device {
     const mr_dtype type = operand_type(program, operands_);
     const ProgramBundles bundles(*stream_, target_, program, type, layout.type);
     return std::make_unique<GpuKernels>(stream_, target_, type, common(type), bundles, choices_,
-                                         program, layout);
+                                        program, layout);
   }
 
  private:
@@ -108,8 +107,8 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
   read_fault(std::getenv(kFaultVariable));
   prepare_environment(config.threads);
   return std::make_unique<GpuDevice>(choose_device(text(config.device, sizeof config.device)),
-                                      text(config.isa, sizeof config.isa), config.threads,
-                                      config.operands, config.profile != 0);
+                                     text(config.isa, sizeof config.isa), config.threads,
+                                     config.operands, config.profile != 0);
 }
 
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {

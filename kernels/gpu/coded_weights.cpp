@@ -55,7 +55,8 @@ CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind&
   s.bias = kind.bias;
   s.out_f32 = kind.out_f32;
   // A tile of int4 for tensor cores has two steps.
-  const int together = layout.mma && in_groups(op.weights) ? std::max(s.group_steps, 2) : s.group_steps;
+  const int together =
+      layout.mma && in_groups(op.weights) ? std::max(s.group_steps, 2) : s.group_steps;
   const Slices slices = cut_sum(stream.device(), s.blocks * shares(), s.steps, together);
   s.slices = slices.count;
   s.slice_steps = slices.steps;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "platform/bundle.hpp"
 #include "gpu/linear_kernel.hpp"
+#include "platform/bundle.hpp"
 
 namespace millrace::gpu {
 
@@ -31,6 +31,7 @@ class CodedWeights {
   const CodedShape& shape() const { return shape_; }
   int columns() const { return shape_.blocks * layout_.block_columns(); }
   int shares() const { return layout_.shares(); }
+  int groups() const { return shape_.blocks * shares(); }  // of columns, one to a sub-group
   void* words() const { return words_.data(); }
   const void* scales() const { return scales_.data(); }
   const void* bias() const { return bias_.data(); }
@@ -41,14 +42,13 @@ class CodedWeights {
   void multiply(Stream& stream, const LinearKernel& k, int rows, void* out, Pointers... in) const {
     CodedShape shape = shape_;
     shape.rows = rows;
-    const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;
-    const size_t groups = (size_t(shape.blocks) * shares() + k.groups - 1) / k.groups;
-    const size_t floats =
-        k.local_bytes > 0 ? k.local_bytes / sizeof(float)
-                          : size_t(shape.slices) * k.rows * layout_.block_columns() / shares();
+    const size_t floats = k.local_bytes > 0
+                              ? k.local_bytes / sizeof(float)
+                              : size_t(shape.slices) * k.rows * layout_.block_columns() / shares();
     const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
-    stream.launch_local(k.kernel, tiles * groups, size_t(sub_groups) * layout_.lanes, floats,
-                        shape, in..., static_cast<const void*>(words()), scales(), bias(), out);
+    stream.launch_local(k.kernel, k.work_groups(rows, groups()), size_t(sub_groups) * layout_.lanes,
+                        floats, shape, in..., static_cast<const void*>(words()), scales(), bias(),
+                        out);
   }
 
  private:

@@ -17,7 +17,7 @@ class DequantizedLinear : public Linear {
       : kernels_(kernels), weights_(std::move(weights)), levels_(levels) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
-    const LinearKernel& kernel = kernel_for(kernels_, rows);
+    const LinearKernel& kernel = kernel_for(kernels_, rows, weights_.groups());
     if (levels_ != nullptr) {
       weights_.multiply(stream, kernel, rows, out, in, levels_);
     } else {

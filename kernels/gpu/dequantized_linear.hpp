@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "platform/bundle.hpp"
 #include "gpu/linear_kernel.hpp"
+#include "platform/bundle.hpp"
 
 namespace millrace::gpu {
 

@@ -31,11 +31,10 @@ void read_fault(const char* text) {
   if (text == nullptr || *text == '\0') return;
   std::string_view rest = text;
   const auto bad = [&] {
-    fail(
-        MR_INVALID,
-        "%s is \"%s\", expected step:N:KIND or step:N+:KIND with N at least 1 and "
-        "KIND async, submit, resources, lost or hang",
-        kFaultVariable, text);
+    fail(MR_INVALID,
+         "%s is \"%s\", expected step:N:KIND or step:N+:KIND with N at least 1 and "
+         "KIND async, submit, resources, lost or hang",
+         kFaultVariable, text);
   };
   constexpr std::string_view kStep = "step:";
   if (rest.substr(0, kStep.size()) != kStep) bad();

@@ -21,9 +21,13 @@ int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[
 
 int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
 
-LinearKernels linear_kernels(const Bundle& bundle, Target target) {
+LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
   if (target.mma()) {
-    return {target.lanes, mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, 128), {}, {}};
+    return {target.lanes,
+            mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, kWide, kWidest,
+                        units),
+            {},
+            {}};
   }
   LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, 4, 8}) {
@@ -74,9 +78,10 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
-    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target) {}
+    : CommonKernels(bundle_of(stream, common_recipe(target, type)), target,
+                    compute_units(stream.device())) {}
 
-CommonKernels::CommonKernels(const Bundle& bundle, Target target)
+CommonKernels::CommonKernels(const Bundle& bundle, Target target, int units)
     : embed(bundle.kernel("mr_embed")),
       norm(bundle.kernel("mr_norm")),
       rope_store(bundle.kernel("mr_rope_store")),
@@ -84,7 +89,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target)
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
       best(bundle.kernel("mr_best")),
-      linear(linear_kernels(bundle, target)) {}
+      linear(linear_kernels(bundle, target, units)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
                        std::shared_ptr<const CommonKernels> common, const ProgramBundles& bundles,
@@ -143,10 +148,9 @@ void GpuKernels::load_attention(const Bundle& bundle) {
     const int padded = padded_head(head_dim);
     const int kept = sinks ? 2 : 1;  // queries of each row and head
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
-      attention_.push_back(
-          {kind, queries, size_t(kStripes) * lanes,
-           size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
-           bundle.kernel(name)});
+      attention_.push_back({kind, queries, size_t(kStripes) * lanes,
+                            size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
+                            bundle.kernel(name)});
     };
     sizes.written_out = most_queries(head_dim, lanes, bits, sinks);
     for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
@@ -246,9 +250,9 @@ bool GpuKernels::replay(const Batch& batch) {
   const bool in_place = std::all_of(tables_.begin(), tables_.end(),
                                     [](const StepTables& tables) { return tables.in_place(); });
   if (!in_place) recordings_.forget();
-  const bool decode = std::all_of(
-      batch.sequences.begin(), batch.sequences.end(),
-      [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
+  const bool decode =
+      std::all_of(batch.sequences.begin(), batch.sequences.end(),
+                  [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
   if (!decode || batch.logits != batch.rows || fault_planned()) return false;
   return recordings_.replay(*stream_, batch.rows);
 }
@@ -262,8 +266,8 @@ void GpuKernels::finish(const mr_step& step) {
   recordings_.end(*stream_);
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
-    stream_->launch(kernels_->best, outputs, kBestItems,
-                    static_cast<const void*>(logits_.data()), best_.data(), program_.vocab);
+    stream_->launch(kernels_->best, outputs, kBestItems, static_cast<const void*>(logits_.data()),
+                    best_.data(), program_.vocab);
     stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
   } else if (outputs > 0) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));

@@ -43,7 +43,7 @@ struct CommonKernels {
   LinearKernels linear;
 
  private:
-  CommonKernels(const Bundle& bundle, Target target);
+  CommonKernels(const Bundle& bundle, Target target, int units);
 };
 
 // choices: the device's, which outlives the kernels.
@@ -119,7 +119,7 @@ class GpuKernels : public Kernels {
   Buffer logits_;                     // [max_outputs, vocab] floats
   Buffer best_;                       // [max_outputs] tokens
   Recordings recordings_;
-  bool running_ = false;              // a step has begun and not ended: it failed
+  bool running_ = false;  // a step has begun and not ended: it failed
 };
 
 }  // namespace millrace::gpu

@@ -6,25 +6,23 @@ namespace millrace::gpu {
 
 std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
                                       const std::string& prefix, const std::vector<int>& few,
-                                      MmaTile large, int tile_steps, int wide_rows) {
-  constexpr int kWarpgroup = 4;  // sub-groups
+                                      MmaTile large, int tile_steps, WideTile wide, WideTile widest,
+                                      int units) {
+  constexpr int kWarpgroup = 4, kAny = 1 << 30;
   std::vector<LinearKernel> all;
   for (const int rows : few) all.push_back({rows, bundle.kernel(prefix + std::to_string(rows))});
-  const auto add = [&](const std::string& name, MmaTile tile) {
-    all.push_back({tile.rows(), bundle.kernel(prefix + name), tile.warps(),
-                   mma_local_bytes(tile, tile_steps), tile.groups});
-  };
-  const auto add_wide = [&](const std::string& name, WideTile tile, int most) {
-    all.push_back({tile.rows, bundle.kernel(prefix + name), kWarpgroup * tile.warpgroups,
-                   wide_local_bytes(tile), tile.groups(), most});
-  };
-  add(std::to_string(kSmallTile.rows()), kSmallTile);
+  all.back().most =
+      kMostFewRows;  // to read weights twice is faster than to bring rows to shared memory
   if (target.wide) {
-    // The wider one reads less of what others have read, and needs more rows to keep the device busy.
-    add_wide("wide", {1, wide_rows}, 1024);
-    add_wide("widest", {2, wide_rows}, 0);
+    const auto add = [&](const std::string& name, WideTile tile, int fills) {
+      all.push_back({tile.rows, bundle.kernel(prefix + name), kWarpgroup * tile.warpgroups,
+                     wide_local_bytes(tile, tile_steps), tile.groups(), kAny, fills});
+    };
+    add("wide", wide, 2 * units);
+    add("widest", widest, 0);
   } else {
-    add("tiles", large);
+    all.push_back({large.rows(), bundle.kernel(prefix + "tiles"), large.warps(),
+                   mma_local_bytes(large, tile_steps), large.groups, kAny, 0});
   }
   return all;
 }
@@ -46,7 +44,8 @@ KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<Line
   const int64_t columns = int64_t{s.width} * (s.gated ? 2 : 1);
   const int64_t group = int64_t{block_columns} * kColumnBlocks;
   // A gated op's last group holds the rest of gate and the rest of up.
-  const int64_t padded = s.gated ? (s.width + block_columns - 1) / block_columns * block_columns * 2 : columns;
+  const int64_t padded =
+      s.gated ? (s.width + block_columns - 1) / block_columns * block_columns * 2 : columns;
   column_groups_ = static_cast<int>((padded + group - 1) / group);
   const Slices slices = cut_sum(stream.device(), column_groups_, s.depth_blocks, 1);
   s.slices = slices.count;
@@ -78,17 +77,15 @@ KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<Line
 }
 
 void KernelLinear::run(Stream& stream, int rows, const void* in, void* out) {
-  const LinearKernel& k = kernel_for(kernels_, rows);
+  const LinearKernel& k = kernel_for(kernels_, rows, column_groups_);
   LinearShape shape = shape_;
   shape.rows = rows;
-  const size_t tiles = (size_t(rows) + k.rows - 1) / k.rows;
-  const size_t groups = (size_t(column_groups_) + k.groups - 1) / k.groups;
   const size_t floats = k.local_bytes > 0
                             ? k.local_bytes / sizeof(float)
                             : size_t(shape.slices) * k.rows * kColumnBlocks * columns_;
   const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
-  stream.launch_local(k.kernel, tiles * groups, size_t(sub_groups) * lanes_, floats, shape, in,
-                      static_cast<const void*>(weights_.data()),
+  stream.launch_local(k.kernel, k.work_groups(rows, column_groups_), size_t(sub_groups) * lanes_,
+                      floats, shape, in, static_cast<const void*>(weights_.data()),
                       static_cast<const void*>(bias_.data()), out);
 }
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gpu/linear.hpp"
-#include "platform/bundle.hpp"
 #include "gpu/shapes.hpp"
+#include "platform/bundle.hpp"
 
 namespace millrace::gpu {
 
@@ -20,19 +20,29 @@ struct LinearKernel {
   int sub_groups = 0, local_bytes = 0;
   int groups = 1;  // of columns that a work-group computes
   int most = 0;    // rows that it is for: more than it takes at once; 0: those alone
+  int fills =
+      0;  // work-groups from which on the next kernel, of larger ones, is the better one; 0: any number
+
+  size_t work_groups(int all_rows, int all_groups) const {
+    return size_t(all_rows + rows - 1) / rows * ((all_groups + groups - 1) / groups);
+  }
 };
-inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, int rows) {
+// groups: of columns.
+inline const LinearKernel& kernel_for(const std::vector<LinearKernel>& kernels, int rows,
+                                      int groups) {
   for (const LinearKernel& k : kernels) {
-    if (k.rows >= rows || k.most >= rows) return k;
+    if (k.rows < rows && k.most < rows) continue;
+    if (k.fills == 0 || k.work_groups(rows, groups) < size_t(k.fills)) return k;
   }
   return kernels.back();
 }
 
-// The kernels of a bundle for tensor cores, cuda/device/mma.hpp: prefix8, ..., prefix64, and of more rows prefixtiles, or
-// prefixwide and prefixwidest. few: the rows of those whose sub-groups take one slice each.
-std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target, const std::string& prefix,
-                                      const std::vector<int>& few, MmaTile large, int tile_steps,
-                                      int wide_rows);
+// The kernels of a bundle for tensor cores, cuda/device/mma.hpp: prefix8, ..., and of many rows prefixtiles, or
+// prefixwide and prefixwidest. units: of the device. few: the rows of those whose sub-groups take one slice each.
+std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
+                                      const std::string& prefix, const std::vector<int>& few,
+                                      MmaTile large, int tile_steps, WideTile wide, WideTile widest,
+                                      int units);
 
 // Columns of a block of weights, and so of an embedding that shares them.
 inline int block_columns(Target target) { return target.mma() ? kMmaColumns : target.lanes; }

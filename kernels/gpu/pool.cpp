@@ -1,8 +1,8 @@
 #include "gpu/pool.hpp"
 
 #include "exec/error.hpp"
-#include "platform/runtime.hpp"
 #include "gpu/shapes.hpp"
+#include "platform/runtime.hpp"
 #include "platform/virtual_memory.hpp"
 
 namespace millrace::gpu {
@@ -19,9 +19,8 @@ DevicePool::DevicePool(std::shared_ptr<Stream> stream, Kernel copy, const KvLayo
          static_cast<double>(bytes()) / (1u << 30),
          static_cast<double>(memory.available) / (1u << 30));
   }
-  memory_ =
-      open_kv_memory({slab_bytes(), slabs, memory.largest}, open_virtual_memory(*stream_),
-                     [this](size_t bytes) { return stream_->allocate(bytes); });
+  memory_ = open_kv_memory({slab_bytes(), slabs, memory.largest}, open_virtual_memory(*stream_),
+                           [this](size_t bytes) { return stream_->allocate(bytes); });
 }
 
 void DevicePool::copy_slab(int from, int to, int tokens) {

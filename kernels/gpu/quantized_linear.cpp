@@ -24,14 +24,15 @@ class QuantizedLinear : public Linear {
       : shared_(shared),
         kind_(kind),
         kernels_(op.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
-        weights_(shared.stream_, {shared.target_.lanes, kColumnBlocks, shared.target_.mma()}, kind, p,
-                 op) {}
+        weights_(shared.stream_, {shared.target_.lanes, kColumnBlocks, shared.target_.mma()}, kind,
+                 p, op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
     stream.launch(shared_.quantize_, rows, kRowItems, in, shared_.codes_.data(),
                   shared_.row_scales_.data(), kind_.depth, padded_depth());
     if (!onednn_ || rows <= kMostOwnInt8Rows) {
-      weights_.multiply(stream, kernel_for(kernels_, rows), rows, out, codes(0), row_scales(0));
+      weights_.multiply(stream, kernel_for(kernels_, rows, weights_.groups()), rows, out, codes(0),
+                        row_scales(0));
       return;
     }
     const size_t row_bytes = size_t(kind_.width) * (kind_.out_f32 ? 4 : 2);
@@ -79,12 +80,13 @@ bool quantized(const Program& program) {
 }
 
 QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& bundle)
-    : stream_(stream),
-      target_(target),
-      quantize_(bundle.kernel("mr_quantize_rows")) {
+    : stream_(stream), target_(target), quantize_(bundle.kernel("mr_quantize_rows")) {
   if (target.mma()) {
-    int8_ = mma_kernels(bundle, target, "mr_int8_", {8, 16, 32}, kLargeTile, 1, 128);
-    int4_ = mma_kernels(bundle, target, "mr_int4_", {8, 16}, kLargeTileInt4, 2, 64);
+    const int units = compute_units(stream.device());
+    int8_ =
+        mma_kernels(bundle, target, "mr_int8_", {8, 16, 32}, kLargeTile, 1, kWide, kWidest, units);
+    int4_ = mma_kernels(bundle, target, "mr_int4_", {8, 16}, kLargeTileInt4, 2, kWideInt4,
+                        kWidestInt4, units);
     return;
   }
   int8_ = kernels_by_rows(bundle, "mr_int8_", {1, 2, 4, 8});

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "platform/bundle.hpp"
 #include "gpu/linear_kernel.hpp"
 #include "gpu/onednn_int8.hpp"
+#include "platform/bundle.hpp"
 
 namespace millrace::gpu {
 
@@ -41,7 +41,7 @@ class QuantizedLinears {
   Target target_;
   std::vector<LinearKernel> int8_, int4_;  // by rows
   Kernel quantize_;
-  std::optional<Kernel> finish_;  // of oneDNN's sums
+  std::optional<Kernel> finish_;          // of oneDNN's sums
   std::unique_ptr<Int8Products> onednn_;  // null: none
   std::map<LinearKind, bool> by_onednn_;
   Buffer codes_, row_scales_;  // of the op that runs: [rows][padded depth], [rows]

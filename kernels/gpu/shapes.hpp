@@ -50,9 +50,11 @@ struct MmaTile {
   constexpr int rows() const { return warp_rows * n * 8; }
   constexpr int warps() const { return groups * warp_rows; }
 };
-constexpr MmaTile kSmallTile{1, 4, 2, 6}, kLargeTile{4, 1, 8, 4}, kLargeTileInt4{4, 2, 4, 4};
-constexpr int kMmaStageSteps = 4;   // of a stage: 32 bytes of a row each
-constexpr int kMmaRowStride = 160;  // bytes from row to row of a stage: quads of lanes lie in different banks
+constexpr MmaTile kLargeTile{4, 2, 4, 3}, kLargeTileInt4{4, 2, 4, 4};
+constexpr int kMostFewRows = 64;   // of kernels whose sub-groups take a slice each
+constexpr int kMmaStageSteps = 4;  // of a stage: 32 bytes of a row each
+constexpr int kMmaRowStride =
+    160;  // bytes from row to row of a stage: quads of lanes lie in different banks
 // Bytes of local memory. tile_steps: of a tile of weights.
 constexpr int mma_stage_bytes(MmaTile tile, int tile_steps) {
   return tile.rows() * kMmaRowStride +
@@ -66,13 +68,18 @@ constexpr int mma_local_bytes(MmaTile tile, int tile_steps) {
 
 // The same by products of four warps (wgmma): warpgroups of two groups of columns.
 struct WideTile {
-  int warpgroups, rows;
+  int warpgroups, rows, stages;
 
   constexpr int groups() const { return 2 * warpgroups; }
 };
-constexpr int kWideStages = 4;
-constexpr int wide_local_bytes(WideTile tile) {
-  const int operands = kWideStages * tile.rows * kMmaStageSteps * 32;
+constexpr WideTile kWide{1, 128, 4}, kWidest{2, 128, 4};
+constexpr WideTile kWideInt4{1, 64, 4}, kWidestInt4{2, 64, 4};
+constexpr int wide_stage_bytes(WideTile tile, int tile_steps) {
+  return tile.rows * kMmaStageSteps * 32 +
+         tile.groups() * kColumnBlocks * kMmaStageSteps / tile_steps * kMmaTileWords * 4;
+}
+constexpr int wide_local_bytes(WideTile tile, int tile_steps) {
+  const int operands = tile.stages * wide_stage_bytes(tile, tile_steps);
   const int totals = tile.rows * (tile.groups() * kColumnBlocks * kMmaColumns + 4) * 4;
   return (operands > totals ? operands : totals) + 1024;  // it begins at a multiple of that
 }
@@ -185,11 +192,11 @@ struct AttentionTask {
 };
 
 // Attention by mma (cuda/device/attention_mma.cpp).
-constexpr int kPieceKeys = 64;      // keys that have a softmax of their own
-constexpr int kProductQueries = 16; // of one product
+constexpr int kPieceKeys = 64;       // keys that have a softmax of their own
+constexpr int kProductQueries = 16;  // of one product
 // A warp of a prompt's tasks keeps the sums of so many queries in its registers.
 constexpr int kPromptWarps = 4;
-constexpr int prompt_warp_queries(int head_dim) { return head_dim <= 64 ? 32 : 16; }
+constexpr int prompt_warp_queries(int) { return 16; }
 // Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to
 // kProductQueries of them.
 constexpr int kMostDecodeQueries = 64;
@@ -204,7 +211,8 @@ constexpr int key_chunks(int head_dim) { return (chunks(head_dim) + 3) / 4 * 4; 
 constexpr int kPartChunks = 16;
 constexpr int part_chunks(int head_dim, int part) {
   const int rest = chunks(head_dim) - part * kPartChunks;
-  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks) : rest | 1;
+  return rest >= kPartChunks || rest % 8 == 0 ? (rest < kPartChunks ? rest : kPartChunks)
+                                              : rest | 1;
 }
 constexpr int value_chunks(int head_dim) {
   const int whole = chunks(head_dim) / kPartChunks;

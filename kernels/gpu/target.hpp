@@ -16,7 +16,7 @@ enum class Products {
 struct Target {
   int lanes;  // of a sub-group
   Products products;
-  bool onednn;  // linear ops of many rows by oneDNN, see LinearMaker
+  bool onednn;        // linear ops of many rows by oneDNN, see LinearMaker
   bool wide = false;  // with mma: products of four warps too, which give the same bits
 
   bool xmx() const { return products == Products::xmx; }

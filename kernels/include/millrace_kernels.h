@@ -295,7 +295,7 @@ typedef struct mr_step {
   const int32_t* tokens; /* [rows] */
   const mr_sequence* sequences;
   const int32_t* output_rows; /* [outputs], ascending */
-  float* logits;              /* [outputs - hidden_outputs, vocab], the caller's; or NULL with best */
+  float* logits;        /* [outputs - hidden_outputs, vocab], the caller's; or NULL with best */
   mr_op_time* op_times; /* [n_ops], then each op is done before the next one begins; or NULL */
   int32_t rows, n_sequences, outputs;
   /* The last of the outputs have no logits: their rows of the last op's `in` are read instead, the
@@ -326,8 +326,8 @@ typedef struct mr_device_info {
   char isa[32];   /* in use */
   char isas[128]; /* that this machine can run, best first, separated by commas */
   int32_t threads;
-  int32_t on_cpu;            /* 1: the machine's own cores compute, 0: another device does */
-  int32_t keeps_logits;      /* 1: mr_step.best may be asked for */
+  int32_t on_cpu;       /* 1: the machine's own cores compute, 0: another device does */
+  int32_t keeps_logits; /* 1: mr_step.best may be asked for */
   int32_t reserved;
   uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
   uint64_t memory_available; /* now */

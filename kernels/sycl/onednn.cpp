@@ -210,7 +210,7 @@ class Multiplication : public OneDnnLinear {
 
   void run_own(Stream& stream, const PackedShape& s, const void* in, void* out) {
     const auto blocks = size_t(product_columns(kind_) + kPackedColumns - 1) / kPackedColumns;
-    stream.launch(kernel_for(context_.kernels.packed, s.rows).kernel, blocks,
+    stream.launch(kernel_for(context_.kernels.packed, s.rows, 0).kernel, blocks,
                   context_.kernels.lanes, in, static_cast<const void*>(weights_.numbers.data()),
                   static_cast<const void*>(weights_.bias.data()), out, s);
   }

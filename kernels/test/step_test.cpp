@@ -203,7 +203,7 @@ Mixed run_mixed(const std::string& isa, Builder& b) {
                                    {two.region, 2, 3, 0, 0, nullptr},
                                    {three.region, 5, 4, 0, 0, nullptr}};
   Mixed m{std::vector<float>(2 * b.vocab), std::vector<float>(4 * b.slots[b.ops.back().in].width)};
-  mr_step step{tokens.data(),  sequences, rows.data(), m.logits.data(), nullptr, 9, 3, 6, 4,
+  mr_step step{tokens.data(),   sequences, rows.data(), m.logits.data(), nullptr, 9, 3, 6, 4,
                m.hidden.data(), nullptr};
   model.run(step);
   return m;
@@ -319,8 +319,7 @@ TEST_P(StepTest, RowsSelectedInTheLastLayerHaveTheSameLogits) {
     const int32_t first = 0;
     m->run({tokens.data(), &six, rows.data(), got.data(), nullptr, 6, 1, 3, 0, nullptr, nullptr});
     m->run({tokens.data(), &none, nullptr, nullptr, nullptr, 1, 1, 0, 0, nullptr, nullptr});
-    m->run(
-        {tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1, 0, nullptr,
+    m->run({tokens.data(), &one, &first, got.data() + 3 * late.vocab, nullptr, 1, 1, 1, 0, nullptr,
             nullptr});
   }
   EXPECT_EQ(logits[0], logits[1]);
@@ -340,8 +339,8 @@ KeptLogits keep_logits(Model& model, const std::vector<int32_t>& tokens) {
   for (int i = 0; i < n; ++i) rows[i] = i;
   const mr_sequence sequence{s.region, 0, n, 0, 0, nullptr};
   KeptLogits kept{std::vector<int32_t>(n, -7), std::vector<float>(size_t(n) * model.vocab)};
-  mr_step step{tokens.data(), &sequence, rows.data(), nullptr, nullptr, n, 1, n, 0, nullptr,
-               kept.best.data()};
+  mr_step step{tokens.data(), &sequence,       rows.data(), nullptr, nullptr, n, 1, n, 0,
+               nullptr,       kept.best.data()};
   model.run(step);
   mr_error error;
   for (int i = n - 1; i >= 0; --i) {
@@ -397,7 +396,9 @@ TEST_P(StepTest, TheLargestLogitIsTheFirstOfEqualOnes) {
   } cases[] = {
       {"two are the largest", [](int i) { return i == 700 || i == 30 ? 5.0f : 2.0f; }, 30},
       {"all are negative", [](int i) { return i == 1000 ? -0.5f : -1.0f - i % 3; }, 1000},
-      {"zeros of both signs", [](int i) { return i == 64 ? -0.0f : i == 65 ? 0.0f : -1.0f; }, 64},
+      {"zeros of both signs", [](int i) { return i == 64   ? -0.0f
+                                                 : i == 65 ? 0.0f
+                                                           : -1.0f; }, 64},
       {"one is possible", [&](int i) { return i == 1099 ? -3e38f : -inf; }, 1099},
       {"none is possible", [&](int) { return -inf; }, -1},
       {"an infinity", [&](int i) { return i == 3 ? inf : 0.0f; }, -1},

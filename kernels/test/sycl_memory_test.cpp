@@ -10,8 +10,8 @@
 
 #include "cpu/machine/isa.hpp"
 #include "exec/error.hpp"
-#include "harness.hpp"
 #include "gpu/kv_memory.hpp"
+#include "harness.hpp"
 
 namespace millrace::test {
 namespace {

@@ -28,10 +28,10 @@ constexpr int kKeyChunks = mr::key_chunks(kDim);
 constexpr int kValueChunks = mr::value_chunks(kDim);
 constexpr int kPartPlaces = mr::kPieceKeys * mr::kPartChunks;
 constexpr int kLastRow = mr::part_chunks(kDim, kChunks / mr::kPartChunks);
-constexpr int kGroups = kKeyChunks / 4;                // of 32 elements
-constexpr int kSteps = 2 * kGroups;                    // products along the head
-constexpr int kKeyTiles = mr::kPieceKeys / 8;          // columns of q . K^T
-constexpr int kDimTiles = kChunks;                     // columns of p . V
+constexpr int kGroups = kKeyChunks / 4;                   // of 32 elements
+constexpr int kSteps = 2 * kGroups;                       // products along the head
+constexpr int kKeyTiles = mr::kPieceKeys / 8;             // columns of q . K^T
+constexpr int kDimTiles = kChunks;                        // columns of p . V
 constexpr int kSlabs = mr::kPieceKeys / mr::kSlabTokens;  // of a piece; products along its keys
 constexpr int kSlabChunks = mr::kSlabTokens * kChunks;
 constexpr int kTokenBytes = mr::kv_token_bytes(kDim, 16);
@@ -347,8 +347,7 @@ MR_INLINE void multiply_values(const Piece<T>& piece, const mr_ptx::Words4* valu
         // Two tiles; of an odd number of tiles the last one twice.
         const int chunk = tile + 1 < kEnd ? tile + lane / 16 : tile;
         uint32_t words[4];
-        mr_ptx::load_transposed(words,
-                                values + value_place(step * mr::kSlabTokens + token, chunk));
+        mr_ptx::load_transposed(words, values + value_place(step * mr::kSlabTokens + token, chunk));
 #pragma unroll
         for (int t = 0; t < T; ++t) {
           mr_ptx::multiply(sums[t][d], piece.p[t][step], words[0], words[1]);
@@ -527,8 +526,8 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
       }
     }
     multiply_values<T, 0, kDimTiles>(
-        p, keys + mr::kPieceKeys * kKeyChunks, lane,
-        [&](int t, int d, const float(&of_piece)[4]) __attribute__((always_inline)) {
+        p, keys + mr::kPieceKeys * kKeyChunks,
+        lane, [&](int t, int d, const float(&of_piece)[4]) __attribute__((always_inline)) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             sums[t][d][i] = merged(factors[t][i / 2], sums[t][d][i], of_piece[i]);
@@ -558,45 +557,53 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
 
 constexpr int kDecodeWarps = mr::decode_warps(kDim);
 // Tiles of keys whose loads are under way together: 64 registers.
-constexpr int kAhead = kGroups <= 2 ? 8 : kGroups <= 4 ? 4 : 2;
+constexpr int kAhead = kGroups <= 2 ? 8 : kGroups <= 4 ? 4 : 1;
 // Tiles of the merged sums that a warp holds: the warps take them in turn.
 constexpr int kOwnTiles = (kDimTiles + kDecodeWarps - 1) / kDecodeWarps;
 
-// Where the tokens of a piece lie: at(b, i) is the i-th one of slab b, for the task's KV head. Null: no query sees it.
+// Where the tokens of a piece lie, for the task's KV head: the i-th one of slab b. key() is a token that is mapped in
+// any case; value() is null if no query sees it.
 struct SlabTokens {
   static constexpr bool kOneRow = false;  // of a task
-  const uint8_t* slabs[kSlabs];
+  const uint8_t *slabs[kSlabs], *last;
 
-  MR_INLINE SlabTokens(const KvTables& tables, const Task& task, int piece, uint64_t*, int) {
+  MR_INLINE void find(const KvTables& tables, const Task& task, int piece, uint64_t*, int) {
 #pragma unroll
     for (int b = 0; b < kSlabs; ++b) slabs[b] = task_slab(tables, task, piece * kSlabs + b);
+    last = task_slab(tables, task, task.last / mr::kSlabTokens);
   }
-  MR_INLINE const uint8_t* at(int b, int i) const {
+  MR_INLINE const uint8_t* key(int b, int i) const {
+    return (slabs[b] == nullptr ? last : slabs[b]) + i * kTokenBytes;
+  }
+  MR_INLINE const uint8_t* value(int b, int i) const {
     return slabs[b] == nullptr ? nullptr : slabs[b] + i * kTokenBytes;
   }
 };
 struct BeamTokens {
   static constexpr bool kOneRow = true;
-  const uint64_t* places;
+  const uint64_t* places;  // addresses, which are even; plus 1 if no query sees the token
 
-  MR_INLINE BeamTokens(const KvTables& tables, const Task& task, int piece, uint64_t* shared,
-                       int lane)
-      : places(shared) {
+  MR_INLINE void find(const KvTables& tables, const Task& task, int piece, uint64_t* shared,
+                      int lane) {
+    places = shared;
     const auto warp = this_item().get_sub_group();
     sycl::group_barrier(warp);  // the piece before is done with
 #pragma unroll
     for (int i = lane; i < mr::kPieceKeys; i += MR_LANES) {
       const int key = piece * mr::kPieceKeys + i;
       const bool there = key >= task.from && key <= task.last;  // others may not be mapped
-      shared[i] = there ? kv_token(kTokenBytes, tables, task.sequence, task.first / task.heads,
-                                   key) + task.kv_head * kHeadBytes
-                        : 0;
+      shared[i] = kv_token(kTokenBytes, tables, task.sequence, task.first / task.heads,
+                           there ? key : task.last) +
+                  static_cast<uint64_t>(task.kv_head * kHeadBytes + (there ? 0 : 1));
     }
     sycl::group_barrier(warp);
   }
-  MR_INLINE const uint8_t* at(int b, int i) const {
+  MR_INLINE const uint8_t* key(int b, int i) const {
+    return kv_memory(places[b * mr::kSlabTokens + i] & ~uint64_t{1});
+  }
+  MR_INLINE const uint8_t* value(int b, int i) const {
     const uint64_t place = places[b * mr::kSlabTokens + i];
-    return place == 0 ? nullptr : kv_memory(place);
+    return place % 2 != 0 ? nullptr : kv_memory(place);
   }
 };
 
@@ -611,7 +618,7 @@ MR_INLINE void copy_values(mr_ptx::Words4* to, const Tokens& tokens, const Task&
     for (uint32_t from = 0; from < kSlabChunks; from += MR_LANES) {
       const uint32_t i = from + lane, token = i / kChunks, chunk = i % kChunks;
       if (kSlabChunks % MR_LANES != 0 && i >= kSlabChunks) continue;
-      const uint8_t* data = tokens.at(b, token);
+      const uint8_t* data = tokens.value(b, token);
       const int at = b * mr::kSlabTokens + static_cast<int>(token);
       const bool there = data != nullptr && piece * mr::kPieceKeys + at <= task.last;
       mr_ptx::copy16(to + value_place(at, chunk), there ? data + kv.values + chunk * 16 : nullptr,
@@ -619,6 +626,24 @@ MR_INLINE void copy_values(mr_ptx::Words4* to, const Tokens& tokens, const Task&
     }
   }
   mr_ptx::commit_copies();
+}
+
+// A lane's chunks of kAhead tiles of keys.
+template <class Tokens>
+MR_INLINE void load_keys(mr_ptx::Words4 (&keys)[kAhead][kGroups], const Tokens& tokens,
+                         const mr::KvShape& kv, int first_tile, int lane) {
+#pragma unroll
+  for (int j = 0; j < kAhead; ++j) {
+    const int token = (first_tile + j) * 8;
+    const uint8_t* data =
+        kv.keys + tokens.key(token / mr::kSlabTokens, token % mr::kSlabTokens + lane / 4);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      // After the head's end anything finite is right: there the queries are 0.
+      const int chunk = 4 * g + lane % 4 < kChunks ? 4 * g + lane % 4 : kChunks - 1;
+      keys[j][g] = mr_ptx::load_once(data + chunk * 16);
+    }
+  }
 }
 
 // Where a tile of a warp's sums lies: [tile][query half][lane] pairs in each part of the values.
@@ -682,6 +707,18 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
   float* totals = maxima + kDecodeWarps * mr::kProductQueries;
   auto* places = reinterpret_cast<uint64_t*>(totals + kDecodeWarps * mr::kProductQueries);
 
+  // The first piece is on its way before the queries are looked at.
+  Tokens tokens;
+  mr_ptx::Words4 keys[kAhead][kGroups];
+  const auto begin = [&](int piece) __attribute__((always_inline)) {
+    if (piece > last_piece) return;
+    recomputed(lane);
+    tokens.find(tables, task, piece, places + warp * mr::kPieceKeys, lane);
+    copy_values(my_values, tokens, task, s.kv, piece, lane);
+    load_keys(keys, tokens, s.kv, 0, lane);
+  };
+  begin(first_piece + warp);
+
   Queries<1, false> q(nullptr);
   load_queries<1>(q, qkv, s, task, lane);
   const Seen<1> seen = seen_by<1>(s, task, slopes, lane);
@@ -693,28 +730,11 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
   for (int round = first_piece; round <= last_piece; round += kDecodeWarps) {
     const int piece = round + warp, first = piece * mr::kPieceKeys;
     if (piece <= last_piece) {
-      recomputed(lane);
-      const Tokens tokens(tables, task, piece, places + warp * mr::kPieceKeys, lane);
-      copy_values(my_values, tokens, task, s.kv, piece, lane);
-
       float scores[1][kKeyTiles][4];
       set_zero(scores);
 #pragma unroll
       for (int from = 0; from < kKeyTiles; from += kAhead) {
-        mr_ptx::Words4 keys[kAhead][kGroups];
-#pragma unroll
-        for (int j = 0; j < kAhead; ++j) {
-          const int token = (from + j) * 8;
-          const uint8_t* data =
-              tokens.at(token / mr::kSlabTokens, token % mr::kSlabTokens + lane / 4);
-#pragma unroll
-          for (int g = 0; g < kGroups; ++g) {
-            // After the head's end anything finite is right: there the queries are 0.
-            const int chunk = 4 * g + lane % 4 < kChunks ? 4 * g + lane % 4 : kChunks - 1;
-            keys[j][g] = {{0, 0, 0, 0}};
-            if (data != nullptr) keys[j][g] = mr_ptx::load_once(data + s.kv.keys + chunk * 16);
-          }
-        }
+        if (from > 0) load_keys(keys, tokens, s.kv, from, lane);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
           uint32_t words[2][4];
@@ -768,7 +788,9 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
         }
       }
     }
-    if (last_piece - round >= kDecodeWarps) sycl::group_barrier(group);
+    if (last_piece - round < kDecodeWarps) break;
+    sycl::group_barrier(group);
+    begin(piece + kDecodeWarps);
   }
 
 #pragma unroll

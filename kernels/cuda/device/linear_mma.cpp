@@ -14,17 +14,10 @@ struct Operands {
   int depth;
 
   MR_INLINE Operands(const mr::LinearShape& s, const operand* in)
-      : shape{s.rows,
-              s.width,
-              s.gated ? (s.width + 15) / 16 : (s.width + 31) / 32,
-              s.depth_blocks,
-              s.slices,
-              s.slice_blocks,
-              s.activation,
-              s.gated != 0,
-              s.accumulate != 0,
-              s.bias != 0,
-              s.out_f32 != 0},
+      : shape{s.rows,         s.width,       s.gated ? (s.width + 15) / 16 : (s.width + 31) / 32,
+              s.depth_blocks, s.slices,      s.slice_blocks,
+              s.activation,   s.gated != 0,  s.accumulate != 0,
+              s.bias != 0,    s.out_f32 != 0},
         in(in),
         depth(s.depth) {}
 
@@ -71,6 +64,7 @@ struct Operands {
   }
 
   MR_INLINE static int group_steps_of() { return 1; }
+  MR_INLINE static const uint16_t* scales_of(int64_t, int) { return nullptr; }
   MR_INLINE static float y(float total, int64_t, int64_t) { return total; }
 };
 
@@ -88,17 +82,14 @@ MR_LINEAR(mr_linear_16, few<MR_FORMAT, 2>)
 MR_LINEAR(mr_linear_32, few<MR_FORMAT, 4>)
 
 #undef MR_MOST_ITEMS
-#define MR_MOST_ITEMS (32 * mr::kSmallTile.warps())
-MR_LINEAR(mr_linear_64, tile<MR_FORMAT, mr::kSmallTile>)
-#undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
 MR_LINEAR(mr_linear_tiles, tile<MR_FORMAT, mr::kLargeTile>)
 
 #ifdef MR_WGMMA
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 128
-MR_LINEAR(mr_linear_wide, wide<MR_FORMAT, 1, 128, mr::kWideStages>)
+MR_LINEAR(mr_linear_wide, wide<MR_FORMAT, mr::kWide>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 256
-MR_LINEAR(mr_linear_widest, wide<MR_FORMAT, 2, 128, mr::kWideStages>)
+MR_LINEAR(mr_linear_widest, wide<MR_FORMAT, mr::kWidest>)
 #endif

@@ -30,8 +30,8 @@ namespace mr_mma {
 
 constexpr int kStepBytes = 32;
 constexpr int kTileWords = mr::kMmaTileWords;
-constexpr int kBlocks = mr::kColumnBlocks;              // of a group
-constexpr int kGroup = kBlocks * mr::kMmaColumns;       // columns
+constexpr int kBlocks = mr::kColumnBlocks;         // of a group
+constexpr int kGroup = kBlocks * mr::kMmaColumns;  // columns
 static_assert(MR_LANES == 32 && kGroup == MR_LANES);
 
 // A lane's part of a row's step: words t and t + 4 of its eight, t = lane % 4.
@@ -54,7 +54,7 @@ struct Count {
 
 // The shape of an op, whatever its weights are.
 struct Shape {
-  int rows, width, groups;       // groups of columns
+  int rows, width, groups;  // groups of columns
   int steps, slices, slice_steps;
   int activation;
   bool gated, accumulate, bias, out_f32;
@@ -71,7 +71,9 @@ MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row,
   float before[kRows];  // all reads come before the first write, which they would wait for
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
-    before[m] = s.accumulate && writes && m < rows ? static_cast<const float*>(out)[at + int64_t{m} * s.width] : 0.0f;
+    before[m] = s.accumulate && writes && m < rows
+                    ? static_cast<const float*>(out)[at + int64_t{m} * s.width]
+                    : 0.0f;
   }
   const float b = s.bias ? bias[group * kGroup + lane] : 0.0f;
 #pragma unroll
@@ -83,6 +85,22 @@ MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row,
     if (writes && m < rows) store(out, s.out_f32, at + int64_t{m} * s.width, value);
   }
 }
+
+// A lane's scales, bf16, of kCount blocks of columns. They are read as early as weights are.
+template <int kCount>
+struct Scales {
+  uint16_t at[kCount][2];
+
+  // scales: of the blocks' columns.
+  MR_INLINE void read(const uint16_t* scales, int lane) {
+#pragma unroll
+    for (int c = 0; c < kCount; ++c)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        at[c][half] = scales[c * mr::kMmaColumns + column_of_sum(2 * half, lane)];
+      }
+  }
+};
 
 // The sums of kN times 8 rows in the two blocks of a group.
 template <class T, int kN>
@@ -106,22 +124,17 @@ struct Sums {
 #pragma unroll
         for (int i = 0; i < 4; ++i) at[c][n][i] += static_cast<T>(other.at[c][n][i]);
   }
-  // Adds the sums of a group of steps, each by the scale of its column. scales: of the group's 32 columns, bf16.
-  MR_INLINE void add_scaled(const Sums<int32_t, kN>& other, const uint16_t* scales, int lane) {
+  // Adds the sums of a group of steps, each by the scale of its column.
+  MR_INLINE void add_scaled(const Sums<int32_t, kN>& other, const Scales<kBlocks>& scales) {
 #pragma unroll
-    for (int c = 0; c < kBlocks; ++c) {
-      float scale[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        scale[half] = bf16_to_float(scales[c * mr::kMmaColumns + column_of_sum(2 * half, lane)]);
-      }
+    for (int c = 0; c < kBlocks; ++c)
 #pragma unroll
       for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          at[c][n][i] = sycl::fma(static_cast<float>(other.at[c][n][i]), scale[i / 2], at[c][n][i]);
+          at[c][n][i] = sycl::fma(static_cast<float>(other.at[c][n][i]),
+                                  bf16_to_float(scales.at[c][i / 2]), at[c][n][i]);
         }
-    }
   }
   // To memory of [rows][stride].
   MR_INLINE void put(T* out, int stride, int lane) const {
@@ -131,8 +144,8 @@ struct Sums {
       for (int n = 0; n < kN; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          out[(n * 8 + row_of_sum(i, lane)) * stride + c * mr::kMmaColumns + column_of_sum(i, lane)] =
-              at[c][n][i];
+          out[(n * 8 + row_of_sum(i, lane)) * stride + c * mr::kMmaColumns +
+              column_of_sum(i, lane)] = at[c][n][i];
         }
   }
 };
@@ -148,11 +161,10 @@ struct Slice {
     sums.clear();
     if constexpr (F::kInGroups) scaled.clear();
   }
-  // After a step: group is that of columns.
-  MR_INLINE void after(const F& f, int64_t group, int step, int lane) {
+  // After the last step of a group.
+  MR_INLINE void end_group(const Scales<kBlocks>& scales) {
     if constexpr (F::kInGroups) {
-      if ((step + 1) % f.group_steps != 0 && step + 1 != f.shape.steps) return;
-      scaled.add_scaled(sums, f.scales_of(group, step), lane);
+      scaled.add_scaled(sums, scales);
       sums.clear();
     }
   }
@@ -181,11 +193,11 @@ struct WideSums {
 #pragma unroll
     for (int i = 0; i < 4 * kN; ++i) at[i] += static_cast<T>(other.at[i]);
   }
-  MR_INLINE void add_scaled(const WideSums<int32_t, kN>& other, const uint16_t* scales, int lane) {
-    const float scale[2] = {bf16_to_float(scales[column_of_sum(0, lane)]), bf16_to_float(scales[column_of_sum(2, lane)])};
+  MR_INLINE void add_scaled(const WideSums<int32_t, kN>& other, const Scales<1>& scales) {
 #pragma unroll
     for (int i = 0; i < 4 * kN; ++i) {
-      at[i] = sycl::fma(static_cast<float>(other.at[i]), scale[i % 4 / 2], at[i]);
+      at[i] =
+          sycl::fma(static_cast<float>(other.at[i]), bf16_to_float(scales.at[0][i % 4 / 2]), at[i]);
     }
   }
   MR_INLINE void put(T* out, int stride, int lane) const {
@@ -205,10 +217,9 @@ struct WideSlice {
     sums.clear();
     if constexpr (F::kInGroups) scaled.clear();
   }
-  MR_INLINE void after(const F& f, int64_t group, int block, int step, bool group_ends, int lane) {
+  MR_INLINE void end_group(const Scales<1>& scales) {
     if constexpr (F::kInGroups) {
-      if (!group_ends) return;
-      scaled.add_scaled(sums, f.scales_of(group, step) + block * mr::kMmaColumns, lane);
+      scaled.add_scaled(sums, scales);
       sums.clear();
     }
   }
@@ -245,6 +256,12 @@ MR_INLINE void finish_tile(const F& f, const Total* totals, int stride, const fl
   }
 }
 
+// Whether a step is the last one of those that share scales.
+template <class F>
+MR_INLINE bool ends_group(const F& f, int step) {
+  return F::kInGroups && ((step + 1) % f.group_steps_of() == 0 || step + 1 == f.shape.steps);
+}
+
 // Up to 8 * kN rows of a group: a warp for each slice, weights and rows from global memory.
 // Shared memory: [slices][8 * kN][32] totals.
 // kAheadSteps: whose loads are under way together.
@@ -269,9 +286,11 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
   mine.clear();
   const int begin = slice * s.slice_steps;
   const int end = begin + s.slice_steps < s.steps ? begin + s.slice_steps : s.steps;
-  const uint32_t* w = weights + (group * kBlocks * tiles + begin / F::kTileSteps) * kTileWords + lane * 4;
+  const uint32_t* w =
+      weights + (group * kBlocks * tiles + begin / F::kTileSteps) * kTileWords + lane * 4;
   const auto some = [&](int step, auto count) __attribute__((always_inline)) {
     constexpr int kTiles = decltype(count)::value;
+    Scales<kBlocks> scales[kTiles * F::kTileSteps];
     mr_ptx::Words4 a[kTiles][kBlocks];
     RowWords b[kTiles * F::kTileSteps][kN];
 #pragma unroll
@@ -280,6 +299,10 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
       for (int c = 0; c < kBlocks; ++c) {
         a[i][c] = mr_ptx::load_once(w + (int64_t{c} * tiles + i) * kTileWords);
       }
+#pragma unroll
+    for (int i = 0; i < kTiles * F::kTileSteps; ++i) {
+      if (ends_group(f, step + i)) scales[i].read(f.scales_of(group, step + i), lane);
+    }
     if (step == begin) mr_ptx::wait_for_previous();  // weights are nobody's output
 #pragma unroll
     for (int i = 0; i < kTiles * F::kTileSteps; ++i)
@@ -296,7 +319,7 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
           mr_ptx::multiply(mine.sums.at[c][n], columns, b[i][n].first, b[i][n].second);
         }
       }
-      mine.after(f, group, step + i, lane);
+      if (ends_group(f, step + i)) mine.end_group(scales[i]);
     }
     w += kTiles * kTileWords;
   };
@@ -326,7 +349,8 @@ MR_INLINE void few(const F& f, const uint32_t* weights, const float* bias, void*
 constexpr int kStageSteps = mr::kMmaStageSteps, kRowStride = mr::kMmaRowStride;
 
 template <class F, mr::MmaTile kTile>
-MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
+MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void* out,
+                    void* local) {
   using Total = typename F::Total;
   constexpr int kWarpGroups = kTile.groups, kN = kTile.n, kStages = kTile.stages;
   constexpr int kThreads = 32 * kTile.warps(), kRows = kTile.rows();
@@ -344,16 +368,17 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
   const int64_t first_row = blockIdx.x % row_tiles * kRows;
   const int64_t first_group = blockIdx.x / row_tiles * kWarpGroups;
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
-  const int groups = static_cast<int>(s.groups - first_group < kWarpGroups ? s.groups - first_group
-                                                                           : kWarpGroups);
+  const int groups =
+      static_cast<int>(s.groups - first_group < kWarpGroups ? s.groups - first_group : kWarpGroups);
   const int tiles = (s.steps + F::kTileSteps - 1) / F::kTileSteps;
   const int stages = (s.steps + kStageSteps - 1) / kStageSteps;
 
   const auto fill = [&](int stage) __attribute__((always_inline)) {
     uint8_t* to = shared + stage % kStages * kStageBytes;
     f.template copy_rows<kThreads, kRows>(
-        to, first_row, rows, stage,
-        [](int row, int chunk) __attribute__((always_inline)) { return row * kRowStride + chunk * 16; });
+        to, first_row, rows, stage, [](int row, int chunk) __attribute__((always_inline)) {
+          return row * kRowStride + chunk * 16;
+        });
     uint8_t* weights_to = to + kRowBytes;
     constexpr int kBlockChunks = kStageTiles * kTileWords / 4;  // of 16 bytes
     constexpr int kChunks = kWarpGroups * kBlocks * kBlockChunks;
@@ -390,6 +415,13 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     if (stage + kStages - 1 < stages) fill(stage + kStages - 1);
     mr_ptx::commit_copies();
 
+    Scales<kBlocks> scales[kStageSteps];
+    const int64_t group = first_group + (warp_group < groups ? warp_group : 0);
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const int step = stage * kStageSteps + i;
+      if (step < s.steps && ends_group(f, step)) scales[i].read(f.scales_of(group, step), lane);
+    }
     const uint8_t* from = shared + stage % kStages * kStageBytes;
     const uint8_t* b_from = from + (warp_rows + lane / 4) * kRowStride;
     const uint8_t* a_from =
@@ -409,9 +441,10 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
       for (int n = 0; n < kN; ++n) {
         const RowWords b = row_words(b_from + n * 8 * kRowStride + i * kStepBytes, lane);
 #pragma unroll
-        for (int c = 0; c < kBlocks; ++c) mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
+        for (int c = 0; c < kBlocks; ++c)
+          mr_ptx::multiply(mine.sums.at[c][n], a[c], b.first, b.second);
       }
-      mine.after(f, first_group + (warp_group < groups ? warp_group : 0), step, lane);
+      if (ends_group(f, step)) mine.end_group(scales[i]);
       if constexpr (F::kSliced) {
         if (++in_slice == s.slice_steps || step + 1 == s.steps) {
           total.add(mine.total());
@@ -432,20 +465,25 @@ MR_INLINE void tile(const F& f, const uint32_t* weights, const float* bias, void
     mine.total().put(put_at, kOutStride, lane);
   }
   __syncthreads();
-  finish_tile<kWarpGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows, first_group, groups);
+  finish_tile<kWarpGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows,
+                                          first_group, groups);
 }
 
 #ifdef MR_WGMMA
 
-// The same as tile() for Hopper, by products of four warps (wgmma): each warp holds 16 columns of W, whose words come
-// straight from memory, and all read kRows rows from shared memory. An element's sum is that of mma.sync, bit for bit.
-template <class F, int kWarpgroups, int kRows, int kStages>
-MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void* out, void* local) {
+// The same as tile() for Hopper, by products of four warps (wgmma): each warp holds 16 columns of W, and all read kRows
+// rows from shared memory. An element's sum is that of mma.sync, bit for bit.
+template <class F, mr::WideTile kTile>
+MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void* out,
+                    void* local) {
   using Total = typename F::Total;
-  constexpr int kThreads = 128 * kWarpgroups, kGroups = 2 * kWarpgroups, kN = kRows / 8;
-  constexpr int kStageBytes = kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
-  constexpr int kOutStride = kGroups * kGroup + 4;
+  constexpr int kRows = kTile.rows, kStages = kTile.stages;
+  constexpr int kThreads = 128 * kTile.warpgroups, kGroups = kTile.groups(), kN = kRows / 8;
+  constexpr int kRowBytes =
+      kRows * kStageSteps * kStepBytes;  // rows of 128 bytes, whose chunks are exchanged
   constexpr int kStageTiles = kStageSteps / F::kTileSteps;
+  constexpr int kStageBytes = mr::wide_stage_bytes(kTile, F::kTileSteps);
+  constexpr int kOutStride = kGroups * kGroup + 4;
 
   const Shape& s = f.shape;
   auto* shared = static_cast<uint8_t*>(local);
@@ -455,33 +493,40 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
   const int64_t first_row = blockIdx.x % row_tiles * kRows;
   const int64_t first_group = blockIdx.x / row_tiles * kGroups;
   const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
-  const int groups = static_cast<int>(s.groups - first_group < kGroups ? s.groups - first_group : kGroups);
+  const int groups =
+      static_cast<int>(s.groups - first_group < kGroups ? s.groups - first_group : kGroups);
   const int tiles = (s.steps + F::kTileSteps - 1) / F::kTileSteps;
   const int stages = (s.steps + kStageSteps - 1) / kStageSteps;
   // Warps after the last group compute the first one again.
   const int64_t group = first_group + (warp / kBlocks < groups ? warp / kBlocks : 0);
   const uint32_t* w = weights + (group * kBlocks + warp % kBlocks) * tiles * kTileWords + lane * 4;
 
-  mr_ptx::start_next();
-  mr_ptx::Words4 now[kStageTiles], next[kStageTiles];
-  const auto read = [&](mr_ptx::Words4 (&words)[kStageTiles], int stage) __attribute__((always_inline)) {
+  // A lane copies its own words, and so needs no barrier for them.
+  const auto fill_columns = [&](int stage) __attribute__((always_inline)) {
+    uint8_t* to = shared + stage % kStages * kStageBytes + kRowBytes +
+                  (warp * kStageTiles * kTileWords + lane * 4) * 4;
 #pragma unroll
     for (int i = 0; i < kStageTiles; ++i) {
       const int tile = stage * kStageTiles + i;
-      words[i] = mr_ptx::load_once(w + int64_t{tile < tiles ? tile : 0} * kTileWords);
+      mr_ptx::copy16(to + i * kTileWords * 4, w + (tile < tiles ? tile * kTileWords : 0),
+                     tile < tiles);
     }
   };
-  const auto fill = [&](int stage) __attribute__((always_inline)) {
-    f.template copy_rows<kThreads, kRows>(shared + stage % kStages * kStageBytes, first_row, rows, stage,
-                                          [](int row, int chunk) __attribute__((always_inline)) {
-                                            return row * 128 + (chunk ^ row % 8) * 16;
-                                          });
+  const auto fill_rows = [&](int stage) __attribute__((always_inline)) {
+    f.template copy_rows<kThreads, kRows>(
+        shared + stage % kStages * kStageBytes, first_row, rows, stage,
+        [](int row, int chunk)
+            __attribute__((always_inline)) { return row * 128 + (chunk ^ row % 8) * 16; });
   };
-  read(now, 0);
+  mr_ptx::start_next();
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (stage < stages) fill_columns(stage);
+  }
   mr_ptx::wait_for_previous();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
-    if (stage < stages) fill(stage);
+    if (stage < stages) fill_rows(stage);
     mr_ptx::commit_copies();
   }
 
@@ -495,25 +540,42 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
     mr_ptx::wait_copies<kStages - 2>();
     mr_ptx::show_products_copies();
     __syncthreads();
-    if (stage + kStages - 1 < stages) fill(stage + kStages - 1);
+    if (stage + kStages - 1 < stages) {
+      fill_columns(stage + kStages - 1);
+      fill_rows(stage + kStages - 1);
+    }
     mr_ptx::commit_copies();
-    read(next, stage + 1 < stages ? stage + 1 : 0);
 
     const uint8_t* from = shared + stage % kStages * kStageBytes;
+    Scales<1> scales[kStageSteps];
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const int step = stage * kStageSteps + i;
+      if (step < s.steps && ends_group(f, step)) {
+        scales[i].read(f.scales_of(group, step) + warp % kBlocks * mr::kMmaColumns, lane);
+      }
+    }
+    const uint8_t* columns_from =
+        from + kRowBytes + (warp * kStageTiles * kTileWords + lane * 4) * 4;
+    uint32_t a[kStageSteps][4];
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) {
+      const auto words = *reinterpret_cast<const mr_ptx::Words4*>(
+          columns_from + i / F::kTileSteps * kTileWords * 4);
+      F::columns(words.at, i % F::kTileSteps, a[i]);
+    }
     mr_ptx::begin_products();
 #pragma unroll
     for (int i = 0; i < kStageSteps; ++i) {
       const int step = stage * kStageSteps + i;
       if (step >= s.steps) break;
-      uint32_t a[4];
-      F::columns(now[i / F::kTileSteps].at, i % F::kTileSteps, a);
-      mr_ptx::multiply_rows(mine.sums.at, a, from + i * kStepBytes);
-      const bool group_ends = F::kInGroups && ((step + 1) % f.group_steps_of() == 0 || step + 1 == s.steps);
+      mr_ptx::multiply_rows(mine.sums.at, a[i], from + i * kStepBytes);
+      const bool group_ends = ends_group(f, step);
       const bool slice_ends = F::kSliced && (in_slice + 1 == s.slice_steps || step + 1 == s.steps);
       ++in_slice;
       if (!group_ends && !slice_ends) continue;
       mr_ptx::end_products();
-      mine.after(f, group, warp % kBlocks, step, group_ends, lane);
+      if (group_ends) mine.end_group(scales[i]);
       if (slice_ends) {
         if constexpr (F::kSliced) {
           total.add(mine.total());
@@ -524,8 +586,6 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
       mr_ptx::begin_products();
     }
     mr_ptx::end_products();
-#pragma unroll
-    for (int i = 0; i < kStageTiles; ++i) now[i] = next[i];
   }
   mr_ptx::wait_copies<0>();
   __syncthreads();
@@ -538,7 +598,8 @@ MR_INLINE void wide(const F& f, const uint32_t* weights, const float* bias, void
     mine.total().put(put_at, kOutStride, lane);
   }
   __syncthreads();
-  finish_tile<kGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows, first_group, groups);
+  finish_tile<kGroups, kThreads / 32>(f, totals, kOutStride, bias, out, first_row, rows,
+                                      first_group, groups);
 }
 
 #endif

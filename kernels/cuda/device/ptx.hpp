@@ -44,16 +44,16 @@ MR_INLINE float exp2(float x) {
 
 // c[16][8] += a[16][16] * b[16][8] of operands.
 MR_INLINE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32." MR_MMA_TYPES
-      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MR_MMA_TYPES
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 // c[16][8] += a[16][32] * b[32][8] of signed bytes.
 MR_INLINE void multiply(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, "
       "{%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -67,8 +67,8 @@ MR_INLINE uint32_t shared_address(const void* shared) {
 
 // Begins to copy 16 bytes from global to shared memory, or to write zeros there.
 MR_INLINE void copy16(void* shared, const void* global, bool there = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-               "r"(there ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+               "l"(global), "r"(there ? 16 : 0)
                : "memory");
 }
 // Closes a set of copies.
@@ -107,7 +107,9 @@ MR_INLINE uint32_t transposed(uint32_t word) {
 #ifdef MR_WGMMA
 
 // Copies that this thread has waited for are for products, after a barrier.
-MR_INLINE void show_products_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+MR_INLINE void show_products_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 // Before the first product after the sums or the columns were written.
 MR_INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // The sums are there.

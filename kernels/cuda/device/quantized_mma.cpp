@@ -23,17 +23,10 @@ struct Codes {
   const void* scales;       // floats [columns]; int4: bf16 [group of columns][group of steps][32]
   int padded_depth, step_groups, group_steps;
 
-  MR_INLINE Codes(const mr::CodedShape& s, const int8_t* codes, const float* row_scales, const void* scales)
-      : shape{s.rows,
-              s.width,
-              s.blocks,
-              s.steps,
-              s.slices,
-              s.slice_steps,
-              s.activation,
-              s.gated != 0,
-              s.accumulate != 0,
-              s.bias != 0,
+  MR_INLINE Codes(const mr::CodedShape& s, const int8_t* codes, const float* row_scales,
+                  const void* scales)
+      : shape{s.rows,        s.width,      s.blocks,     s.steps,           s.slices,
+              s.slice_steps, s.activation, s.gated != 0, s.accumulate != 0, s.bias != 0,
               s.out_f32 != 0},
         codes(codes),
         row_scales(row_scales),
@@ -88,13 +81,13 @@ struct Codes {
 
 }  // namespace mr_quantized_mma
 
-#define MR_QUANTIZED(name, kInt4, ...)                                                               \
-  MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights,              \
-                 const void* scales, const float* bias, void* out,                                   \
-                 sycl::local_accessor<float, 1> local, mr::CodedShape s) {                           \
-    using MrFormat = mr_quantized_mma::Codes<kInt4>;                                                 \
-    mr_mma::__VA_ARGS__(MrFormat(s, codes, row_scales, scales), weights, bias, out,                  \
-                        local.get_multi_ptr<sycl::access::decorated::no>().get());                   \
+#define MR_QUANTIZED(name, kInt4, ...)                                                  \
+  MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights, \
+                 const void* scales, const float* bias, void* out,                      \
+                 sycl::local_accessor<float, 1> local, mr::CodedShape s) {              \
+    using MrFormat = mr_quantized_mma::Codes<kInt4>;                                    \
+    mr_mma::__VA_ARGS__(MrFormat(s, codes, row_scales, scales), weights, bias, out,     \
+                        local.get_multi_ptr<sycl::access::decorated::no>().get());      \
   }
 MR_QUANTIZED(mr_int8_8, false, few<MrFormat, 1>)
 MR_QUANTIZED(mr_int8_16, false, few<MrFormat, 2>)
@@ -102,10 +95,6 @@ MR_QUANTIZED(mr_int8_32, false, few<MrFormat, 4>)
 MR_QUANTIZED(mr_int4_8, true, few<MrFormat, 1>)
 MR_QUANTIZED(mr_int4_16, true, few<MrFormat, 2>)
 
-#undef MR_MOST_ITEMS
-#define MR_MOST_ITEMS (32 * mr::kSmallTile.warps())
-MR_QUANTIZED(mr_int8_64, false, tile<MrFormat, mr::kSmallTile>)
-MR_QUANTIZED(mr_int4_64, true, tile<MrFormat, mr::kSmallTile>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS (32 * mr::kLargeTile.warps())
 MR_QUANTIZED(mr_int8_tiles, false, tile<MrFormat, mr::kLargeTile>)
@@ -116,10 +105,10 @@ MR_QUANTIZED(mr_int4_tiles, true, tile<MrFormat, mr::kLargeTileInt4>)
 #ifdef MR_WGMMA
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 128
-MR_QUANTIZED(mr_int8_wide, false, wide<MrFormat, 1, 128, mr::kWideStages>)
-MR_QUANTIZED(mr_int4_wide, true, wide<MrFormat, 1, 64, mr::kWideStages>)
+MR_QUANTIZED(mr_int8_wide, false, wide<MrFormat, mr::kWide>)
+MR_QUANTIZED(mr_int4_wide, true, wide<MrFormat, mr::kWideInt4>)
 #undef MR_MOST_ITEMS
 #define MR_MOST_ITEMS 256
-MR_QUANTIZED(mr_int8_widest, false, wide<MrFormat, 2, 128, mr::kWideStages>)
-MR_QUANTIZED(mr_int4_widest, true, wide<MrFormat, 2, 64, mr::kWideStages>)
+MR_QUANTIZED(mr_int8_widest, false, wide<MrFormat, mr::kWidest>)
+MR_QUANTIZED(mr_int4_widest, true, wide<MrFormat, mr::kWidestInt4>)
 #endif

@@ -276,8 +276,14 @@ void Submission::run() const {
   }
   Lock lock(library->mutex, std::defer_lock);
   if (library->static_end > library->static_begin) lock.lock();
-  const Launch launch{kernel, const_cast<void**>(arguments.data()), grid, block, shared_bytes,
-                      library->static_begin, library->static_end, early};
+  const Launch launch{kernel,
+                      const_cast<void**>(arguments.data()),
+                      grid,
+                      block,
+                      shared_bytes,
+                      library->static_begin,
+                      library->static_end,
+                      early};
   switch (mr_emulator::run(launch)) {
     case Fault::none:
       return;
@@ -295,7 +301,8 @@ void Submission::run() const {
 
 CUresult launch(CUfunction function, Dim grid, Dim block, u64 shared_bytes, bool early,
                 CUstream stream, void** arguments, void** extra) {
-  return call_in_context([&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
+  return call_in_context([&](Driver& d, Lock& lock,
+                             const std::shared_ptr<Context>& context) -> CUresult {
     const auto f = d.functions.find(function);
     if (!f || f->context != context) return CUDA_ERROR_INVALID_HANDLE;
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
@@ -329,7 +336,8 @@ CUresult launch(CUfunction function, Dim grid, Dim block, u64 shared_bytes, bool
 // ---- Copies
 
 CUresult copy(u64 to, u64 from, u64 bytes, CUstream stream, bool to_device, bool from_device) {
-  return call_in_context([&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
+  return call_in_context([&](Driver& d, Lock& lock,
+                             const std::shared_ptr<Context>& context) -> CUresult {
     if (!bytes) return CUDA_SUCCESS;
     const Kind target = memory().kind(to, bytes), source = memory().kind(from, bytes);
     if (target == Kind::none || source == Kind::none || !to || !from ||
@@ -348,10 +356,10 @@ CUresult copy(u64 to, u64 from, u64 bytes, CUstream stream, bool to_device, bool
     }
     const CUresult result =
         enqueue(d, lock, context, stream, {[context, to, from, bytes, stage] {
-          if (context->error != CUDA_SUCCESS) return;
-          std::memmove(reinterpret_cast<void*>(to),
-                       stage ? stage->data() : reinterpret_cast<const char*>(from), bytes);
-        }});
+                  if (context->error != CUDA_SUCCESS) return;
+                  std::memmove(reinterpret_cast<void*>(to),
+                               stage ? stage->data() : reinterpret_cast<const char*>(from), bytes);
+                }});
     if (result != CUDA_SUCCESS || !waits) return result;
     s->wait();
     return context->error;
@@ -360,17 +368,18 @@ CUresult copy(u64 to, u64 from, u64 bytes, CUstream stream, bool to_device, bool
 
 template <class T>
 CUresult fill(CUdeviceptr to, T value, size_t count, CUstream stream) {
-  return call_in_context([&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
-    if (!count) return CUDA_SUCCESS;
-    if (to % sizeof(T) || memory().kind(to, count * sizeof(T)) != Kind::device) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    return enqueue(d, lock, context, stream, {[context, to, value, count] {
-                     if (context->error != CUDA_SUCCESS) return;
-                     T* const first = reinterpret_cast<T*>(to);
-                     std::fill(first, first + count, value);
-                   }});
-  });
+  return call_in_context(
+      [&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
+        if (!count) return CUDA_SUCCESS;
+        if (to % sizeof(T) || memory().kind(to, count * sizeof(T)) != Kind::device) {
+          return CUDA_ERROR_INVALID_VALUE;
+        }
+        return enqueue(d, lock, context, stream, {[context, to, value, count] {
+                         if (context->error != CUDA_SUCCESS) return;
+                         T* const first = reinterpret_cast<T*>(to);
+                         std::fill(first, first + count, value);
+                       }});
+      });
 }
 
 struct ErrorText {
@@ -386,7 +395,8 @@ constexpr ErrorText kErrors[] = {
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+     "no kernel image is available for execution on the device"},
     {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
     {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
      "the provided PTX was compiled with an unsupported toolchain."},
@@ -412,8 +422,7 @@ constexpr ErrorText kErrors[] = {
      "operation would result in a merge of separate capture sequences"},
     {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
      "capture was not ended in the same stream as it began"},
-    {904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
-     "capturing stream has unjoined work"},
+    {904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
     {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
      "operation would make the legacy stream depend on a capturing blocking stream"},
     {907, "CUDA_ERROR_CAPTURED_EVENT",
@@ -436,59 +445,144 @@ CUresult describe(CUresult code, const char** out, const char* ErrorText::*membe
 
 bool attribute(int number, int device, int* out) {
   switch (number) {
-    case 1:   // threads of a block
-    case 2:   // along x
-    case 3: *out = 1024; return true;
-    case 4: *out = 64; return true;
-    case 5: *out = 0x7fffffff; return true;  // blocks of a grid
+    case 1:  // threads of a block
+    case 2:  // along x
+    case 3:
+      *out = 1024;
+      return true;
+    case 4:
+      *out = 64;
+      return true;
+    case 5:
+      *out = 0x7fffffff;
+      return true;  // blocks of a grid
     case 6:
-    case 7: *out = 65535; return true;
-    case 8: *out = kSharedDefault; return true;
-    case 9: *out = 65536; return true;   // constant memory
-    case 10: *out = 32; return true;     // lanes of a warp
-    case 12: *out = 65536; return true;  // registers of a block
-    case 13: *out = 1755000; return true;
-    case 15: *out = 1; return true;
-    case 16: *out = kMultiprocessors; return true;
+    case 7:
+      *out = 65535;
+      return true;
+    case 8:
+      *out = kSharedDefault;
+      return true;
+    case 9:
+      *out = 65536;
+      return true;  // constant memory
+    case 10:
+      *out = 32;
+      return true;  // lanes of a warp
+    case 12:
+      *out = 65536;
+      return true;  // registers of a block
+    case 13:
+      *out = 1755000;
+      return true;
+    case 15:
+      *out = 1;
+      return true;
+    case 16:
+      *out = kMultiprocessors;
+      return true;
     case 17:
-    case 18: *out = 0; return true;  // integrated
-    case 19: *out = 1; return true;
-    case 20: *out = 0; return true;
-    case 31: *out = 1; return true;
-    case 32: *out = 1; return true;
-    case 33: *out = device + 1; return true;  // PCI bus
+    case 18:
+      *out = 0;
+      return true;  // integrated
+    case 19:
+      *out = 1;
+      return true;
+    case 20:
+      *out = 0;
+      return true;
+    case 31:
+      *out = 1;
+      return true;
+    case 32:
+      *out = 1;
+      return true;
+    case 33:
+      *out = device + 1;
+      return true;  // PCI bus
     case 34:
-    case 50: *out = 0; return true;
-    case 36: *out = 2619000; return true;
-    case 37: *out = 5120; return true;
-    case 38: *out = 50 << 20; return true;  // second cache
-    case 39: *out = 2048; return true;
-    case 40: *out = 3; return true;
-    case 41: *out = 1; return true;
-    case 75: *out = 9; return true;
-    case 76: *out = 0; return true;
+    case 50:
+      *out = 0;
+      return true;
+    case 36:
+      *out = 2619000;
+      return true;
+    case 37:
+      *out = 5120;
+      return true;
+    case 38:
+      *out = 50 << 20;
+      return true;  // second cache
+    case 39:
+      *out = 2048;
+      return true;
+    case 40:
+      *out = 3;
+      return true;
+    case 41:
+      *out = 1;
+      return true;
+    case 75:
+      *out = 9;
+      return true;
+    case 76:
+      *out = 0;
+      return true;
     case 78:
     case 79:
-    case 80: *out = 1; return true;
-    case 81: *out = 228 << 10; return true;
-    case 82: *out = 65536; return true;
-    case 83: *out = 1; return true;
-    case 88: *out = 0; return true;
+    case 80:
+      *out = 1;
+      return true;
+    case 81:
+      *out = 228 << 10;
+      return true;
+    case 82:
+      *out = 65536;
+      return true;
+    case 83:
+      *out = 1;
+      return true;
+    case 88:
+      *out = 0;
+      return true;
     case 89:
     case 90:
-    case 95: *out = 1; return true;
-    case 97: *out = kSharedOptIn; return true;
-    case 99: *out = 1; return true;
-    case 100: *out = 0; return true;
-    case 102: *out = 1; return true;  // virtual memory
-    case 103: *out = 1; return true;
-    case 106: *out = 32; return true;
+    case 95:
+      *out = 1;
+      return true;
+    case 97:
+      *out = kSharedOptIn;
+      return true;
+    case 99:
+      *out = 1;
+      return true;
+    case 100:
+      *out = 0;
+      return true;
+    case 102:
+      *out = 1;
+      return true;  // virtual memory
+    case 103:
+      *out = 1;
+      return true;
+    case 106:
+      *out = 32;
+      return true;
     case 108:
-    case 109: *out = 0; return true;
-    case 111: *out = 1024; return true;
-    case 115: *out = 0; return true;  // memory pools
-    case 120: *out = 0; return true;  // clusters
-    default: return false;
+    case 109:
+      *out = 0;
+      return true;
+    case 111:
+      *out = 1024;
+      return true;
+    case 115:
+      *out = 0;
+      return true;  // memory pools
+    case 120:
+      *out = 0;
+      return true;  // clusters
+    default:
+      return false;
   }
 }
 
@@ -715,14 +809,15 @@ EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   });
 }
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
-  return call_in_context([&](Driver& d, Lock&, const std::shared_ptr<Context>& context) -> CUresult {
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = refuse_in_capture(d)) return result;
-    u64 at = 0;
-    const CUresult result = memory().allocate(context->device, bytes, &at);
-    if (result == CUDA_SUCCESS) *out = at;
-    return result;
-  });
+  return call_in_context(
+      [&](Driver& d, Lock&, const std::shared_ptr<Context>& context) -> CUresult {
+        if (!out) return CUDA_ERROR_INVALID_VALUE;
+        if (const CUresult result = refuse_in_capture(d)) return result;
+        u64 at = 0;
+        const CUresult result = memory().allocate(context->device, bytes, &at);
+        if (result == CUDA_SUCCESS) *out = at;
+        return result;
+      });
 }
 EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
   return call_in_context(
@@ -739,7 +834,9 @@ EXPORT CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
     return memory().allocate_host(bytes, out);
   });
 }
-EXPORT CUresult cuMemAllocHost_v2(void** out, size_t bytes) { return cuMemHostAlloc(out, bytes, 0); }
+EXPORT CUresult cuMemAllocHost_v2(void** out, size_t bytes) {
+  return cuMemHostAlloc(out, bytes, 0);
+}
 EXPORT CUresult cuMemFreeHost(void* at) {
   return call_in_context(
       [&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
@@ -754,10 +851,17 @@ EXPORT CUresult cuPointerGetAttribute(void* out, int number, CUdeviceptr at) {
     const Kind kind = memory().kind(at, 1);
     if (kind == Kind::none) return CUDA_ERROR_INVALID_VALUE;
     switch (number) {
-      case 2: *static_cast<unsigned*>(out) = kind == Kind::device ? 2 : 1; return CUDA_SUCCESS;
-      case 3: *static_cast<CUdeviceptr*>(out) = at; return CUDA_SUCCESS;
-      case 8: *static_cast<int*>(out) = 0; return CUDA_SUCCESS;  // managed
-      default: return CUDA_ERROR_NOT_SUPPORTED;
+      case 2:
+        *static_cast<unsigned*>(out) = kind == Kind::device ? 2 : 1;
+        return CUDA_SUCCESS;
+      case 3:
+        *static_cast<CUdeviceptr*>(out) = at;
+        return CUDA_SUCCESS;
+      case 8:
+        *static_cast<int*>(out) = 0;
+        return CUDA_SUCCESS;  // managed
+      default:
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
   });
 }
@@ -903,26 +1007,26 @@ EXPORT CUresult cuModuleUnload(CUmodule handle) {
       });
 }
 EXPORT CUresult cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
-  return call_in_context(
-      [&](Driver& d, Lock&, const std::shared_ptr<Context>& context) -> CUresult {
-        if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
-        const auto module = d.modules.find(handle);
-        if (!module || module->context != context) return CUDA_ERROR_INVALID_HANDLE;
-        CUfunction& function = module->functions[name];
-        if (!function) {
-          const auto* const kernel = static_cast<const Kernel*>(
-              dlsym(module->library->handle, ("mr_emulator_kernel_" + std::string(name)).c_str()));
-          if (!kernel) {
-            module->functions.erase(name);
-            return CUDA_ERROR_NOT_FOUND;
-          }
-          if (kernel->abi != kAbi) return CUDA_ERROR_INVALID_IMAGE;
-          function = static_cast<CUfunction>(d.functions.add(std::make_shared<Function>(
-              Function{context, module->library, kernel, kSharedDefault})));
-        }
-        *out = function;
-        return CUDA_SUCCESS;
-      });
+  return call_in_context([&](Driver& d, Lock&,
+                             const std::shared_ptr<Context>& context) -> CUresult {
+    if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
+    const auto module = d.modules.find(handle);
+    if (!module || module->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    CUfunction& function = module->functions[name];
+    if (!function) {
+      const auto* const kernel = static_cast<const Kernel*>(
+          dlsym(module->library->handle, ("mr_emulator_kernel_" + std::string(name)).c_str()));
+      if (!kernel) {
+        module->functions.erase(name);
+        return CUDA_ERROR_NOT_FOUND;
+      }
+      if (kernel->abi != kAbi) return CUDA_ERROR_INVALID_IMAGE;
+      function = static_cast<CUfunction>(d.functions.add(
+          std::make_shared<Function>(Function{context, module->library, kernel, kSharedDefault})));
+    }
+    *out = function;
+    return CUDA_SUCCESS;
+  });
 }
 EXPORT CUresult cuFuncSetAttribute(CUfunction function, int number, int value) {
   return call_in_context(
@@ -947,35 +1051,50 @@ EXPORT CUresult cuFuncGetAttribute(int* value, int number, CUfunction function) 
         if (!f || f->context != context) return CUDA_ERROR_INVALID_HANDLE;
         if (!value) return CUDA_ERROR_INVALID_VALUE;
         switch (number) {
-          case 0: *value = static_cast<int>(f->kernel->most_threads); break;
+          case 0:
+            *value = static_cast<int>(f->kernel->most_threads);
+            break;
           case 1:  // static shared memory: that of all kernels of the module
             *value = static_cast<int>(f->library->static_end - f->library->static_begin);
             break;
           case 2:
           case 3:
-          case 7: *value = 0; break;
-          case 4: *value = 64; break;  // registers
-          case 5: *value = static_cast<int>(f->kernel->architecture); break;
-          case 6: *value = 90; break;
-          case 8: *value = static_cast<int>(f->most_shared); break;
-          case 9: *value = -1; break;
-          default: return CUDA_ERROR_INVALID_VALUE;
+          case 7:
+            *value = 0;
+            break;
+          case 4:
+            *value = 64;
+            break;  // registers
+          case 5:
+            *value = static_cast<int>(f->kernel->architecture);
+            break;
+          case 6:
+            *value = 90;
+            break;
+          case 8:
+            *value = static_cast<int>(f->most_shared);
+            break;
+          case 9:
+            *value = -1;
+            break;
+          default:
+            return CUDA_ERROR_INVALID_VALUE;
         }
         return CUDA_SUCCESS;
       });
 }
 EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function,
                                                             int threads, size_t shared_bytes) {
-  return call_in_context(
-      [&](Driver& d, Lock&, const std::shared_ptr<Context>& context) -> CUresult {
-        const auto f = d.functions.find(function);
-        if (!f || f->context != context) return CUDA_ERROR_INVALID_HANDLE;
-        if (!blocks || threads < 1) return CUDA_ERROR_INVALID_VALUE;
-        const size_t by_threads = 2048 / (static_cast<size_t>(threads) + 31) / 32 * 32;
-        const size_t by_shared = (size_t{228} << 10) / (shared_bytes + 1024);
-        *blocks = static_cast<int>(std::min({size_t{32}, std::max(by_threads, size_t{1}), by_shared}));
-        return CUDA_SUCCESS;
-      });
+  return call_in_context([&](Driver& d, Lock&,
+                             const std::shared_ptr<Context>& context) -> CUresult {
+    const auto f = d.functions.find(function);
+    if (!f || f->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    if (!blocks || threads < 1) return CUDA_ERROR_INVALID_VALUE;
+    const size_t by_threads = 2048 / (static_cast<size_t>(threads) + 31) / 32 * 32;
+    const size_t by_shared = (size_t{228} << 10) / (shared_bytes + 1024);
+    *blocks = static_cast<int>(std::min({size_t{32}, std::max(by_threads, size_t{1}), by_shared}));
+    return CUDA_SUCCESS;
+  });
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
@@ -997,32 +1116,33 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, v
     }
   }
   return launch(function, {c->gridDimX, c->gridDimY, c->gridDimZ},
-                {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, early,
-                c->hStream, arguments, extra);
+                {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, early, c->hStream,
+                arguments, extra);
 }
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return call_in_context(
       [&](Driver& d, Lock& lock, const std::shared_ptr<Context>& context) -> CUresult {
         if (!function) return CUDA_ERROR_INVALID_VALUE;
-        return enqueue(d, lock, context, stream, {[context, function, data] {
-                         if (context->error != CUDA_SUCCESS) return;
-                         in_host_function = true;
-                         function(data);
-                         in_host_function = false;
-                       }, true});
+        return enqueue(d, lock, context, stream,
+                       {[context, function, data] {
+                          if (context->error != CUDA_SUCCESS) return;
+                          in_host_function = true;
+                          function(data);
+                          in_host_function = false;
+                        },
+                        true});
       });
 }
 
 // ---- Streams and events
 
 EXPORT CUresult cuStreamCreate(CUstream* out, unsigned flags) {
-  return call_in_context(
-      [&](Driver& d, Lock&, const std::shared_ptr<Context>& context) -> CUresult {
-        if (!out || flags > 1) return CUDA_ERROR_INVALID_VALUE;
-        *out = static_cast<CUstream>(
-            d.streams.add(std::make_shared<Stream>(context, flags, d.async)));
-        return CUDA_SUCCESS;
-      });
+  return call_in_context([&](Driver& d, Lock&,
+                             const std::shared_ptr<Context>& context) -> CUresult {
+    if (!out || flags > 1) return CUDA_ERROR_INVALID_VALUE;
+    *out = static_cast<CUstream>(d.streams.add(std::make_shared<Stream>(context, flags, d.async)));
+    return CUDA_SUCCESS;
+  });
 }
 EXPORT CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int) {
   return cuStreamCreate(out, flags);
@@ -1159,9 +1279,9 @@ EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent begin, CUeven
       return CUDA_ERROR_INVALID_HANDLE;
     }
     if (!first->record->done() || !last->record->done()) return CUDA_ERROR_NOT_READY;
-    *milliseconds = std::chrono::duration<float, std::milli>(last->record->time() -
-                                                             first->record->time())
-                        .count();
+    *milliseconds =
+        std::chrono::duration<float, std::milli>(last->record->time() - first->record->time())
+            .count();
     return CUDA_SUCCESS;
   });
 }
@@ -1225,8 +1345,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, int* status) {
         return CUDA_SUCCESS;
       });
 }
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph handle,
-                                            unsigned long long) {
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph handle, unsigned long long) {
   return call_in_context([&](Driver& d, Lock&, const std::shared_ptr<Context>&) -> CUresult {
     const auto graph = d.graphs.find(handle);
     if (!out || !graph) return CUDA_ERROR_INVALID_VALUE;

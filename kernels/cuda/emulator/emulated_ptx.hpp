@@ -133,7 +133,8 @@ template <class T, int kSums>
 __forceinline__ void multiply_rows(T (&c)[kSums], const unsigned (&a)[4], const void* rows) {
   const unsigned lane = mr_emulator::self()->lane, first = shared_address(rows);
   if (first % 1024 % 32 || first % 1024 >= 128) {
-    mr_emulator::misuse("wgmma of rows that do not begin at a multiple of 1024 bytes, address", first);
+    mr_emulator::misuse("wgmma of rows that do not begin at a multiple of 1024 bytes, address",
+                        first);
   }
   for (int n = 0; n < kSums / 4; ++n) {
     unsigned b[2];

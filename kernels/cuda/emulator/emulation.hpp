@@ -141,7 +141,9 @@ __forceinline__ void join(u32 op, u32 mask) {
   Fiber* const fiber = self();
   fiber->run->join(fiber, static_cast<u64>(op) << 32 | mask);
 }
-__forceinline__ void misuse(const char* what, u64 value) { self()->run->misuse(self(), what, value); }
+__forceinline__ void misuse(const char* what, u64 value) {
+  self()->run->misuse(self(), what, value);
+}
 __forceinline__ u64 address(const void* p) { return reinterpret_cast<u64>(p); }
 
 template <class T>
@@ -219,24 +221,21 @@ __forceinline__ u32 source_of(Op op, u32 lane, u32 by, u32 width) {
 #define gridDim (::mr_emulator::self()->block->grid)
 constexpr int warpSize = 32;
 
-__forceinline__ void __syncthreads() {
-  ::mr_emulator::self()->run->barrier(::mr_emulator::self());
-}
+__forceinline__ void __syncthreads() { ::mr_emulator::self()->run->barrier(::mr_emulator::self()); }
 __forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) {
   ::mr_emulator::join(::mr_emulator::kSyncWarp, mask);
 }
 
 // CUDA has these types and no others.
-#define MR_EMULATED_SHUFFLE(name, op, Type, By)                                                   \
-  __forceinline__ Type name(unsigned mask, Type x, By by, int width = warpSize) {                 \
-    const unsigned source =                                                                       \
-        ::mr_emulator::source_of(op, ::mr_emulator::self()->lane, static_cast<unsigned>(by),      \
-                                 static_cast<unsigned>(width));                                   \
-    return ::mr_emulator::shuffle<Type>(op, mask, x, source);                                     \
+#define MR_EMULATED_SHUFFLE(name, op, Type, By)                                                    \
+  __forceinline__ Type name(unsigned mask, Type x, By by, int width = warpSize) {                  \
+    const unsigned source = ::mr_emulator::source_of(                                              \
+        op, ::mr_emulator::self()->lane, static_cast<unsigned>(by), static_cast<unsigned>(width)); \
+    return ::mr_emulator::shuffle<Type>(op, mask, x, source);                                      \
   }
-#define MR_EMULATED_SHUFFLES(Type)                                              \
-  MR_EMULATED_SHUFFLE(__shfl_sync, ::mr_emulator::kShuffle, Type, int)          \
-  MR_EMULATED_SHUFFLE(__shfl_xor_sync, ::mr_emulator::kShuffleXor, Type, int)   \
+#define MR_EMULATED_SHUFFLES(Type)                                               \
+  MR_EMULATED_SHUFFLE(__shfl_sync, ::mr_emulator::kShuffle, Type, int)           \
+  MR_EMULATED_SHUFFLE(__shfl_xor_sync, ::mr_emulator::kShuffleXor, Type, int)    \
   MR_EMULATED_SHUFFLE(__shfl_up_sync, ::mr_emulator::kShuffleUp, Type, unsigned) \
   MR_EMULATED_SHUFFLE(__shfl_down_sync, ::mr_emulator::kShuffleDown, Type, unsigned)
 MR_EMULATED_SHUFFLES(int)
@@ -355,7 +354,7 @@ __forceinline__ int __dp4a(int a, int b, int c) {
   }
   return static_cast<int>(sum);
 }
-#define MR_EMULATED_ORDER(Type)                                     \
+#define MR_EMULATED_ORDER(Type)                                      \
   __forceinline__ Type min(Type a, Type b) { return b < a ? b : a; } \
   __forceinline__ Type max(Type a, Type b) { return a < b ? b : a; }
 MR_EMULATED_ORDER(int)

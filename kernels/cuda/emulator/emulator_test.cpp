@@ -241,8 +241,9 @@ uint16_t float_to_bf16(float x) {
 }
 float f16_to_float(uint16_t x) {
   const int exponent = x >> 10 & 31, fraction = x & 0x3ff;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                        : std::ldexp(1 + static_cast<float>(fraction) / 1024, exponent - 15);
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(fraction), -24)
+                              : std::ldexp(1 + static_cast<float>(fraction) / 1024, exponent - 15);
   return x & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -275,7 +276,8 @@ extern "C" __global__ void index(int* out) {
   const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   out[block * blockDim.x * blockDim.y * blockDim.z + thread] =
       threadIdx.x + 10 * threadIdx.y + 100 * threadIdx.z + 1000 * blockIdx.z;
-})", "index");
+})",
+                              "index");
   auto out = allocate(2 * 3 * 4 * 5 * 3 * 2 * 4);
   void* arguments[] = {&out};
   ASSERT_EQ(cuLaunchKernel(f, 2, 3, 4, 5, 3, 2, 0, stream, arguments, nullptr), 0);
@@ -514,15 +516,27 @@ TEST_F(Emulator, MultipliesBytes) {
 }
 
 TEST_F(Emulator, ConvertsHalves) {
-  std::vector<float> in{0.0f, -0.0f, 1.0f, 65504.0f, 65519.9f, 65520.0f, 1e30f, -INFINITY,
-                        5.9604645e-8f, 2.9802322e-8f, 2.98023224e-8f * 1.0001f, 6.1e-5f, 1.0009766f,
-                        1.00048828125f, 1.00146484375f};
-  const std::vector<uint16_t> expected{0,      0x8000, 0x3c00, 0x7bff, 0x7bff, 0x7c00, 0x7c00, 0xfc00,
-                                       1,      0,      1,      0x03ff, 0x3c01, 0x3c00, 0x3c02};
+  std::vector<float> in{0.0f,
+                        -0.0f,
+                        1.0f,
+                        65504.0f,
+                        65519.9f,
+                        65520.0f,
+                        1e30f,
+                        -INFINITY,
+                        5.9604645e-8f,
+                        2.9802322e-8f,
+                        2.98023224e-8f * 1.0001f,
+                        6.1e-5f,
+                        1.0009766f,
+                        1.00048828125f,
+                        1.00146484375f};
+  const std::vector<uint16_t> expected{0, 0x8000, 0x3c00, 0x7bff, 0x7bff, 0x7c00, 0x7c00, 0xfc00,
+                                       1, 0,      1,      0x03ff, 0x3c01, 0x3c00, 0x3c02};
   const auto din = upload(in), halves = allocate(in.size() * 2), out = allocate(in.size() * 4);
-  ASSERT_EQ(launch(kernel(kMultiply, "convert"), 1, 32, 0, din, halves, out,
-                   static_cast<int>(in.size())),
-            0);
+  ASSERT_EQ(
+      launch(kernel(kMultiply, "convert"), 1, 32, 0, din, halves, out, static_cast<int>(in.size())),
+      0);
   EXPECT_EQ(download<uint16_t>(halves, in.size()), expected);
   const auto back = download<float>(out, in.size());
   EXPECT_EQ(back[3], 65504.0f);
@@ -532,7 +546,8 @@ TEST_F(Emulator, ConvertsHalves) {
 }
 
 TEST_F(Emulator, ConvertsPairs) {
-  const auto in = upload(std::vector<float>{1, -2, 1.00390625f, 1.01171875f, -INFINITY, NAN, -126, -127});
+  const auto in =
+      upload(std::vector<float>{1, -2, 1.00390625f, 1.01171875f, -INFINITY, NAN, -126, -127});
   const auto out = allocate(32), powers = allocate(32);
   ASSERT_EQ(launch(kernel(kMultiply, "pairs", {"-DMR_BF16=1"}), 1, 1, 0, in, out, powers), 0);
   EXPECT_EQ(download<uint32_t>(out, 8),
@@ -675,7 +690,8 @@ TEST_F(EmulatorDeathTest, EndsForMisalignedAccesses) {
   const CUfunction crooked = kernel(kCopies, "crooked"), once = kernel(kCopies, "once"),
                    matrices = kernel(kMatrices, "crooked"),
                    elsewhere = kernel(kMatrices, "elsewhere");
-  EXPECT_DEATH(launch(crooked, 1, 1, 0, in), "kernel crooked.*cp.async from an address that is not");
+  EXPECT_DEATH(launch(crooked, 1, 1, 0, in),
+               "kernel crooked.*cp.async from an address that is not");
   EXPECT_EQ(launch(once, 1, 1, 0, in, out, 16), 0);
   EXPECT_DEATH(launch(once, 1, 1, 0, in, out, 4), "kernel once.*a load of 16 bytes");
   EXPECT_DEATH(launch(matrices, 1, 32, 0), "ldmatrix of a row that is not aligned");
@@ -740,14 +756,18 @@ TEST_F(EmulatorDeathTest, FindsDivergentOperations) {
     const CUfunction f = kernel(kMisuse, name);
     EXPECT_DEATH(launch(f, 1, threads, 0, out), message) << name;
   };
-  dies("half_there", 32, "kernel half_there, block \\(0, 0, 0\\): deadlock.*\n"
-                         ".*lanes 0 to 15: waits in __shfl_sync, mask 0xffffffff\n"
-                         ".*lanes 16 to 31: exited");
-  dies("half_gone", 32, "deadlock.*\n.*lanes 0 to 15: exited\n.*lanes 16 to 31: waits in __shfl_sync");
-  dies("two_ways", 64, "deadlock.*\n.*lanes 0 to 15: waits in __shfl_sync.*\n"
-                       ".*lanes 16 to 31: waits in __syncthreads");
-  dies("two_operations", 32, "deadlock.*\n.*0 to 15: waits in __shfl_sync.*\n"
-                             ".*16 to 31: waits in __shfl_xor_sync");
+  dies("half_there", 32,
+       "kernel half_there, block \\(0, 0, 0\\): deadlock.*\n"
+       ".*lanes 0 to 15: waits in __shfl_sync, mask 0xffffffff\n"
+       ".*lanes 16 to 31: exited");
+  dies("half_gone", 32,
+       "deadlock.*\n.*lanes 0 to 15: exited\n.*lanes 16 to 31: waits in __shfl_sync");
+  dies("two_ways", 64,
+       "deadlock.*\n.*lanes 0 to 15: waits in __shfl_sync.*\n"
+       ".*lanes 16 to 31: waits in __syncthreads");
+  dies("two_operations", 32,
+       "deadlock.*\n.*0 to 15: waits in __shfl_sync.*\n"
+       ".*16 to 31: waits in __shfl_xor_sync");
   dies("not_in_mask", 32, "lane 0 of warp 0: a lane that is not in its own mask");
   dies("from_outside", 32, "a shuffle from a lane that is not in the mask, lane 0x14");
   dies("partial", 32, "0 to 30: waits in mma.*\n.*31 to 31: exited");
@@ -981,7 +1001,8 @@ extern "C" __global__ void does_not(int* p) { p[0] = 1; })";
   const CUlaunchConfig config{1, 1, 1, 1, 1, 1, 0, stream, &early, 1};
   EXPECT_EQ(cuLaunchKernelEx(&config, kernel(source, "waits"), arguments, nullptr), 0);
   const CUfunction f = kernel(source, "does_not");
-  EXPECT_DEATH(cuLaunchKernelEx(&config, f, arguments, nullptr), "kernel does_not: .*does not wait");
+  EXPECT_DEATH(cuLaunchKernelEx(&config, f, arguments, nullptr),
+               "kernel does_not: .*does not wait");
 }
 
 TEST_F(Emulator, KeepsLaunchBounds) {
@@ -1030,10 +1051,14 @@ TEST_F(Emulator, RunsHostFunctionsInOrder) {
   go = &promise;
   const auto p = allocate(4);
   EXPECT_EQ(cuMemsetD8Async(p, 1, 4, stream), 0);
-  EXPECT_EQ(cuLaunchHostFunc(stream, [](void* result) {
-    go->get_future().wait();
-    *static_cast<int*>(result) = cuCtxSynchronize();  // is not allowed here
-  }, &promise), 0);
+  EXPECT_EQ(cuLaunchHostFunc(
+                stream,
+                [](void* result) {
+                  go->get_future().wait();
+                  *static_cast<int*>(result) = cuCtxSynchronize();  // is not allowed here
+                },
+                &promise),
+            0);
   EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(cuMemsetD8Async(p, 2, 4, stream), 0);
   CUstream other = nullptr;
@@ -1129,7 +1154,8 @@ TEST_F(Emulator, RunsInManyThreads) {
       void* reduce_arguments[] = {&p};
       for (int i = 0; i < 50; ++i) {
         ASSERT_EQ(cuLaunchKernel(add, 1, 1, 1, 64, 1, 1, 0, mine, add_arguments, nullptr), 0);
-        ASSERT_EQ(cuLaunchKernel(reduce, 1, 1, 1, 64, 1, 1, 256, mine, reduce_arguments, nullptr), 0);
+        ASSERT_EQ(cuLaunchKernel(reduce, 1, 1, 1, 64, 1, 1, 256, mine, reduce_arguments, nullptr),
+                  0);
       }
       int out[64] = {};
       ASSERT_EQ(cuMemcpyDtoHAsync(out, p, sizeof out, mine), 0);
@@ -1159,9 +1185,9 @@ std::map<std::string, std::string> device_files() {
 
 TEST_F(Emulator, RunsMillracesKernels) {
   namespace mr = millrace::gpu;
-  const Compiled compiled =
-      compile("#include \"norm.cpp\"\n#include \"linear.cpp\"\n",
-              {"-DMR_BF16=1", "-DMR_LANES=16", "-DMR_XMX=0", "-DMR_MOST_SLICES=16"}, device_files());
+  const Compiled compiled = compile(
+      "#include \"norm.cpp\"\n#include \"linear.cpp\"\n",
+      {"-DMR_BF16=1", "-DMR_LANES=16", "-DMR_XMX=0", "-DMR_MOST_SLICES=16"}, device_files());
   ASSERT_EQ(compiled.result, 0) << compiled.log;
   CUmodule module = nullptr;
   CUfunction norm = nullptr, linear = nullptr;
@@ -1194,7 +1220,8 @@ TEST_F(Emulator, RunsMillracesKernels) {
   for (uint16_t& v : w) v = float_to_bf16(std::normal_distribution<float>()(random_bits));
   for (int k = 0; k < kDepth; ++k) {
     for (int n = 0; n < 64; ++n) {
-      const int pair = k % 16 / 2, word = ((n / 16 * kDepthBlocks + k / 16) * 8 + pair) * 16 + n % 16;
+      const int pair = k % 16 / 2,
+                word = ((n / 16 * kDepthBlocks + k / 16) * 8 + pair) * 16 + n % 16;
       packed[2 * word + k % 2] = w[k * 64 + n];
     }
   }
@@ -1208,8 +1235,8 @@ TEST_F(Emulator, RunsMillracesKernels) {
   shape.slice_blocks = 2;
   shape.bias = shape.out_f32 = 1;
   constexpr unsigned kShared = kSlices * mr::kColumnBlocks * 16 * 4;
-  ASSERT_EQ(launch(linear, kRows * kBlocks / 2, kSlices * 16, kShared, normed, dw, dbias, out, char{},
-                   shape),
+  ASSERT_EQ(launch(linear, kRows * kBlocks / 2, kSlices * 16, kShared, normed, dw, dbias, out,
+                   char{}, shape),
             0);
   const auto y = download<float>(out, kRows * kWidth);
   for (int r = 0; r < kRows; ++r) {

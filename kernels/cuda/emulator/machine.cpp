@@ -125,25 +125,38 @@ void* next(Machine& m, Warp& warp, u32 lane) {
 
 const char* name_of(u32 op) {
   switch (op) {
-    case kSyncWarp: return "__syncwarp";
-    case kShuffle: return "__shfl_sync";
-    case kShuffleXor: return "__shfl_xor_sync";
-    case kShuffleUp: return "__shfl_up_sync";
-    case kShuffleDown: return "__shfl_down_sync";
-    case kBallot: return "a vote";
-    case kMultiplyBf16: return "mma bf16";
-    case kMultiplyF16: return "mma f16";
-    case kMultiplyS8: return "mma s8";
-    case kLoadMatrices: return "ldmatrix";
-    case kLoadTransposed: return "ldmatrix.trans";
-    case kTranspose: return "movmatrix";
+    case kSyncWarp:
+      return "__syncwarp";
+    case kShuffle:
+      return "__shfl_sync";
+    case kShuffleXor:
+      return "__shfl_xor_sync";
+    case kShuffleUp:
+      return "__shfl_up_sync";
+    case kShuffleDown:
+      return "__shfl_down_sync";
+    case kBallot:
+      return "a vote";
+    case kMultiplyBf16:
+      return "mma bf16";
+    case kMultiplyF16:
+      return "mma f16";
+    case kMultiplyS8:
+      return "mma s8";
+    case kLoadMatrices:
+      return "ldmatrix";
+    case kLoadTransposed:
+      return "ldmatrix.trans";
+    case kTranspose:
+      return "movmatrix";
   }
   return "?";
 }
 
 void print_place(const Machine& m) {
-  std::fprintf(stderr, "millrace CUDA emulator: kernel %s, block (%u, %u, %u): ",
-               m.launch.kernel->name, m.index.x, m.index.y, m.index.z);
+  std::fprintf(stderr,
+               "millrace CUDA emulator: kernel %s, block (%u, %u, %u): ", m.launch.kernel->name,
+               m.index.x, m.index.y, m.index.z);
 }
 void print_thread(Fiber* f) {
   print_place(machine_of(f));
@@ -387,9 +400,12 @@ void prepare(Machine& m, u32 thread) {
     m.prepared = thread + 1;
   }
   const Dim& size = m.size;
-  *f = Fiber{&kRuntime,     &m.warps[thread / kLanes],
-             &m,            &m.copies[thread],
-             thread % kLanes, {thread % size.x, thread / size.x % size.y, thread / size.x / size.y}};
+  *f = Fiber{&kRuntime,
+             &m.warps[thread / kLanes],
+             &m,
+             &m.copies[thread],
+             thread % kLanes,
+             {thread % size.x, thread / size.x % size.y, thread / size.x / size.y}};
 }
 
 // A first resumption pops six registers and jumps to fiber_main, as if it had been called.

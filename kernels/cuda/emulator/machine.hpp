@@ -16,7 +16,8 @@ struct Launch {
   Dim grid, block;
   u64 shared_bytes;
   u64 static_begin, static_end;
-  bool early;  // the kernel may start before those before it have ended, and so has to wait for them
+  bool
+      early;  // the kernel may start before those before it have ended, and so has to wait for them
 };
 
 enum class Fault { none, illegal_address, illegal_instruction, arithmetic };

@@ -45,7 +45,8 @@ Memory::Memory() {
   const char* text = std::getenv("MILLRACE_CUDA_EMULATOR_MEMORY");
   total_ = text && *text ? std::strtoull(text, nullptr, 0) : u64{2} << 30;
   for (u64 bytes = u64{1} << 40; bytes >= u64{1} << 33; bytes /= 2) {
-    void* const p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const p =
+        mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) continue;
     arena_ = {reinterpret_cast<u64>(p), reinterpret_cast<u64>(p) + bytes};
     next_ = round_up(arena_.begin, kGranularity);
@@ -228,8 +229,7 @@ CUresult Memory::map(u64 at, u64 bytes, u64 handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto reservation = holder(reservations_, at);
-  if (reservation == reservations_.end() ||
-      at + bytes > reservation->first + reservation->second) {
+  if (reservation == reservations_.end() || at + bytes > reservation->first + reservation->second) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto before = holder(mappings_, at), after = mappings_.lower_bound(at);

@@ -128,13 +128,30 @@ nvrtcResult translate(const std::vector<std::string>& options, std::vector<std::
       flags.push_back(o);
     } else {
       // What changes nothing here.
-      static const char* const kIgnored[] = {
-          "--std=c++20", "-std=c++20", "-default-device", "--device-as-default-execution-space",
-          "--fmad=false", "-fmad=false", "--ptxas-options", "-Xptxas", "-diag-suppress",
-          "--diag-suppress", "-lineinfo", "--generate-line-info", "--restrict", "-restrict",
-          "--maxrregcount", "-maxrregcount", "--extra-device-vectorization", "-w",
-          "--disable-warnings", "--display-error-number", "-no-source-include",
-          "--no-source-include", "--minimal", "--split-compile"};
+      static const char* const kIgnored[] = {"--std=c++20",
+                                             "-std=c++20",
+                                             "-default-device",
+                                             "--device-as-default-execution-space",
+                                             "--fmad=false",
+                                             "-fmad=false",
+                                             "--ptxas-options",
+                                             "-Xptxas",
+                                             "-diag-suppress",
+                                             "--diag-suppress",
+                                             "-lineinfo",
+                                             "--generate-line-info",
+                                             "--restrict",
+                                             "-restrict",
+                                             "--maxrregcount",
+                                             "-maxrregcount",
+                                             "--extra-device-vectorization",
+                                             "-w",
+                                             "--disable-warnings",
+                                             "--display-error-number",
+                                             "-no-source-include",
+                                             "--no-source-include",
+                                             "--minimal",
+                                             "--split-compile"};
       bool ignored = false;
       for (const char* known_option : kIgnored) ignored |= begins(o, known_option);
       if (!ignored) {
@@ -173,11 +190,19 @@ std::vector<std::string> compiler() {
 }
 
 std::vector<std::string> code_flags() {
-  std::vector<std::string> flags{
-      "-O2",          "-ffp-contract=off",    "-fPIC",           "-fno-exceptions",
-      "-fno-rtti",    "-fno-strict-aliasing", "-fno-math-errno", "-fno-stack-protector",
-      "-fno-threadsafe-statics", "-fcf-protection=none", "-fvisibility=hidden",
-      "-ffunction-sections",     "-fno-asynchronous-unwind-tables"};
+  std::vector<std::string> flags{"-O2",
+                                 "-ffp-contract=off",
+                                 "-fPIC",
+                                 "-fno-exceptions",
+                                 "-fno-rtti",
+                                 "-fno-strict-aliasing",
+                                 "-fno-math-errno",
+                                 "-fno-stack-protector",
+                                 "-fno-threadsafe-statics",
+                                 "-fcf-protection=none",
+                                 "-fvisibility=hidden",
+                                 "-ffunction-sections",
+                                 "-fno-asynchronous-unwind-tables"};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c")) {
     for (const char* flag : {"-mavx2", "-mfma", "-mf16c"}) flags.push_back(flag);
@@ -203,8 +228,8 @@ bool run(std::vector<std::string> words, const fs::path& folder, const fs::path&
   }
   environment.push_back(nullptr);
   pid_t child = 0;
-  const int error = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(),
-                                 environment.data());
+  const int error =
+      posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     std::ofstream(output) << words[0] << ": " << std::strerror(error) << "\n";
@@ -288,8 +313,8 @@ int minor_version() {
   hash.add(__DATE__ " " __TIME__);
   hash.add(mr_emulation_text);
   hash.add(mr_emulated_ptx_text);
-  return 1000 + static_cast<int>(std::strtoul(hash.digits().substr(0, 7).c_str(), nullptr, 16) %
-                                 1000000);
+  return 1000 +
+         static_cast<int>(std::strtoul(hash.digits().substr(0, 7).c_str(), nullptr, 16) % 1000000);
 }
 
 nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
@@ -320,7 +345,8 @@ nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
   for (const auto& flag : flags) hash.add(flag);
 
   const fs::path cache = cache_folder(), library = cache / (hash.digits() + ".so");
-  p.ptx = "//millrace-emulated " + std::to_string(mr_emulator::kAbi) + " " + library.string() + "\n";
+  p.ptx =
+      "//millrace-emulated " + std::to_string(mr_emulator::kAbi) + " " + library.string() + "\n";
   if (access(library.c_str(), R_OK) == 0) return NVRTC_SUCCESS;
 
   fs::create_directories(cache);
@@ -382,8 +408,16 @@ nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
   }
   // Without the C runtime's start files there are no zeroed data but shared memory, which has to
   // be writable from its first byte on.
-  words = {front[front[0] == "ccache"], "-shared", "-nostartfiles", "-nodefaultlibs", "program.o",
-           "-Wl,-z,defs,-z,norelro", "-lm", "-lc", "-o", "program.so"};
+  words = {front[front[0] == "ccache"],
+           "-shared",
+           "-nostartfiles",
+           "-nodefaultlibs",
+           "program.o",
+           "-Wl,-z,defs,-z,norelro",
+           "-lm",
+           "-lc",
+           "-o",
+           "program.so"};
   if (!run(words, folder, folder / "log")) {
     p.log = read(folder / "log");
     return NVRTC_ERROR_COMPILATION;
@@ -426,15 +460,24 @@ EXPORT nvrtcResult nvrtcGetSupportedArchs(int* architectures) {
 }
 EXPORT const char* nvrtcGetErrorString(nvrtcResult result) {
   switch (result) {
-    case NVRTC_SUCCESS: return "NVRTC_SUCCESS";
-    case NVRTC_ERROR_OUT_OF_MEMORY: return "NVRTC_ERROR_OUT_OF_MEMORY";
-    case NVRTC_ERROR_PROGRAM_CREATION_FAILURE: return "NVRTC_ERROR_PROGRAM_CREATION_FAILURE";
-    case NVRTC_ERROR_INVALID_INPUT: return "NVRTC_ERROR_INVALID_INPUT";
-    case NVRTC_ERROR_INVALID_PROGRAM: return "NVRTC_ERROR_INVALID_PROGRAM";
-    case NVRTC_ERROR_INVALID_OPTION: return "NVRTC_ERROR_INVALID_OPTION";
-    case NVRTC_ERROR_COMPILATION: return "NVRTC_ERROR_COMPILATION";
-    case NVRTC_ERROR_BUILTIN_OPERATION_FAILURE: return "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE";
-    case NVRTC_ERROR_INTERNAL_ERROR: return "NVRTC_ERROR_INTERNAL_ERROR";
+    case NVRTC_SUCCESS:
+      return "NVRTC_SUCCESS";
+    case NVRTC_ERROR_OUT_OF_MEMORY:
+      return "NVRTC_ERROR_OUT_OF_MEMORY";
+    case NVRTC_ERROR_PROGRAM_CREATION_FAILURE:
+      return "NVRTC_ERROR_PROGRAM_CREATION_FAILURE";
+    case NVRTC_ERROR_INVALID_INPUT:
+      return "NVRTC_ERROR_INVALID_INPUT";
+    case NVRTC_ERROR_INVALID_PROGRAM:
+      return "NVRTC_ERROR_INVALID_PROGRAM";
+    case NVRTC_ERROR_INVALID_OPTION:
+      return "NVRTC_ERROR_INVALID_OPTION";
+    case NVRTC_ERROR_COMPILATION:
+      return "NVRTC_ERROR_COMPILATION";
+    case NVRTC_ERROR_BUILTIN_OPERATION_FAILURE:
+      return "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE";
+    case NVRTC_ERROR_INTERNAL_ERROR:
+      return "NVRTC_ERROR_INTERNAL_ERROR";
   }
   return "NVRTC_ERROR unknown";
 }

@@ -51,8 +51,8 @@ void multiply_portable(Warp& w, F&& number) {
     for (int n = 0; n < 8; ++n) {
       float sum = c[m][n];
       for (int k = 0; k < 16; ++k) {
-        sum = std::fma(number(a[m / 8 + 2 * (k / 8)][m % 8][k % 8]), number(b[k / 8][n][k % 8]),
-                       sum);
+        sum =
+            std::fma(number(a[m / 8 + 2 * (k / 8)][m % 8][k % 8]), number(b[k / 8][n][k % 8]), sum);
       }
       c[m][n] = sum;
     }

@@ -89,9 +89,9 @@ struct Kernels {
   }
 };
 
-void launch(const Kernels& kernels, bool prompt, int tasks, const void* qkv,
-            const void* sequences, const void* tasks_at, const void* slabs, const void* slopes,
-            void* out, AttentionShape shape) {
+void launch(const Kernels& kernels, bool prompt, int tasks, const void* qkv, const void* sequences,
+            const void* tasks_at, const void* slabs, const void* slopes, void* out,
+            AttentionShape shape) {
   const void* none = nullptr;
   char local = 0;
   void* arguments[] = {&qkv,  &none,   &sequences, &tasks_at, &slabs,
@@ -164,8 +164,8 @@ class Test {
     same("chunks", true, chunks, true);
     same("chunks by decode", false, chunks, true);
     std::printf("%s %s d=%d, %d x %d heads, window %d, alibi %d, %d tokens: error %.2g\n",
-                good ? "ok  " : "FAIL", c_.bf16 ? "bf16" : "f16", c_.head_dim, c_.kv_heads, c_.group,
-                c_.window, c_.alibi, c_.length, most);
+                good ? "ok  " : "FAIL", c_.bf16 ? "bf16" : "f16", c_.head_dim, c_.kv_heads,
+                c_.group, c_.window, c_.alibi, c_.length, most);
     std::fflush(stdout);
     return good;
   }
@@ -220,7 +220,8 @@ class Test {
     return out;
   }
 
-  void step(bool prompt, const std::vector<Part>& parts, int written, std::vector<float>& out) const {
+  void step(bool prompt, const std::vector<Part>& parts, int written,
+            std::vector<float>& out) const {
     const int d = c_.head_dim, head_block = kSlabTokens * 2 * d;
     const int slabs = (c_.length + kSlabTokens - 1) / kSlabTokens;
     const KvShape kv{256, 256 + int64_t{c_.kv_heads} * head_block, c_.kv_heads, d, 16};
@@ -232,8 +233,9 @@ class Test {
     for (int key = 0; key < written; ++key) {
       for (int h = 0; h < c_.kv_heads; ++h) {
         for (int v = 0; v < 2; ++v) {
-          uint16_t* to = &pool[(slab_at(key / kSlabTokens) + (v ? kv.values : kv.keys) +
-                                h * head_block) / 2 + key % kSlabTokens * d];
+          uint16_t* to =
+              &pool[(slab_at(key / kSlabTokens) + (v ? kv.values : kv.keys) + h * head_block) / 2 +
+                    key % kSlabTokens * d];
           std::memcpy(to, &(v ? values_ : keys_)[(size_t(key) * c_.kv_heads + h) * d], 2 * d);
         }
       }
@@ -251,7 +253,8 @@ class Test {
       for (int first = 0; first < p.rows * c_.group; first += queries) {
         tasks.push_back({static_cast<int32_t>(sequences.size()), first});
       }
-      sequences.push_back({rows, p.rows, p.first, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0});
+      sequences.push_back(
+          {rows, p.rows, p.first, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0});
       for (int slab = 0; slab <= (p.first + p.rows - 1) / kSlabTokens; ++slab) {
         const bool there = slab >= first_key(p.first) / kSlabTokens;
         table.push_back(there ? reinterpret_cast<uint64_t>(pool_memory.data()) + slab_at(slab) : 0);
@@ -265,8 +268,8 @@ class Test {
     const Memory q(qkv), entries(sequences), task_memory(tasks), slab_table(table), slopes(slopes_);
     std::vector<float> result(rows * width, std::nanf(""));
     const Memory results(result);
-    launch(kernels_, prompt, static_cast<int>(tasks.size()), q.data(), entries.data(), task_memory.data(),
-           slab_table.data(), slopes.data(), results.data(),
+    launch(kernels_, prompt, static_cast<int>(tasks.size()), q.data(), entries.data(),
+           task_memory.data(), slab_table.data(), slopes.data(), results.data(),
            {kv, heads(), c_.window, 0, c_.alibi, 1, scale()});
     cuda().stream_synchronize(nullptr);
     results.read(result.data());
@@ -285,8 +288,8 @@ class Test {
 };
 
 // Microseconds of a launch.
-double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int group, int sequences, int rows,
-            int context) {
+double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int group,
+            int sequences, int rows, int context) {
   const int d = head_dim, heads = kv_heads * group;
   const int64_t block = int64_t{kSlabTokens} * 2 * d * kv_heads;
   const int slabs = (context + rows + kSlabTokens - 1) / kSlabTokens;
@@ -298,7 +301,8 @@ double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int
   std::vector<AttentionTask> tasks;
   std::vector<uint64_t> table;
   for (int s = 0; s < sequences; ++s) {
-    entries.push_back({s * rows, rows, context, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0});
+    entries.push_back(
+        {s * rows, rows, context, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0});
     for (int i = 0; i < slabs; ++i) {
       table.push_back(reinterpret_cast<uint64_t>(pool.data()) + 2 * block * (s * slabs + i));
     }
@@ -332,14 +336,17 @@ double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int
 void bench(const std::string& architecture) {
   const Kernels small(true, 64, architecture), large(true, 128, architecture);
   for (const int rows : {128, 512, 2048}) {
-    std::printf("prompt d=64, 4 x 8 heads, %d tokens: %.2f us\n", rows, time(small, true, 64, 4, 8, 1, rows, 0));
-    std::printf("prompt d=128, 8 x 4 heads, %d tokens: %.2f us\n", rows, time(large, true, 128, 8, 4, 1, rows, 0));
+    std::printf("prompt d=64, 4 x 8 heads, %d tokens: %.2f us\n", rows,
+                time(small, true, 64, 4, 8, 1, rows, 0));
+    std::printf("prompt d=128, 8 x 4 heads, %d tokens: %.2f us\n", rows,
+                time(large, true, 128, 8, 4, 1, rows, 0));
   }
   for (const int sequences : {1, 8, 32, 128}) {
     for (const int context : {1, 127, 511, 2047}) {
-      std::printf("decode of %d, context %d: d=64, 4 x 8 heads %.2f us, d=128, 8 x 4 heads %.2f us\n", sequences,
-                  context, time(small, false, 64, 4, 8, sequences, 1, context),
-                  time(large, false, 128, 8, 4, sequences, 1, context));
+      std::printf(
+          "decode of %d, context %d: d=64, 4 x 8 heads %.2f us, d=128, 8 x 4 heads %.2f us\n",
+          sequences, context, time(small, false, 64, 4, 8, sequences, 1, context),
+          time(large, false, 128, 8, 4, sequences, 1, context));
     }
   }
 }
@@ -366,8 +373,9 @@ int run(int argc, char** argv) {
       if (!bf16 && d != 64 && d != 128) continue;
       const Kernels kernels(bf16, d, architecture);
       const Case cases[] = {
-          {bf16, d, 1, 1, 0, false, 1},  {bf16, d, 2, 3, 0, false, 70},  {bf16, d, 1, 8, 0, true, 130},
-          {bf16, d, 2, 1, 33, false, 150}, {bf16, d, 1, 3, 100, true, 300}, {bf16, d, 1, 20, 0, false, 18},
+          {bf16, d, 1, 1, 0, false, 1},    {bf16, d, 2, 3, 0, false, 70},
+          {bf16, d, 1, 8, 0, true, 130},   {bf16, d, 2, 1, 33, false, 150},
+          {bf16, d, 1, 3, 100, true, 300}, {bf16, d, 1, 20, 0, false, 18},
       };
       for (const Case& c : cases) good = Test(c, kernels).run() && good;
     }

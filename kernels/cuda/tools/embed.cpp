@@ -77,8 +77,8 @@ void write_table(const fs::path& out, const Nvrtc& nvrtc, const std::vector<Job>
   std::ostringstream text;
   text << "#include \"platform/compiler.hpp\"\n\n";
   for (size_t i = 0; i < jobs.size(); ++i) {
-    text << "asm(\".pushsection .rodata\\nmr_ptx_" << i << ":\\n.incbin \\\"" << jobs[i].file.string()
-         << "\\\"\\n.byte 0\\n.popsection\\n\");\n"
+    text << "asm(\".pushsection .rodata\\nmr_ptx_" << i << ":\\n.incbin \\\""
+         << jobs[i].file.string() << "\\\"\\n.byte 0\\n.popsection\\n\");\n"
          << "extern \"C\" [[gnu::visibility(\"hidden\")]] const char mr_ptx_" << i << "[];\n";
   }
   text << "\nnamespace millrace::gpu {\nnamespace {\nconst EmbeddedCode kCode[] = {\n";
@@ -99,8 +99,9 @@ void run(const std::string& library, const fs::path& folder, const fs::path& out
   std::vector<Job> all;
   for (const auto& a : kArchitectures) {
     for (const Recipe& r : recipes(a.target)) {
-      all.push_back({r, a.number, a.name,
-                     fs::absolute(folder) / (code_hash(nvrtc, r.files, r.options, a.name) + ".ptx")});
+      all.push_back(
+          {r, a.number, a.name,
+           fs::absolute(folder) / (code_hash(nvrtc, r.files, r.options, a.name) + ".ptx")});
     }
   }
 

@@ -4,12 +4,61 @@
 // reads only what it writes itself, so that in and out may be one slot.
 #include "common.hpp"
 
+#if MR_MMA
+
+// An RMS norm of a row that the work-items hold: four neighbors each, kHeld times. It is read once.
+constexpr int kHeld = 8;
+MR_INLINE bool held_norm(const float* in, const float* weight, const float* bias, void* out,
+                         const mr::NormShape& s, int64_t row) {
+  using Four = sycl::vec<float, 4>;
+  if (s.layer_norm || s.width % 4 != 0 || s.width > 4 * kHeld * mr::kNormItems) return false;
+  const auto* fours = reinterpret_cast<const Four*>(in + row);
+  const auto* weights = reinterpret_cast<const Four*>(weight);
+  const int first = this_item().get_local_id(0), count = s.width / 4;
+  Four x[kHeld], w[kHeld];
+  float square = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = i * mr::kNormItems + first;
+    x[i] = Four(0.0f);
+    if (at < count) x[i] = fours[at];
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = i * mr::kNormItems + first;
+    if (at < count) w[i] = weights[at];
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) square = sycl::fma(x[i][k], x[i][k], square);
+  square = sycl::reduce_over_group(this_item().get_group(), square, sycl::plus<float>());
+  const float scale = 1 / sycl::sqrt(square / static_cast<float>(s.width) + s.eps);
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = i * mr::kNormItems + first;
+    if (at >= count) break;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      float y = x[i][k] * scale * w[i][k];
+      if (s.bias) y += bias[4 * at + k];
+      store(out, s.out_f32, row + 4 * at + k, y);
+    }
+  }
+  return true;
+}
+
+#endif
+
 MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void* out,
                   mr::NormShape s) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
   const int64_t row = item.get_group(0) * int64_t{s.width};
+#if MR_MMA
+  if (held_norm(in, weight, bias, out, s, row)) return;
+#endif
   const int first = item.get_local_id(0);
   const float width = s.width;
   float mean = 0;

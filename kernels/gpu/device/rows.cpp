@@ -41,7 +41,8 @@ MR_KERNEL mr_best(const float* in, int32_t* out, int32_t n) {
   uint64_t best = 0;
   for (int i = item.get_local_id(0); i < n; i += mr::kBestItems) {
     const uint32_t bits = sycl::bit_cast<uint32_t>(in[row * n + i] + 0.0f);  // one zero
-    const uint32_t order = bits >> 31 ? ~bits - (~0u - (kInfinity | 1u << 31)) : bits + kInfinity + 1;
+    const uint32_t order =
+        bits >> 31 ? ~bits - (~0u - (kInfinity | 1u << 31)) : bits + kInfinity + 1;
     const bool bad = (bits & ~(1u << 31)) > kInfinity || bits == kInfinity;
     const uint64_t key = uint64_t{bad ? ~0u : order} << 32 | static_cast<uint32_t>(~i);
     best = key > best ? key : best;

@@ -8,8 +8,8 @@
 #include <sycl/sycl.hpp>
 #include <vector>
 
-#include "platform/runtime.hpp"
 #include "gpu/sources.hpp"
+#include "platform/runtime.hpp"
 
 namespace ex = sycl::ext::oneapi::experimental;
 using namespace millrace::gpu;
