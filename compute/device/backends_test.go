@@ -27,7 +27,9 @@ func backends(t *testing.T) []string {
 			able = append(able, backend)
 			continue
 		}
-		require.Empty(t, named, "backend %s: %s", backend, why)
+		if len(named) > 0 {
+			t.Fatalf("backend %s: %s", backend, why)
+		}
 		t.Logf("NOT TESTED: backend %s: %s", backend, why)
 	}
 	return able

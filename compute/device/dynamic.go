@@ -94,7 +94,7 @@ func DescribeDevices(path string) ([]string, error) {
 	C.call_describe(f, (*C.char)(unsafe.Pointer(unsafe.SliceData(out))), C.size_t(len(out)))
 	text, _, _ := strings.Cut(string(out), "\x00")
 	if message, ok := strings.CutPrefix(text, "error: "); ok {
-		return nil, fmt.Errorf("%w: %s", ErrDevice, strings.TrimSpace(message))
+		return nil, errors.New(strings.TrimSpace(message))
 	}
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), nil
 }

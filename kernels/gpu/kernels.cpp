@@ -131,7 +131,7 @@ void GpuKernels::load_attention(const Bundle& bundle) {
   const int head_dim = program_.head_dim, bits = kv_bits(layout_.type);
   const bool sinks = program_.sinks > 0;
   TaskSizes sizes{};
-  if (attention_by_mma(target_, bits, sinks)) {
+  if (attention_by_mma(target_, head_dim, bits, sinks)) {
     sizes.prompt = prompt_queries(head_dim);
     const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
       attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
@@ -243,13 +243,12 @@ void GpuKernels::begin(const Batch& batch) {
 }
 
 void GpuKernels::begin_group(const Batch& batch) {
-  tables_[batch.group].set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
+  StepTables& tables = tables_[batch.group];
+  tables.set(*stream_, batch, *static_cast<const DevicePool*>(batch.pool));
+  if (!tables.in_place()) recordings_.forget();
 }
 
 bool GpuKernels::replay(const Batch& batch) {
-  const bool in_place = std::all_of(tables_.begin(), tables_.end(),
-                                    [](const StepTables& tables) { return tables.in_place(); });
-  if (!in_place) recordings_.forget();
   const bool decode =
       std::all_of(batch.sequences.begin(), batch.sequences.end(),
                   [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });

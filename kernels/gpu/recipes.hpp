@@ -19,7 +19,7 @@ Recipe common_recipe(Target target, mr_dtype type);
 // kv_bits: of an element of the KV cache.
 Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks);
 // Whether its kernels are those of cuda/device/attention_mma.cpp.
-bool attention_by_mma(Target target, int kv_bits, bool sinks);
+bool attention_by_mma(Target target, int head_dim, int kv_bits, bool sinks);
 // Linear ops with weights that are codes: of integers, and of others.
 Recipe quantized_recipe(Target target, mr_dtype type);
 Recipe dequantize_recipe(Target target, mr_dtype type);

@@ -231,8 +231,8 @@ def invariance(args: argparse.Namespace) -> bool:
     # What a step may hold decides the chunks of prompts and the rows beside them.
     cases = [
         Served("tiny-chat", demo, [], 300),
-        Served("1.1 B bf16" if args.backend == "cuda" else "random model", args.big, [], 300),
-        Served("1.1 B int4" if args.backend == "cuda" else "random model, int4", args.big, ["--weights", "int4"], 300),
+        Served("random model", args.big, [], 300),
+        Served("random model, int4", args.big, ["--weights", "int4"], 300),
     ]
     results: list[dict[str, Any]] = []
     for c in cases:
@@ -284,32 +284,52 @@ def full_pool(args: argparse.Namespace, backend: list[str], bodies: list[dict[st
 
 
 def gotest(args: argparse.Namespace) -> bool:
-    """Counts the verdicts of `go test -v`, and prints what failed."""
-    counts: dict[str, int] = {}
-    failed, output, last = [], [], ""
-    untested = set()
-    for line in args.log.read_text(errors="replace").splitlines():
-        if m := re.match(r"\s*--- (PASS|FAIL|SKIP): (\S+)", line):
-            counts[m[1]] = counts.get(m[1], 0) + 1
-            if m[1] == "FAIL":
-                failed.append(m[2])
-        if m := re.match(r"=== (?:RUN|CONT|NAME) +(\S+)", line):
-            last = m[1]
-        if m := re.search(r"NOT TESTED: (.*)", line):
-            untested.add(m[1])
-        if re.search(r"^\s+\S+_test\.go:\d+: |^panic: |^\s+(Error|Error Trace|Messages): ", line) and "NOT TESTED" not in line:
-            output.append((last, line.strip()[:300]))
-        if line.startswith("panic: "):
-            failed.append(last)
-    shown = set(failed)
-    for name, line in output:
-        if name in shown:
-            print(f"{name}: {line}")
-    for what in sorted(untested):
+    """Runs each test of a test program in a process of its own, counts the verdicts and prints what failed."""
+    program = [f"./{args.program.name}"]
+    names = subprocess.run([*program, "-test.list", "."], cwd=args.program.parent, capture_output=True, text=True, timeout=60).stdout.split()
+    result: dict[str, Any] = {"counts": {}, "failed": [], "not_tested": [], "missing": names.copy()}
+
+    def one(name: str) -> tuple[str, str, int]:
+        command = [*program, "-test.v", f"-test.timeout={args.seconds}s", f"-test.run=^{name}$"]
+        run = subprocess.run(command, cwd=args.program.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        return name, run.stdout, run.returncode
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, n) for n in names]):
+            name, text, status = done.result()
+            result["missing"].remove(name)
+            read_verdicts(text, result)
+            if status != 0 and not any(f.split("/")[0] == name for f in result["failed"]):  # it crashed
+                result["failed"].append(name)
+                print(f"{name}: ended with {status}:\n{text[-1500:]}", flush=True)
+            write(args.out, result)
+    for what in result["not_tested"]:
         print(f"NOT TESTED: {what}")
-    print("go tests: " + ", ".join(f"{n} {k.lower()}" for k, n in sorted(counts.items())) + (f"; failed: {', '.join(failed[:20])}" if failed else ""))
-    write(args.out, {"counts": counts, "failed": failed, "not_tested": sorted(untested)})
-    return not failed and counts.get("PASS", 0) > 0
+    failed = result["failed"]
+    counts = ", ".join(f"{n} {k.lower()}" for k, n in sorted(result["counts"].items()))
+    print(f"go tests: {counts}" + (f"; failed: {', '.join(failed[:20])}" if failed else ""))
+    return not failed and result["counts"].get("PASS", 0) > 0
+
+
+def read_verdicts(text: str, result: dict[str, Any]) -> None:
+    """Adds the verdicts of a process's output to the result, and prints the messages of what failed."""
+    lines = text.splitlines()
+    failed = set()
+    for line in lines:
+        if m := re.match(r"\s*--- (PASS|FAIL|SKIP): (\S+)", line):
+            result["counts"][m[1]] = result["counts"].get(m[1], 0) + 1
+            if m[1] == "FAIL":
+                failed.add(m[2])
+        if (m := re.search(r"NOT TESTED: (.*)", line)) and m[1] not in result["not_tested"]:
+            result["not_tested"].append(m[1])
+    result["failed"] += sorted(failed)
+    running, shown = "", 0
+    for line in lines:
+        if m := re.match(r"=== (?:RUN|CONT|NAME) +(\S+)", line):
+            running, shown = m[1], 0
+        elif running in failed and not line.strip().startswith("---") and shown < 12:
+            print(f"{running}: {line.strip()[:300]}", flush=True)
+            shown += 1
 
 
 def write(path: Path, value: Any) -> None:
@@ -323,7 +343,8 @@ def main() -> None:
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--big", type=Path, help="folder of the random model")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--log", type=Path, help="output of go test -v")
+    parser.add_argument("--program", type=Path, help="the Go test program")
+    parser.add_argument("--seconds", type=int, default=90, help="time limit of a Go test")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     ok = {"goldens": goldens, "invariance": invariance, "gotest": gotest}[args.what](args)

@@ -26,7 +26,11 @@ FORMULAS = """\
 
 
 def load(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.exists() else None
+    """None if the file is not there, or was cut off when its step ended."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 def gather(args: argparse.Namespace) -> dict[str, Any]:
@@ -64,12 +68,20 @@ def case(raw: dict[str, Any], weights: str, batch: int) -> dict[str, Any] | None
     return next((r for r in results if r["batch"] == batch), None)
 
 
+def layer_parameters(model: dict[str, Any]) -> int:
+    """Of the linear ops of a layer."""
+    hidden, heads = model["hidden_size"], model["num_attention_heads"]
+    return hidden * hidden // heads * (2 * heads + 2 * model["num_key_value_heads"]) + 3 * hidden * model["intermediate_size"]
+
+
+def parameters(model: dict[str, Any]) -> int:
+    return model["num_hidden_layers"] * layer_parameters(model) + 2 * model["hidden_size"] * model["vocab_size"]
+
+
 def prefill_flops(model: dict[str, Any], tokens: int) -> float:
-    hidden, layers, heads = model["hidden_size"], model["num_hidden_layers"], model["num_attention_heads"]
-    size = hidden // heads
-    layer = hidden * size * (2 * heads + 2 * model["num_key_value_heads"]) + 3 * hidden * model["intermediate_size"]
+    hidden, layers = model["hidden_size"], model["num_hidden_layers"]
     pairs = tokens * (tokens + 1) / 2
-    return 2 * layers * layer * tokens + 2 * hidden * model["vocab_size"] + 4 * layers * heads * size * pairs
+    return 2 * layers * layer_parameters(model) * tokens + 2 * hidden * model["vocab_size"] + 4 * layers * hidden * pairs
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
@@ -107,7 +119,11 @@ def goal(name: str, found: float | None, wanted: float, form: str) -> dict[str, 
     return {"goal": name, "found": None if found is None else format(found, form), "wanted": f">= {format(wanted, form)}", "result": result}
 
 
-def checked(name: str, ok: bool | None, found: str) -> dict[str, Any]:
+def checked(raw: dict[str, Any], step: str, name: str, ok: bool | None, found: str) -> dict[str, Any]:
+    """A goal that all checks of a step pass. One that ended early misses it."""
+    ended = next((s["result"] for s in raw["steps"] if s["step"] == step), "ok")
+    if ended == "time-limit":
+        ok, found = False, f"{found}, then the time limit".removeprefix(", then ")
     return {"goal": name, "found": found, "wanted": "all", "result": "not measured" if ok is None else "PASS" if ok else "MISS"}
 
 
@@ -116,17 +132,17 @@ def goals(raw: dict[str, Any]) -> list[dict[str, Any]]:
     if harness := raw["harness"]:
         for isa, h in harness.items():
             bad = len(h["not_passed"])
-            rows.append(checked(f"kernel harness, {isa}", bad == 0, f"{h.get('ok', 0)} of {h['tests'] - h.get('skipped', 0)}, {h.get('skipped', 0)} skipped"))
+            rows.append(checked(raw, "harness", f"kernel harness, {isa}", bad == 0 < h["tests"], f"{h.get('ok', 0)} of {h['tests'] - h.get('skipped', 0)}, {h.get('skipped', 0)} skipped"))
     else:
-        rows.append(checked("kernel harness", None, ""))
+        rows.append(checked(raw, "harness", "kernel harness", None, ""))
     device = raw["device"]
     counts = device["counts"] if device else {}
     passed, failed = counts.get("PASS", 0), counts.get("FAIL", 0)
-    rows.append(checked("Go tests on the device", None if not device else not device["failed"], f"{passed} of {passed + failed}" if device else ""))
+    rows.append(checked(raw, "device", "Go tests on the device", None if not device else not device["failed"], f"{passed} of {passed + failed}" if device else ""))
     for name, key in (("16 greedy tokens as ref, or a near tie", "goldens"), ("the same bits in any batch and chunking; a full pool", "invariance")):
         results = raw[key]
         ok = sum(r["ok"] for r in results) if results else 0
-        rows.append(checked(name, None if results is None else ok == len(results) > 0, f"{ok} of {len(results)}" if results else ""))
+        rows.append(checked(raw, key, name, None if results is None else ok == len(results) > 0, f"{ok} of {len(results)}" if results else ""))
     for w in GOAL_WEIGHTS:
         m = measures(raw, w)
         rows.append(goal(f"{w}: decode of 1, of the copy bandwidth", m["read"], GOAL_READ, ".0%"))
@@ -160,7 +176,7 @@ def markdown(raw: dict[str, Any]) -> str:
     if info:
         lines.append(f"- Limits measured in this run: copy {info['copy_gbps']:,.0f} GB/s, products in bf16 {info['product_tflops']:,.0f} TFLOP/s (PyTorch {info['torch']})")
     if raw["bench"]:
-        lines.append("- Model: a Llama of random weights, 1.1 billion parameters" if raw["backend"] == "cuda" else "- Model: a tiny Llama of random weights, which tries the script")
+        lines.append(f"- Model: a Llama of random weights, {parameters(raw['model']) / 1e9:.2g} billion parameters")
     lines += ["", "## Goals", "", table(["goal", "found", "wanted", "result"], [[g["goal"], g["found"] or "", g["wanted"], mark(g["result"])] for g in raw["goals"]])]
     if raw["bench"]:
         rows = []
