@@ -134,9 +134,9 @@ test-sycl: sycl | $(TOOLS) ## Run the kernel harness on the SYCL backend
 	scripts/test-sycl.sh
 
 .PHONY: test-cuda
-test-cuda: cuda | $(TOOLS) ## Run the kernel harness on the CUDA backend, on a GPU or else on the emulator
+test-cuda: cuda | $(TOOLS) ## Run the kernel harness on the CUDA backend, on a GPU or else on the emulator (ARGS="--gtest_filter=...")
 	@scripts/build/kernels.sh test
-	scripts/test-cuda.sh
+	scripts/test-cuda.sh $(ARGS)
 
 .PHONY: sycl-isa
 sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions
