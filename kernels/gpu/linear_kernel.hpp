@@ -16,7 +16,7 @@ namespace millrace::gpu {
 struct LinearKernel {
   int rows;
   Kernel kernel;
-  // Of a kernel that takes all slices itself; 0: a sub-group takes one.
+  // A kernel that takes all slices itself has these; 0: a sub-group takes one.
   int sub_groups = 0, local_bytes = 0;
   int groups = 1;  // of columns that a work-group computes
   int most = 0;    // rows that it is for: more than it takes at once; 0: those alone

@@ -36,7 +36,7 @@ constexpr int kMmaColumns = 16, kMmaTileWords = 128;
 constexpr int mma_place(int word, int column) {
   return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
 }
-// Of words of eight codes of half a byte, four to a step: the low halves of word i's bytes are word i
+// The same for words of eight codes of half a byte, four to a step: the low halves of word i's bytes are word i
 // of the step, the high ones word i + 4.
 constexpr int mma_place_int4(int word, int column) {
   return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
@@ -194,7 +194,7 @@ struct AttentionTask {
 // Attention by mma (cuda/device/attention_mma.cpp).
 constexpr int kPieceKeys = 64;       // keys that have a softmax of their own
 constexpr int kProductQueries = 16;  // of one product
-// A warp of a prompt's tasks keeps the sums of so many queries in its registers.
+// A warp of a prompt's tasks keeps the sums of this number of queries in its registers.
 constexpr int kPromptWarps = 4;
 constexpr int prompt_warp_queries(int) { return 16; }
 // Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to

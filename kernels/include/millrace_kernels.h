@@ -327,7 +327,7 @@ typedef struct mr_device_info {
   char isas[128]; /* that this machine can run, best first, separated by commas */
   int32_t threads;
   int32_t on_cpu;       /* 1: the machine's own cores compute, 0: another device does */
-  int32_t keeps_logits; /* 1: mr_step.best may be asked for */
+  int32_t keeps_logits; /* 1: mr_step.best may be set */
   int32_t reserved;
   uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
   uint64_t memory_available; /* now */
@@ -383,7 +383,7 @@ typedef struct mr_backend {
    * close, as it is to commit a slab (fallocate) before it is mapped or written. MR_UNSUPPORTED where the
    * pool is memory of a device. */
   int32_t (*kv_reserve_file)(mr_program*, int32_t slabs, int32_t file, uint64_t offset, mr_error*);
-  /* Copies a row of the logits of the last step, which asked for best. */
+  /* Copies a row of the logits of the last step, which had best. */
   int32_t (*program_logits)(mr_program*, int32_t row, float* out, mr_error*);
 } mr_backend;
 

@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=$root/build/cuda
 tree=$root/build/cuda-kernels
-nvrtc=$venv/nvrtc/libnvrtc.so.13 # driver.cpp looks for it here
+nvrtc=$venv/nvrtc/libnvrtc.so.13 # driver.cpp searches here
 
 fetch() {
   local all

@@ -69,7 +69,7 @@ def case(raw: dict[str, Any], weights: str, batch: int) -> dict[str, Any] | None
 
 
 def layer_parameters(model: dict[str, Any]) -> int:
-    """Of the linear ops of a layer."""
+    """Sums over the linear ops of a layer."""
     hidden, heads = model["hidden_size"], model["num_attention_heads"]
     return hidden * hidden // heads * (2 * heads + 2 * model["num_key_value_heads"]) + 3 * hidden * model["intermediate_size"]
 

@@ -264,7 +264,7 @@ MR_INLINE void softmax(Piece<T>& piece, float (&scores)[T][kKeyTiles][4], const 
   for (int t = 0; t < T; ++t) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // Of the lane's keys, counted from its first one, the query sees (oldest, newest].
+      // The query sees the lane's keys (oldest, newest], counted from its first one.
       const int newest = seen.position[t][h] - key, oldest = newest - window;
       float most = kNone;
 #pragma unroll

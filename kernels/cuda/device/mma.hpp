@@ -43,7 +43,7 @@ MR_INLINE RowWords row_words(const void* step, int lane) {
   return {words[0], words[4]};
 }
 
-// Of sum i of a lane: the row of 8, and the column of 16.
+// The row of 8 and the column of 16 of a lane's sum i.
 MR_INLINE int row_of_sum(int i, int lane) { return lane % 4 * 2 + i % 2; }
 MR_INLINE int column_of_sum(int i, int lane) { return i / 2 * 8 + lane / 4; }
 

@@ -170,7 +170,7 @@ MR_INLINE void multiply_rows(int32_t (&c)[64], const uint32_t (&a)[4], const voi
 
 #endif
 
-// ---- Kernels in a row. Where the host asks for it (and the instructions are there), a kernel starts before the one
+// ---- Kernels in a row. Where the host launches it so (and the instructions are there), a kernel starts before the one
 // before it has ended.
 
 // Waits until the kernels before have ended, and their memory is written.

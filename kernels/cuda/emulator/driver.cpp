@@ -963,7 +963,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
 
 // ---- Modules and functions
 
-// Of the options only the buffers of logs are used.
+// Only the buffers of logs are used, of all options.
 EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count,
                                    int* options, void** values) {
   return call_in_context(

@@ -119,10 +119,10 @@ struct Kernel {
 #define __device__
 #define __host__
 #define __constant__ static const
-// Blocks of a module run one after the other, so that one copy is enough. The emulated NVRTC looks
+// Blocks of a module run one after the other, so that one copy is enough. The emulated NVRTC searches
 // for "extern static" and makes it a pointer to the block's dynamic shared memory.
 #define __shared__ static
-// The emulated NVRTC looks for these two.
+// The emulated NVRTC searches for these two.
 #define __global__ [[mr_emulator::kernel]]
 #define __launch_bounds__(...) [[mr_emulator::bounds(__VA_ARGS__)]]
 #define __align__(n) __attribute__((aligned(n)))

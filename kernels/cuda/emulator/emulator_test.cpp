@@ -470,7 +470,7 @@ TEST_F(Emulator, MultipliesOperands) {
       for (auto* m : {&a, &b}) {
         for (uint16_t& x : *m) {
           x = bf16 ? float_to_bf16(std::normal_distribution<float>()(random_bits))
-                   // Of all magnitudes but NaNs and infinities, subnormal ones too.
+                   // All magnitudes but NaNs and infinities, subnormal ones too.
                    : static_cast<uint16_t>(random_bits() & 0xbbff);
         }
       }

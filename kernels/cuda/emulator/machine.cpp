@@ -70,7 +70,7 @@ Machine& machine_of(Fiber* fiber) { return static_cast<Machine&>(*fiber->block);
 
 // ---- Switches
 
-// Saves the caller's registers at *save and resumes what was saved at load. The jump instead of a
+// Saves the caller's registers at *save and resumes those saved at load. The jump instead of a
 // return keeps the processor's prediction of returns out of it.
 extern "C" void mr_emulator_switch(void** save, void* load);
 extern "C" void mr_emulator_resume();

@@ -88,7 +88,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     const std::lock_guard lock(mutex_);
     return queue_.empty() && !busy_;
   }
-  // What was submitted still runs.
+  // Submitted work still runs.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;

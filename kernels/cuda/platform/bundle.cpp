@@ -90,7 +90,7 @@ bool refused(int result) {
          result == kCudaUnsupportedPtxVersion;
 }
 
-// Compiles, or reads what was compiled before.
+// Compiles, or reads code compiled before.
 CUmodule load_compiled(const Nvrtc& nvrtc, const DeviceHandle& device,
                        const std::vector<std::string>& files,
                        const std::vector<std::string>& options) {

@@ -30,7 +30,7 @@ class Context {
   // Makes it the calling thread's: every use of the driver begins with it, as callers change threads.
   void make_current() const;
 
-  // The code of `files`, compiled with `options` beside the caller: once, for whoever asks.
+  // The code of `files`, compiled with `options` beside the caller: once, for all callers.
   std::shared_future<CUmodule> code(const std::vector<std::string>& files,
                                     const std::vector<std::string>& options);
 

@@ -249,7 +249,7 @@ void Stream::run(const Kernel& kernel, size_t groups, size_t items, size_t share
 
 bool Stream::begin_recording() {
   if (profile_) return false;      // its events are not for a graph
-  constexpr int kThreadLocal = 1;  // other threads go on with what they do
+  constexpr int kThreadLocal = 1;  // other threads may call what they like
   guarded([&] { cuda().capture_begin(queue_->stream, kThreadLocal); });
   return true;
 }
