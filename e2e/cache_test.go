@@ -10,7 +10,7 @@ import (
 // TestTheSecondStartCompilesNothing checks in the trace of the SYCL runtime that neither the front
 // end nor the device's compiler runs.
 func TestTheSecondStartCompilesNothing(t *testing.T) {
-	path := syclProgram(t)
+	path := sycl.program(t)
 	env := []string{"XDG_CACHE_HOME=" + t.TempDir(), "SYCL_CACHE_TRACE=5"} // 1: of device code, 4: of the front end
 	start := func() string {
 		out, err := runProgram(path, env, "generate", "--backend", "sycl", "--device", "cpu", "--model", demoModel, "--prompt", "Once", "-n", "1")

@@ -11,18 +11,22 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// TestExplainShowsWhatTheSYCLBackendLaunches expects at most 8 of our kernels for a Llama
+// TestExplainShowsWhatAGPULaunches expects at most 8 of our kernels for a Llama
 // layer (9 in the paper), one more with oneDNN, which computes gate and up one by one, and the
 // total that the library counts.
-func TestExplainShowsWhatTheSYCLBackendLaunches(t *testing.T) {
-	path := syclProgram(t)
-	for isa, most := range map[string]int{"simd": 8, "simd-onednn": 9} {
-		t.Run(isa, func(t *testing.T) { explainLaunches(t, path, isa, most) })
-	}
+func TestExplainShowsWhatAGPULaunches(t *testing.T) {
+	most := map[string]map[string]int{"sycl": {"simd": 8, "simd-onednn": 9}, "cuda": {"mma": 8, "simd": 8}}
+	eachGPU(t, func(t *testing.T, b gpuBackend) {
+		path := b.program(t)
+		for isa, most := range most[b.name] {
+			t.Run(isa, func(t *testing.T) { b.explainLaunches(t, path, isa, most) })
+		}
+	})
 }
 
-func explainLaunches(t *testing.T, path, isa string, most int) {
-	out, err := runProgram(path, nil, "explain", "--model", demoModel, "--backend", "sycl", "--device", "cpu", "--isa", isa, "--prefill", "37", "--json")
+func (b gpuBackend) explainLaunches(t *testing.T, path, isa string, most int) {
+	args := append([]string{"explain", "--model", demoModel, "--isa", isa, "--prefill", "37", "--json"}, b.flags...)
+	out, err := runProgram(path, nil, args...)
 	require.NoError(t, err, out)
 	var found struct {
 		Launches struct {
@@ -48,10 +52,14 @@ func explainLaunches(t *testing.T, path, isa string, most int) {
 	}
 	require.Equal(t, all, layers)
 
-	library, err := filepath.Abs("../build/lib/libmillrace_sycl.so")
+	library, err := filepath.Abs("../build/lib/libmillrace_" + b.name + ".so")
 	require.NoError(t, err)
+	o := device.Options{Backend: b.name, ISA: isa, Library: library}
+	if b.name == "sycl" {
+		o.Device = "cpu"
+	}
 	m, err := compute.Open(compute.Options{
-		Dir: demoModel, Device: device.Options{Backend: "sycl", Device: "cpu", ISA: isa, Library: library},
+		Dir: demoModel, Device: o,
 		MaxRows: 37, MaxOutputs: 1, MaxSequences: 1,
 	})
 	require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,14 +18,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// syclProgram is the binary under test where it finds the SYCL backend, as in an
-// installation: DIR/bin beside DIR/lib.
-func syclProgram(t *testing.T) string {
+// gpuBackend is an optional backend under test, with the flags that choose a device that the machine has.
+type gpuBackend struct {
+	name  string
+	flags []string
+	lost  string // what errors of a lost device contain
+	// faultStep is after the steps of the first answer and before the last steps of faultStreams concurrent streams.
+	faultStep int
+}
+
+var (
+	sycl = gpuBackend{name: "sycl", flags: []string{"--backend", "sycl", "--device", "cpu"}, lost: "DEVICE_LOST", faultStep: 300}
+	cuda = gpuBackend{name: "cuda", flags: []string{"--backend", "cuda"}, lost: "a fault of kind lost", faultStep: 60} // the emulator takes 0.3 s for a step
+)
+
+// eachGPU runs a test for each optional backend.
+func eachGPU(t *testing.T, test func(t *testing.T, b gpuBackend)) {
+	for _, b := range []gpuBackend{sycl, cuda} {
+		t.Run(b.name, func(t *testing.T) { test(t, b) })
+	}
+}
+
+// program is the binary under test where it finds the backend, as in an installation: DIR/bin beside DIR/lib. The test
+// is skipped where the library is not built, and that of cuda also where it finds no device.
+func (b gpuBackend) program(t *testing.T) string {
 	t.Helper()
 	lib, err := filepath.Abs("../build/lib")
 	require.NoError(t, err)
-	if _, err := os.Stat(filepath.Join(lib, "libmillrace_sycl.so")); err != nil {
-		t.Skipf("NOT TESTED: the SYCL backend: %v; make sycl builds it", err)
+	if _, err := os.Stat(filepath.Join(lib, "libmillrace_"+b.name+".so")); err != nil {
+		t.Skipf("NOT TESTED: backend %s: %v; make %s builds it", b.name, err, b.name)
 	}
 	path, err := program()
 	require.NoError(t, err)
@@ -35,21 +57,27 @@ func syclProgram(t *testing.T) string {
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(bin, data, 0o755))
+	if b.name == "cuda" {
+		out, err := runProgram(bin, nil, "doctor", "--json", "--backend", "cuda", "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0")
+		if err != nil {
+			t.Skipf("NOT TESTED: backend cuda: %s", out)
+		}
+	}
 	return bin
 }
 
 const (
-	// faultStep is after the steps of the first answer and before the last
-	// steps of faultStreams concurrent streams.
-	faultStep    = 300
 	faultStreams = 20
 	faultBody    = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":1000,"temperature":0,"ignore_eos":true,"stream":true}`
 )
 
-// startFaulty starts a server on the SYCL backend's CPU device, which will fail.
-func startFaulty(t *testing.T, fault string, args ...string) *server {
-	args = append([]string{"--backend", "sycl", "--device", "cpu", "--kv-memory", "128MiB"}, args...) // space for all streams
-	return startProgram(t, syclProgram(t), []string{"MILLRACE_SYCL_FAULT=" + fault}, args...)
+// faultVariable is the environment variable that makes a step fail.
+func (b gpuBackend) faultVariable() string { return "MILLRACE_" + strings.ToUpper(b.name) + "_FAULT" }
+
+// startFaulty starts a server on a device that will fail.
+func (b gpuBackend) startFaulty(t *testing.T, fault string, args ...string) *server {
+	args = append(append(slices.Clone(b.flags), "--kv-memory", "128MiB"), args...) // space for all streams
+	return startProgram(t, b.program(t), []string{b.faultVariable() + "=" + fault}, args...)
 }
 
 // greedy returns an answer of the demo model at temperature 0.
@@ -146,35 +174,41 @@ func (s *server) exit(t *testing.T) int {
 }
 
 // TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack covers every way in which
-// the SYCL runtime reports a failure.
+// a runtime reports a failure.
 func TestADeviceThatFailsMidStepEndsItsStreamsAndComesBack(t *testing.T) {
-	for _, kind := range []string{"async", "submit", "resources", "lost"} {
-		t.Run(kind, func(t *testing.T) {
-			s := startFaulty(t, fmt.Sprintf("step:%d:%s", faultStep, kind))
-			before := s.greedy(t)
-			s.runIntoFault(t, "a fault of kind "+kind)
-			s.waitReady(t)
-			require.Equal(t, before, s.greedy(t), "the same tokens as before")
-			require.Eventually(t, func() bool { return s.regions(t) == 0 }, patience, time.Millisecond)
-			require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
-			require.Equal(t, 0, s.exit(t))
-			require.Contains(t, s.log.String(), "the device is back")
-		})
-	}
+	eachGPU(t, func(t *testing.T, b gpuBackend) {
+		for _, kind := range []string{"async", "submit", "resources", "lost"} {
+			t.Run(kind, func(t *testing.T) {
+				s := b.startFaulty(t, fmt.Sprintf("step:%d:%s", b.faultStep, kind))
+				before := s.greedy(t)
+				s.runIntoFault(t, "a fault of kind "+kind)
+				s.waitReady(t)
+				require.Equal(t, before, s.greedy(t), "the same tokens as before")
+				require.Eventually(t, func() bool { return s.regions(t) == 0 }, patience, time.Millisecond)
+				require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+				require.Equal(t, 0, s.exit(t))
+				require.Contains(t, s.log.String(), "the device is back")
+			})
+		}
+	})
 }
 
 func TestADeviceThatDoesNotComeBackEndsTheProcess(t *testing.T) {
-	s := startFaulty(t, fmt.Sprintf("step:%d+:lost", faultStep))
-	s.runIntoFault(t, "a fault of kind lost")
-	require.Equal(t, 1, s.exit(t))
-	require.Regexp(t, `(?m)^millrace: the device failed: .*DEVICE_LOST.*; and cannot be loaded again: .*DEVICE_LOST`, s.log.String())
+	eachGPU(t, func(t *testing.T, b gpuBackend) {
+		s := b.startFaulty(t, fmt.Sprintf("step:%d+:lost", b.faultStep))
+		s.runIntoFault(t, "a fault of kind lost")
+		require.Equal(t, 1, s.exit(t))
+		require.Regexp(t, `(?m)^millrace: the device failed: .*`+b.lost+`.*; and cannot be loaded again: .*`+b.lost, s.log.String())
+	})
 }
 
 func TestAKernelThatNeverEndsEndsTheProcess(t *testing.T) {
-	s := startFaulty(t, fmt.Sprintf("step:%d:hang", faultStep), "--step-timeout", "3s")
-	s.runIntoFault(t, "the device has made no step for")
-	require.Equal(t, 1, s.exit(t))
-	require.Regexp(t, `(?m)^millrace: the device has made no step for `, s.log.String())
+	eachGPU(t, func(t *testing.T, b gpuBackend) {
+		s := b.startFaulty(t, fmt.Sprintf("step:%d:hang", b.faultStep), "--step-timeout", "3s")
+		s.runIntoFault(t, "the device has made no step for")
+		require.Equal(t, 1, s.exit(t))
+		require.Regexp(t, `(?m)^millrace: the device has made no step for `, s.log.String())
+	})
 }
 
 // runProgram runs a command and returns its output.
@@ -186,10 +220,13 @@ func runProgram(path string, env []string, args ...string) (string, error) {
 }
 
 func TestAFaultThatCannotBeReadIsNamed(t *testing.T) {
-	path := syclProgram(t)
-	for _, fault := range []string{"step", "step:0:lost", "step:1:explode", "step:x:lost", "step:1lost", "1:lost", "step:1+lost"} {
-		out, err := runProgram(path, []string{"MILLRACE_SYCL_FAULT=" + fault}, "generate", "--backend", "sycl", "--model", demoModel, "--prompt", "a", "-n", "1")
-		require.Error(t, err, fault)
-		require.Contains(t, out, fmt.Sprintf("MILLRACE_SYCL_FAULT is %q, expected step:N:KIND", fault))
-	}
+	eachGPU(t, func(t *testing.T, b gpuBackend) {
+		path := b.program(t)
+		for _, fault := range []string{"step", "step:0:lost", "step:1:explode", "step:x:lost", "step:1lost", "1:lost", "step:1+lost"} {
+			args := append([]string{"generate", "--model", demoModel, "--prompt", "a", "-n", "1"}, b.flags...)
+			out, err := runProgram(path, []string{b.faultVariable() + "=" + fault}, args...)
+			require.Error(t, err, fault)
+			require.Contains(t, out, fmt.Sprintf("%s is %q, expected step:N:KIND", b.faultVariable(), fault))
+		}
+	})
 }
