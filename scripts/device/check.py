@@ -60,7 +60,11 @@ def all_goldens(root: Path) -> list[Golden]:
 
 
 def millrace(root: Path, *args: str) -> Any:
-    run = subprocess.run([root / "bin/millrace", *args], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    """The JSON that a command prints. Processes that start together may take the device's memory from one another: it is tried again then."""
+    for _ in range(4):
+        run = subprocess.run([root / "bin/millrace", *args], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        if run.returncode == 0 or "out of memory" not in run.stderr:
+            break
     if run.returncode != 0:
         raise RuntimeError(f"millrace {args[0]} ended with {run.returncode}: {run.stderr.strip().splitlines()[-1:]}")
     return json.loads(run.stdout)

@@ -20,6 +20,8 @@ from pathlib import Path
 
 START = re.compile(r"^\[ RUN      \] (\S+)")
 END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+)")
+# After these the driver gives a process no new context: the tests after it fail with it.
+LASTING = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|HARDWARE|INVALID_PC|INVALID_ADDRESS_SPACE|ASSERT|ECC|UNKNOWN)")
 SHOWN = 40  # lines of a failure that are printed
 stopping = False
 
@@ -46,7 +48,7 @@ def tests(program: Path, pattern: str) -> list[str]:
 
 
 def read(text: str) -> tuple[dict[str, dict], str]:
-    """The verdicts of a process's tests, and the test that it did not end."""
+    """The verdicts of a process's tests, and the test that it did not end. None after one that took the device along."""
     done: dict[str, dict] = {}
     running, lines = "", []
     for line in text.splitlines():
@@ -54,6 +56,8 @@ def read(text: str) -> tuple[dict[str, dict], str]:
             running, lines = start[1], []
         elif (end := END.match(line)) and end[2] == running:
             done[running] = {"status": end[1].lower(), "text": lines if end[1] == "FAILED" else []}
+            if end[1] == "FAILED" and LASTING.search("\n".join(lines)):
+                return done, ""
             running = ""
         elif running:
             lines.append(line)

@@ -21,7 +21,7 @@ FORMULAS = """\
 - Copy bandwidth: PyTorch copies 2 GiB on the device, bytes read and written over the median time.
 - Decode, of the copy bandwidth: bytes of the weights of all linear ops, with their scales, over the time of a step of one sequence. Keys and values are not counted.
 - Prefill, TFLOP/s: (2 x parameters of the layers' linear ops x tokens + 2 x parameters of the output layer, for the last token, + 4 x layers x heads x head size x pairs of tokens) over the time of one prompt.
-- Millrace's times are those of a step with the host's work, and with logits copied to the host; those of transformers include the choice of the token on the device.
+- Millrace's times are those of whole steps: the host's work, the kernels, and the copy of the likeliest tokens to the host. Those of transformers include the choice of the token on the device.
 """
 
 
