@@ -32,7 +32,7 @@ func TestABuildTreeOfAnotherFolderIsMadeAgain(t *testing.T) {
 		_, err = os.Stat(tree)
 		require.Equal(t, c.kept, err == nil, "%s: %s", name, out)
 	}
-	for _, script := range []string{"kernels.sh", "sycl.sh"} {
+	for _, script := range []string{"kernels.sh", "sycl.sh", "cuda.sh"} {
 		text, err := os.ReadFile("../scripts/build/" + script)
 		require.NoError(t, err)
 		require.Contains(t, string(text), "own-tree.sh", script)
