@@ -134,7 +134,7 @@ func TestTheEnvironmentMayNameTheFile(t *testing.T) {
 }
 
 func TestSettingsOfOtherCommandsArePassedOver(t *testing.T) {
-	_, err := run(t, "gen: 5\n", []string{"MILLRACE_GEN=6", "MILLRACE_ONEDNN=/opt/onednn", "MILLRACE_THREADS="})
+	_, err := run(t, "gen: 5\n", []string{"MILLRACE_GEN=6", "MILLRACE_ONEDNN=/opt/onednn", "MILLRACE_CUDA_EMULATOR_DEVICES=2", "MILLRACE_THREADS="})
 	require.NoError(t, err)
 }
 

@@ -15,6 +15,9 @@ var notSettings = []string{
 	"MILLRACE_NATS_NODE", "MILLRACE_NATS_CLIENT",
 }
 
+// emulatorPrefix begins the variables of the emulated CUDA driver, which a test may have loaded.
+const emulatorPrefix = "MILLRACE_CUDA_EMULATOR_"
+
 // serviceLink is how the variables end that Kubernetes sets in every pod for a service:
 // https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables.
 var serviceLink = regexp.MustCompile(`^_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)$`)
@@ -57,7 +60,7 @@ func readEnv(environ []string, known map[string]bool) ([]setting, error) {
 	services := services(environ)
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(notSettings, name) || linked(name, services) {
+		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(notSettings, name) || strings.HasPrefix(name, emulatorPrefix) || linked(name, services) {
 			continue
 		}
 		flag, ok := flagOf[name]
