@@ -171,7 +171,7 @@ func TestPathsInTextExist(t *testing.T) {
 					continue
 				}
 				paths++
-				if !exists(span, local, filepath.Join("kernels", span), filepath.Join("kernels/sycl", span), filepath.Join("kernels/gpu", span)) {
+				if !exists(span, local, filepath.Join("kernels", span), filepath.Join("kernels/sycl", span), filepath.Join("kernels/gpu", span), filepath.Join("kernels/cuda", span)) {
 					t.Errorf("%s:%d: %s does not exist", document, l.number, m[1])
 				}
 			}
