@@ -66,6 +66,7 @@ constexpr int kCudaInvalidImage = 200;
 constexpr int kCudaNoBinaryForGpu = 209;
 constexpr int kCudaInvalidPtx = 218;
 constexpr int kCudaUnsupportedPtxVersion = 222;
+constexpr int kCudaKernelErrors[] = {700, 719};  // the first and the last: what a kernel has done
 
 // A function of the driver. A call that fails throws Error(MR_DEVICE) with the function's name and the error's.
 template <class... Arguments>

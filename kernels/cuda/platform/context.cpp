@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "exec/error.hpp"
 #include "platform/bundle.hpp"
 
 namespace millrace::gpu {
@@ -43,7 +44,13 @@ Context::Context(const DeviceHandle& device) : device_(device) {
   constexpr unsigned kSpinOrBlock = 0;  // CU_CTX_SCHED_AUTO
   CUdevice ordinal = 0;
   cuda().device_get(&ordinal, device.ordinal);
-  cuda().context_create(&handle_, kSpinOrBlock, ordinal);
+  const auto& create = cuda().context_create;
+  if (const int result = create.address(&handle_, kSpinOrBlock, ordinal); result != 0) {
+    // An illegal address, for one, ends the process's use of the GPU.
+    const bool of_kernel = result >= kCudaKernelErrors[0] && result <= kCudaKernelErrors[1];
+    fail(MR_DEVICE, "CUDA: %s%s", cuda_error(create.name, result).c_str(),
+         of_kernel ? "; only a new process can use the GPU" : "");
+  }
   CUcontext current;
   cuda().context_pop(&current);
 }

@@ -15,8 +15,8 @@ namespace millrace::gpu {
 
 class Context {
  public:
-  // The context that the streams of a device share. Not the driver's primary one: an error ends a context, and only
-  // a new one is of use then.
+  // The context that the streams of a device share. Not the driver's primary one, which would live on after an error:
+  // what a failed context holds goes with it. After some errors the driver gives this process no other one.
   static std::shared_ptr<Context> of(const DeviceHandle& device);
   // After a failure: the next caller of of() gets a new one.
   static void forget(const Context* context);
