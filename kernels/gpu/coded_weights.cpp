@@ -29,12 +29,10 @@ uint32_t word_of_halves(const uint8_t* codes) {
 
 }  // namespace
 
-int64_t CodedLayout::place(int64_t i, int64_t words, int column, bool int4) const {
+int64_t CodedLayout::place(int64_t i, int64_t words, int column) const {
   if (!mma) return i * kPackedColumns + column;
   const int64_t tile = column / kMmaColumns * (words / 8) + i / 8;
-  const auto word = static_cast<int>(i % 8);
-  return tile * kMmaTileWords + (int4 ? mma_place_int4(word, column % kMmaColumns)
-                                      : mma_place(word, column % kMmaColumns));
+  return tile * kMmaTileWords + mma_place(static_cast<int>(i % 8), column % kMmaColumns);
 }
 
 CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind& kind,
@@ -97,7 +95,7 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
     }
     for (int64_t i = 0; i < words; ++i) {
       const uint8_t* step = &codes[i / 4 * kCodeDepth + i % 4 * 4];
-      packed[block * words * block_columns + layout_.place(i, words, place, grouped)] =
+      packed[block * words * block_columns + layout_.place(i, words, place)] =
           layout_.mma && grouped ? word_of_bytes(step) | word_of_bytes(step + 16) << 4
                                  : pack(&codes[i * word_codes]);
     }

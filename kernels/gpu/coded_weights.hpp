@@ -20,7 +20,7 @@ struct CodedLayout {
   // Sub-groups that share a block of columns.
   int shares() const { return mma ? 1 : block_columns() / lanes / vectors; }
   // The place of word i of a column in a block, by words of a column.
-  int64_t place(int64_t i, int64_t words, int column, bool int4) const;
+  int64_t place(int64_t i, int64_t words, int column) const;
 };
 
 class CodedWeights {

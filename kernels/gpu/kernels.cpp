@@ -132,7 +132,7 @@ void GpuKernels::load_attention(const Bundle& bundle) {
   const bool sinks = program_.sinks > 0;
   TaskSizes sizes{};
   if (attention_by_mma(target_, head_dim, bits, sinks)) {
-    sizes.prompt = prompt_queries(head_dim);
+    sizes.prompt = kPromptQueries;
     const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
       attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
                             bundle.kernel(name)});

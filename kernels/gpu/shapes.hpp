@@ -31,14 +31,10 @@ constexpr int beam_queries(int most_queries) { return most_queries > 1 ? most_qu
 
 // Weights for NVIDIA's tensor cores (cuda/device/mma.hpp) lie in tiles of 16 columns by 8 words along
 // the sum, 32 lanes of 4 words: the place of a word in its tile. A lane's four are its registers of
-// the instruction.
+// the instruction. A word of int4 has eight codes, four words to a step: the low halves of word i's
+// bytes are word i of the step, the high ones word i + 4.
 constexpr int kMmaColumns = 16, kMmaTileWords = 128;
 constexpr int mma_place(int word, int column) {
-  return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
-}
-// The same for words of eight codes of half a byte, four to a step: the low halves of word i's bytes are word i
-// of the step, the high ones word i + 4.
-constexpr int mma_place_int4(int word, int column) {
   return (column % 8 * 4 + word % 4) * 4 + word / 4 * 2 + column / 8;
 }
 
@@ -53,8 +49,8 @@ struct MmaTile {
 constexpr MmaTile kLargeTile{4, 2, 4, 3}, kLargeTileInt4{4, 2, 4, 4};
 constexpr int kMostFewRows = 64;   // of kernels whose sub-groups take a slice each
 constexpr int kMmaStageSteps = 4;  // of a stage: 32 bytes of a row each
-constexpr int kMmaRowStride =
-    160;  // bytes from row to row of a stage: quads of lanes lie in different banks
+// Bytes from row to row of a stage: quads of lanes lie in different banks.
+constexpr int kMmaRowStride = 160;
 // Bytes of local memory. tile_steps: of a tile of weights.
 constexpr int mma_stage_bytes(MmaTile tile, int tile_steps) {
   return tile.rows() * kMmaRowStride +
@@ -196,11 +192,11 @@ constexpr int kPieceKeys = 64;       // keys that have a softmax of their own
 constexpr int kProductQueries = 16;  // of one product
 // A warp of a prompt's tasks keeps the sums of this number of queries in its registers.
 constexpr int kPromptWarps = 4;
-constexpr int prompt_warp_queries(int) { return 16; }
+constexpr int kPromptWarpQueries = 16;
 // Sequences with up to this many queries of a KV head are not a prompt's: their tasks have up to
 // kProductQueries of them.
 constexpr int kMostDecodeQueries = 64;
-constexpr int prompt_queries(int head_dim) { return kPromptWarps * prompt_warp_queries(head_dim); }
+constexpr int kPromptQueries = kPromptWarps * kPromptWarpQueries;
 // A warp of the other tasks takes a piece at a time, whose values it keeps in local memory.
 constexpr int decode_warps(int head_dim) { return head_dim <= 64 ? 8 : head_dim <= 128 ? 4 : 3; }
 // Tokens lie in local memory in rows of 16-byte chunks, such that lanes that read together read
@@ -223,7 +219,7 @@ constexpr int prompt_buffers(int head_dim) { return head_dim <= 128 ? 2 : 1; }
 constexpr bool keeps_queries(int head_dim) { return head_dim > 128; }
 constexpr int prompt_local_bytes(int head_dim) {
   const int piece = kPieceKeys * 16 * (key_chunks(head_dim) + value_chunks(head_dim));
-  const int queries = prompt_queries(head_dim) * key_chunks(head_dim) * 16;
+  const int queries = kPromptQueries * key_chunks(head_dim) * 16;
   return prompt_buffers(head_dim) * piece + (keeps_queries(head_dim) ? queries : 0);
 }
 // Per warp the values, in whose place their sums are put, and of 16 queries maximum and total.

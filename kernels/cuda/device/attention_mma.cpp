@@ -417,7 +417,7 @@ MR_INLINE const uint8_t* task_slab(const KvTables& tables, const Task& task, int
 
 // ---- Prompts
 
-constexpr int kPromptTiles = mr::prompt_warp_queries(kDim) / mr::kProductQueries;
+constexpr int kPromptTiles = mr::kPromptWarpQueries / mr::kProductQueries;
 constexpr int kPromptItems = mr::kPromptWarps * MR_LANES;
 constexpr int kBuffers = mr::prompt_buffers(kDim);
 constexpr int kPieceChunks = mr::kPieceKeys * (kKeyChunks + kValueChunks);
@@ -454,14 +454,14 @@ MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
                           const float* slopes, void* out, float* local,
                           const mr::AttentionShape& s) {
   constexpr int T = kPromptTiles;
-  constexpr int kQueries = mr::prompt_warp_queries(kDim);
+  constexpr int kQueries = mr::kPromptWarpQueries;
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
   const int id = item.get_local_id(0);
   int lane = id % MR_LANES;
   const int warp = sub_group_index(item);
-  const Task all = read_task(s, sequences, tasks, item.get_group(0), mr::prompt_queries(kDim));
+  const Task all = read_task(s, sequences, tasks, item.get_group(0), mr::kPromptQueries);
   const Task mine = part(s, all, all.first + warp * kQueries, kQueries);
   const int first_piece = all.from / mr::kPieceKeys, last_piece = all.last / mr::kPieceKeys;
   auto* buffers = reinterpret_cast<mr_ptx::Words4*>(local);

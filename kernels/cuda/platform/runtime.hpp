@@ -17,7 +17,7 @@ constexpr char kFaultVariable[] = "MILLRACE_CUDA_FAULT";
 constexpr int kNumericsVersion = 1;
 constexpr int kMostSlices = 16;  // of a sum
 
-// What is compiled for a device where nobody names another one: {32, mma}, or {16, simd}.
+// What is compiled for a device older or newer than Hopper (kHopperTarget) where nobody names another one.
 constexpr Target kBestTarget{32, Products::mma, false};
 constexpr Target kHopperTarget{32, Products::mma, false, true};
 

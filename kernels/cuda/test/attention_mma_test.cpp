@@ -246,7 +246,7 @@ class Test {
     std::vector<AttentionTask> tasks;
     std::vector<uint64_t> table;
     std::vector<float> qkv;
-    const int queries = prompt ? prompt_queries(d) : kProductQueries;
+    const int queries = prompt ? kPromptQueries : kProductQueries;
     const size_t width = size_t(heads()) * d;
     int rows = 0;
     for (const Part& p : parts) {
@@ -306,7 +306,7 @@ double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int
     for (int i = 0; i < slabs; ++i) {
       table.push_back(reinterpret_cast<uint64_t>(pool.data()) + 2 * block * (s * slabs + i));
     }
-    const int queries = prompt ? prompt_queries(d) : kProductQueries;
+    const int queries = prompt ? kPromptQueries : kProductQueries;
     const int n = (rows * group + queries - 1) / queries;
     for (int i = n - 1; i >= 0; --i) tasks.push_back({s, i * queries});
   }
