@@ -113,7 +113,7 @@ func estimate(r *api.Request) (prompt, answer int) {
 
 // rows is how often the tokens of a request are computed.
 type rows struct {
-	prompt  int // of its prompt: the choices share it, but for the first one if it has the log probabilities
+	prompt  int // of its prompt: once for all choices, once more if the first one wants its log probabilities
 	beams   int // of the answers, whichever are kept
 	answers int // those that are kept
 }

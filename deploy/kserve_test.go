@@ -105,7 +105,7 @@ func TestKServeRuntimeHasWhatKServeRequires(t *testing.T) {
 	require.LessOrEqual(t, s.Spec.Predictor.MinReplicas, s.Spec.Predictor.MaxReplicas)
 }
 
-// KServe replaces the placeholders, and appends the arguments of the service to those of the runtime.
+// KServe starts a pod with the runtime's arguments, placeholders replaced, followed by the service's.
 func TestKServeStartsMillraceWithFlagsThatItTakes(t *testing.T) {
 	r, service := kserve[servingRuntime](t, "runtime.yaml"), kserve[inferenceService](t, "service.yaml")
 	c := r.Spec.Containers[0]
@@ -136,7 +136,7 @@ func TestKServeStartsMillraceWithFlagsThatItTakes(t *testing.T) {
 	}
 }
 
-// The pod of a runtime is that of the role compute, which has the same work and more.
+// A ServingRuntime runs a whole server in one pod: it needs what the pod of the role compute needs.
 func TestKServeRunsMillraceAsTheManifestsDo(t *testing.T) {
 	c := kserve[servingRuntime](t, "runtime.yaml").Spec.Containers[0]
 	pod := deployment(t, manifests(t), "compute").Spec.Template.Spec

@@ -1,5 +1,5 @@
-// Package lmstudio has the parts of LM Studio's REST API that differ from OpenAI's: the list of models of /api/v0 and /api/v1, and a
-// maximum of tokens that may be -1. It must not know HTTP or NATS.
+// Package lmstudio has the parts of LM Studio's REST API that differ from OpenAI's. These are the list of models of /api/v0 and
+// /api/v1, and a limit of tokens that may be -1, for all that the context leaves. It must not know HTTP or NATS.
 package lmstudio
 
 import (
