@@ -32,6 +32,7 @@ type testDevice struct {
 	reloads    int
 	gate       chan struct{} // if not nil, a step takes a value first
 	reloadGate chan struct{} // as gate
+	held       sync.RWMutex  // while it is locked, no step ends
 	begun      atomic.Int64  // steps, those at the gate included
 	steps      int
 	prompts    int  // that were begun
@@ -302,6 +303,8 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 	if d.gate != nil {
 		<-d.gate
 	}
+	d.held.RLock()
+	defer d.held.RUnlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.steps++

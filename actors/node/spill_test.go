@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
@@ -40,11 +41,15 @@ func (p *Node) sum(t *testing.T, name string) int {
 func requireReturns(t *testing.T, p *Node, d *testDevice, n int) {
 	t.Helper()
 	var streams []api.Stream
+	d.held.Lock() // on a busy machine the first would end before the last begins
 	for i := range n {
 		s, err := p.Submit(t.Context(), growing(i))
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
+	all := assert.Eventually(t, func() bool { return p.worker.InFlight() == n }, patience, time.Millisecond)
+	d.held.Unlock()
+	require.True(t, all)
 	for i, s := range streams {
 		requireGrown(t, d, s, i)
 	}
