@@ -1,4 +1,4 @@
-package model
+package family
 
 // qwen3Config reads Qwen3: Llama with RMS norms over each head of q and k.
 func qwen3Config(f *fields, c *Config) {

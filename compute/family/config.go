@@ -1,4 +1,8 @@
-package model
+// Package family reads the configuration of a checkpoint and builds its op program. Each family of
+// models has a file.
+//
+// It must not know backends, devices or sequences.
+package family
 
 import (
 	"cmp"
@@ -10,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -41,7 +46,7 @@ type Config struct {
 	Intermediate int
 	MaxPositions int // longest sequence
 	Eps          float32
-	Activation   Activation
+	Activation   model.Activation
 
 	TieEmbeddings    bool
 	QKVBias, OutBias bool
@@ -287,13 +292,13 @@ func (c *Config) activation(f *fields, missing string, names ...string) {
 	name, _ := f.get(names...)
 	switch s := f.text(missing, names...); s {
 	case "silu", "swish":
-		c.Activation = ActSiLU
+		c.Activation = model.ActSiLU
 	case "gelu":
-		c.Activation = ActGELUErf
+		c.Activation = model.ActGELUErf
 	case "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh":
-		c.Activation = ActGELUTanh
+		c.Activation = model.ActGELUTanh
 	case "relu":
-		c.Activation = ActReLU
+		c.Activation = model.ActReLU
 	default:
 		f.fault(name, fmt.Sprintf("%.40q", s), "silu, gelu, gelu_new or relu")
 	}

@@ -1,6 +1,10 @@
-package model
+package family
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/model"
+)
 
 func gptjConfig(f *fields, c *Config) {
 	c.Hidden = f.size(maxWidth, "n_embd", "hidden_size")
@@ -22,22 +26,22 @@ func gptjConfig(f *fields, c *Config) {
 func buildGPTJ(b *builder) {
 	c := b.cfg
 	b.findPrefix("wte.weight", "transformer.", "")
-	x := b.slot("residual", SlotF32, c.Hidden)
-	normed := b.slot("normed", SlotOperand, c.Hidden)
-	qkv := b.slot("qkv", SlotF32, 3*c.Hidden)
-	attended := b.slot("attended", SlotOperand, c.Hidden)
-	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", model.SlotOperand, c.Hidden)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
 	invFreq, _ := Rope{Type: "default", Theta: 10000}.Table(c.RotaryDim)
 
-	b.layer = None
+	b.layer = model.None
 	table := b.tokenTable("wte.weight", c.Hidden)
-	b.embed("embed", x, table, None, 0)
+	b.embed("embed", x, table, model.None, 0)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("h.%d.", i)
 		b.layerNorm("norm", at+"ln_1", x, normed)
-		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"attn.")...)
-		b.attention(qkv, attended, func(rope, _ *Op) {
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"attn.")...)
+		b.attention(qkv, attended, func(rope, _ *model.Op) {
 			rope.RotaryDim, rope.InvFreq, rope.RotaryInterleaved = c.RotaryDim, invFreq, true
 		})
 		b.selectInLast(&x, &attended, &normed)
@@ -45,7 +49,7 @@ func buildGPTJ(b *builder) {
 		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"mlp.fc_in", true, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.out", mid, x, b.part(at+"mlp.fc_out", true, c.Hidden, c.Intermediate))
 	}
-	b.layer = None
+	b.layer = model.None
 	b.layerNorm("final.norm", "ln_f", x, normed)
 	b.logits(normed, table, true)
 }

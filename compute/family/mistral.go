@@ -1,4 +1,4 @@
-package model
+package family
 
 // mistralConfig reads Mistral: Llama with a sliding window in every layer.
 func mistralConfig(f *fields, c *Config) {

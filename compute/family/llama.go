@@ -1,8 +1,10 @@
-package model
+package family
 
 import (
 	"fmt"
 	"math"
+
+	"github.com/millrace/millrace/compute/model"
 )
 
 // llamaConfig reads the configuration of Llama 1 to 3.x. Defaults are those of
@@ -41,22 +43,22 @@ func llamaSizes(f *fields, c *Config, kvHeads, positions int) {
 func buildLlama(b *builder) {
 	c := b.cfg
 	b.findPrefix("embed_tokens.weight", "model.", "")
-	x := b.slot("residual", SlotF32, c.Hidden)
-	normed := b.slot("normed", SlotOperand, c.Hidden)
-	qkv := b.slot("qkv", SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
-	attended := b.slot("attended", SlotOperand, c.Heads*c.HeadDim)
-	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
 	invFreq, rotaryScale := c.Rope.Table(c.HeadDim)
 
-	b.layer = None
+	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.embed("embed", x, table, None, 0)
+	b.embed("embed", x, table, model.None, 0)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
 		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
-		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"self_attn.")...)
-		b.attention(qkv, attended, func(rope, att *Op) {
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"self_attn.")...)
+		b.attention(qkv, attended, func(rope, att *model.Op) {
 			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = c.HeadDim, invFreq, rotaryScale
 			if c.QKNorm {
 				rope.QNorm = b.tensor(at+"self_attn.q_norm.weight", c.HeadDim)
@@ -75,15 +77,15 @@ func buildLlama(b *builder) {
 			b.part(at+"mlp.up_proj", c.MLPBias, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.down", mid, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
-	b.layer = None
+	b.layer = model.None
 	b.rmsNorm("final.norm", "norm", x, normed)
 	b.logits(normed, table, false)
 }
 
 // qkvParts are the projections q, k and v one below the other.
-func (b *builder) qkvParts(at string) []Part {
+func (b *builder) qkvParts(at string) []model.Part {
 	c := b.cfg
-	return []Part{
+	return []model.Part{
 		b.part(at+"q_proj", c.QKVBias, c.Heads*c.HeadDim, c.Hidden),
 		b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
 		b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),

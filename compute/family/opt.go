@@ -1,6 +1,10 @@
-package model
+package family
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/model"
+)
 
 // optPositionOffset is where OPT's position table starts: fairseq kept two
 // rows for padding.
@@ -31,14 +35,14 @@ func optConfig(f *fields, c *Config) {
 func buildOPT(b *builder) {
 	c := b.cfg
 	b.findPrefix("embed_tokens.weight", "model.decoder.", "decoder.", "")
-	x := b.slot("residual", SlotF32, c.Hidden)
+	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := x // post-norm: the residual itself is normed, in place
 	if !c.PostNorm {
-		normed = b.slot("normed", SlotOperand, c.Hidden)
+		normed = b.slot("normed", model.SlotOperand, c.Hidden)
 	}
-	qkv := b.slot("qkv", SlotF32, 3*c.Hidden)
-	attended := b.slot("attended", SlotOperand, c.Hidden)
-	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", model.SlotOperand, c.Hidden)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
 
 	table := b.optEmbed(x)
 	for i := range c.Layers {
@@ -48,8 +52,8 @@ func buildOPT(b *builder) {
 		if !c.PostNorm {
 			norm("attn.norm", "self_attn_layer_norm")
 		}
-		b.linear("attn.qkv", normed, qkv, ActNone, b.qkvParts(at+"self_attn.")...)
-		b.attention(qkv, attended, func(_, _ *Op) {})
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"self_attn.")...)
+		b.attention(qkv, attended, func(_, _ *model.Op) {})
 		b.selectInLast(&x, &attended)
 		if c.PostNorm {
 			normed = x
@@ -66,7 +70,7 @@ func buildOPT(b *builder) {
 			norm("mlp.norm", "final_layer_norm")
 		}
 	}
-	b.layer = None
+	b.layer = model.None
 	b.optLogits(x, table)
 }
 
@@ -74,16 +78,16 @@ func buildOPT(b *builder) {
 // narrower table is projected; the positions are not.
 func (b *builder) optEmbed(x int) int {
 	c := b.cfg
-	b.layer = None
+	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.EmbedWidth)
 	positions := b.tensor("embed_positions.weight", c.MaxPositions+optPositionOffset, c.Hidden)
 	if c.EmbedWidth == c.Hidden {
 		b.embed("embed", x, table, positions, optPositionOffset)
 		return table
 	}
-	narrow := b.slot("embedded", SlotOperand, c.EmbedWidth)
-	b.embed("embed", narrow, table, None, 0)
-	b.embed("embed.positions", x, None, positions, optPositionOffset)
+	narrow := b.slot("embedded", model.SlotOperand, c.EmbedWidth)
+	b.embed("embed", narrow, table, model.None, 0)
+	b.embed("embed.positions", x, model.None, positions, optPositionOffset)
 	b.addLinear("embed.project", narrow, x, b.part("project_in", false, c.Hidden, c.EmbedWidth))
 	return table
 }
@@ -91,13 +95,13 @@ func (b *builder) optEmbed(x int) int {
 func (b *builder) optLogits(rows, table int) {
 	c := b.cfg
 	if c.FinalNorm {
-		normed := b.slot("selected.normed", SlotOperand, c.Hidden)
+		normed := b.slot("selected.normed", model.SlotOperand, c.Hidden)
 		b.layerNorm("final.norm", "final_layer_norm", rows, normed)
 		rows = normed
 	}
 	if c.EmbedWidth != c.Hidden {
-		narrow := b.slot("selected.projected", SlotOperand, c.EmbedWidth)
-		b.linear("final.project", rows, narrow, ActNone, b.part("project_out", false, c.EmbedWidth, c.Hidden))
+		narrow := b.slot("selected.projected", model.SlotOperand, c.EmbedWidth)
+		b.linear("final.project", rows, narrow, model.ActNone, b.part("project_out", false, c.EmbedWidth, c.Hidden))
 		rows = narrow
 	}
 	b.logits(rows, table, false)

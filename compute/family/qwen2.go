@@ -1,4 +1,4 @@
-package model
+package family
 
 // qwen2Config reads Qwen2 and 2.5: Llama with biases on q, k and v only.
 func qwen2Config(f *fields, c *Config) {
