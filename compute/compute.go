@@ -83,7 +83,7 @@ func Read(dir string) (*family.Config, *model.Program, *weights.Checkpoint, erro
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	w, err := weights.Open(dir)
+	w, err := family.OpenWeights(cfg)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -22,7 +22,7 @@ func openModel(t *testing.T, path string) (*family.Config, *model.Program, *weig
 	t.Helper()
 	cfg, err := family.LoadConfig(path)
 	require.NoError(t, err)
-	w, err := weights.Open(path)
+	w, err := family.OpenWeights(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	p, err := family.Build(cfg, w)

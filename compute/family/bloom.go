@@ -7,7 +7,22 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-func bloomConfig(f *fields, c *Config) {
+// bloom is BLOOM and BLOOMZ.
+var bloom = family{
+	class: "BloomForCausalLM", bare: "BloomModel", kind: "bloom",
+	config: bloomConfig,
+
+	models:   "BLOOM, BLOOMZ",
+	features: "ALiBi for any number of heads, norm after the embedding, fused q/k/v, `apply_residual_connection_post_layernorm`",
+}
+
+// bloomPlan: ALiBi, a norm after the embedding and q, k, v fused per head.
+// Eight ops per layer. Source: transformers, modeling_bloom.py.
+type bloomPlan struct {
+	normedResidual bool // the residual is taken after the norm
+}
+
+func bloomConfig(f *fields, c *Config) plan {
 	c.Hidden = f.size(maxWidth, "n_embed", "hidden_size")
 	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
 	c.plainHeads(f, "n_head", "num_attention_heads")
@@ -17,17 +32,15 @@ func bloomConfig(f *fields, c *Config) {
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
 	c.Activation = model.ActGELUTanh
 	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
-	c.NormedResidual = f.flag(false, "apply_residual_connection_post_layernorm")
+	return bloomPlan{f.flag(false, "apply_residual_connection_post_layernorm")}
 }
 
-// buildBloom: ALiBi, a norm after the embedding and q, k, v fused per head.
-// Eight ops per layer. Source: transformers, modeling_bloom.py.
-func buildBloom(b *builder) {
+func (p bloomPlan) build(b *builder) {
 	c := b.cfg
 	b.findPrefix("word_embeddings.weight", "transformer.", "")
 	x := b.slot("residual", model.SlotF32, c.Hidden)
-	normed := x // NormedResidual: the residual is the norm's output, in place
-	if !c.NormedResidual {
+	normed := x // normedResidual: the residual is the norm's output, in place
+	if !p.normedResidual {
 		normed = b.slot("normed", model.SlotOperand, c.Hidden)
 	}
 	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
@@ -46,7 +59,7 @@ func buildBloom(b *builder) {
 		b.linear("attn.qkv", normed, qkv, model.ActNone, b.fusedQKV(at+"self_attention.query_key_value")...)
 		b.attention(qkv, attended, func(_, att *model.Op) { att.ALiBiSlopes = slopes })
 		b.selectInLast(&x, &attended)
-		if c.NormedResidual {
+		if p.normedResidual {
 			normed = x
 		}
 		b.addLinear("attn.out", attended, x, b.part(at+"self_attention.dense", true, c.Hidden, c.Hidden))

@@ -3,7 +3,6 @@ package family
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -22,8 +21,7 @@ type TensorSource interface {
 // that of the configuration alone: shapes to count with, nothing to run.
 // Faults are *weights.FormatError.
 func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
-	arch, ok := architectures()[cfg.Architecture]
-	if !ok {
+	if cfg.plan == nil {
 		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
 			Expected: "one of " + strings.Join(Architectures(), ", ")}
 	}
@@ -36,7 +34,7 @@ func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 		HeadDim:      cfg.HeadDim,
 		MaxPositions: cfg.MaxPositions,
 	}}
-	arch.build(b)
+	cfg.plan.build(b)
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -68,14 +66,6 @@ func (b *builder) find(name string) (weights.Tensor, bool) {
 		return d.Describe(name)
 	}
 	return b.source.Tensor(name)
-}
-
-// place is the checkpoint's path, for messages.
-func (b *builder) place() string {
-	if weights.IsGGUF(b.cfg.File) {
-		return b.cfg.File
-	}
-	return filepath.Dir(b.cfg.File)
 }
 
 // findPrefix chooses the prefix under which the probe tensor exists: a
@@ -115,7 +105,7 @@ func (b *builder) absolute(name string, shape ...int) int {
 	switch {
 	case b.source == nil:
 	case !ok:
-		b.fault(b.place(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
+		b.fault(b.cfg.path(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
 	case t.DType == weights.Other:
 		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
 	case !slices.Equal(t.Shape, want):

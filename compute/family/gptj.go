@@ -6,7 +6,22 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-func gptjConfig(f *fields, c *Config) {
+// gptj is GPT-J. GPTJModel is not read: the output layer has a bias.
+var gptj = family{
+	class: "GPTJForCausalLM", kind: "gptj",
+	config: gptjConfig,
+
+	models:   "GPT-J",
+	features: "parallel attention and MLP, part of a head rotated in pairs (2i, 2i+1), bias of the head",
+}
+
+// gptjPlan: attention and MLP read the same norm and both add to the
+// residual: seven ops per layer. Source: transformers, modeling_gptj.py.
+type gptjPlan struct {
+	rotary int // rotated part of a head
+}
+
+func gptjConfig(f *fields, c *Config) plan {
 	c.Hidden = f.size(maxWidth, "n_embd", "hidden_size")
 	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
 	c.plainHeads(f, "n_head", "num_attention_heads")
@@ -15,15 +30,14 @@ func gptjConfig(f *fields, c *Config) {
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
 	c.activation(f, "gelu_new", "activation_function")
 	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
-	c.RotaryDim = f.integer(64, 2, maxHeadDim, "rotary_dim")
-	if f.err == nil && (c.RotaryDim > c.HeadDim || c.RotaryDim%2 != 0) {
-		f.fault("rotary_dim", fmt.Sprint(c.RotaryDim), fmt.Sprintf("an even number of %d at most, the size of a head", c.HeadDim))
+	rotary := f.integer(64, 2, maxHeadDim, "rotary_dim")
+	if f.err == nil && (rotary > c.HeadDim || rotary%2 != 0) {
+		f.fault("rotary_dim", fmt.Sprint(rotary), fmt.Sprintf("an even number of %d at most, the size of a head", c.HeadDim))
 	}
+	return gptjPlan{rotary}
 }
 
-// buildGPTJ: attention and MLP read the same norm and both add to the
-// residual: seven ops per layer. Source: transformers, modeling_gptj.py.
-func buildGPTJ(b *builder) {
+func (p gptjPlan) build(b *builder) {
 	c := b.cfg
 	b.findPrefix("wte.weight", "transformer.", "")
 	x := b.slot("residual", model.SlotF32, c.Hidden)
@@ -31,7 +45,7 @@ func buildGPTJ(b *builder) {
 	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
 	attended := b.slot("attended", model.SlotOperand, c.Hidden)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
-	invFreq, _ := Rope{Type: "default", Theta: 10000}.Table(c.RotaryDim)
+	invFreq, _ := Rope{Type: "default", Theta: 10000}.Table(p.rotary)
 
 	b.layer = model.None
 	table := b.tokenTable("wte.weight", c.Hidden)
@@ -42,7 +56,7 @@ func buildGPTJ(b *builder) {
 		b.layerNorm("norm", at+"ln_1", x, normed)
 		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"attn.")...)
 		b.attention(qkv, attended, func(rope, _ *model.Op) {
-			rope.RotaryDim, rope.InvFreq, rope.RotaryInterleaved = c.RotaryDim, invFreq, true
+			rope.RotaryDim, rope.InvFreq, rope.RotaryInterleaved = p.rotary, invFreq, true
 		})
 		b.selectInLast(&x, &attended, &normed)
 		b.addLinear("attn.out", attended, x, b.part(at+"attn.out_proj", false, c.Hidden, c.Hidden))

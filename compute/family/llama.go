@@ -7,13 +7,22 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// llamaConfig reads the configuration of Llama 1 to 3.x. Defaults are those of
-// transformers' LlamaConfig.
-func llamaConfig(f *fields, c *Config) {
+// llama is Llama 1 to 3.x.
+var llama = family{
+	class: "LlamaForCausalLM", bare: "LlamaModel", kind: "llama",
+	config: llamaConfig,
+	gguf:   &ggufForm{name: "llama", interleaved: true},
+
+	models:   "Llama 1 to 3.x and models of its form",
+	features: "GQA, `head_dim` other than hidden / heads, `attention_bias`, `mlp_bias`, tied embeddings, rotary embedding",
+}
+
+func llamaConfig(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 2048)
 	c.QKVBias = f.flag(false, "attention_bias")
 	c.OutBias = c.QKVBias
 	c.MLPBias = f.flag(false, "mlp_bias")
+	return llamaPlan{}
 }
 
 // llamaSizes reads what Llama, Mistral and Qwen have in common. kvHeads is the
@@ -38,9 +47,11 @@ func llamaSizes(f *fields, c *Config, kvHeads, positions int) {
 	ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
 }
 
-// buildLlama is the decoder of Llama, Mistral, Qwen2 and Qwen3: eight ops per
+// llamaPlan is the decoder of Llama, Mistral, Qwen2 and Qwen3: eight ops per
 // layer. Source: transformers, modeling_llama.py.
-func buildLlama(b *builder) {
+type llamaPlan struct{}
+
+func (llamaPlan) build(b *builder) {
 	c := b.cfg
 	b.findPrefix("embed_tokens.weight", "model.", "")
 	x := b.slot("residual", model.SlotF32, c.Hidden)

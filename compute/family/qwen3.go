@@ -1,7 +1,16 @@
 package family
 
-// qwen3Config reads Qwen3: Llama with RMS norms over each head of q and k.
-func qwen3Config(f *fields, c *Config) {
+// qwen3 is Llama with RMS norms over each head of q and k.
+var qwen3 = family{
+	class: "Qwen3ForCausalLM", bare: "Qwen3Model", kind: "qwen3",
+	config: qwen3Config,
+	gguf:   &ggufForm{name: "qwen3"},
+
+	models:   "Qwen3 (dense)",
+	features: "+ RMS norm over each head of q and k",
+}
+
+func qwen3Config(f *fields, c *Config) plan {
 	if !f.has("head_dim") {
 		f.members["head_dim"] = []byte("128") // Qwen3Config's default, not hidden / heads
 	}
@@ -10,4 +19,5 @@ func qwen3Config(f *fields, c *Config) {
 	c.QKVBias = f.flag(false, "attention_bias")
 	c.OutBias = c.QKVBias
 	qwenWindows(f, c)
+	return llamaPlan{}
 }
