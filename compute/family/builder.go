@@ -194,6 +194,20 @@ func (b *builder) part(name string, bias bool, rows, in int) model.Part {
 	}
 }
 
+// fusedParts are parts of a tensor without bias, one below the other, of these numbers of rows.
+func (b *builder) fusedParts(name string, in int, rows ...int) []model.Part {
+	all := 0
+	for _, n := range rows {
+		all += n
+	}
+	parts, offset := make([]model.Part, len(rows)), 0
+	for i, n := range rows {
+		parts[i] = model.Part{Weight: b.tensor(name+".weight", all, in), Bias: model.None, Offset: offset, Rows: n, Block: n, Stride: n}
+		offset += n
+	}
+	return parts
+}
+
 // linear appends y = act(parts . x + bias).
 func (b *builder) linear(name string, in, out int, act model.Activation, parts ...model.Part) {
 	op := newOp(model.OpLinear, name, in, out)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
@@ -175,6 +176,9 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	if name == "none" || name == "linear" && factor == 1.0 {
 		return
 	}
+	if name == "longrope" { // the factors are tensors
+		f.fault(at+"type", strconv.Quote(name), "none, linear or yarn")
+	}
 	scaling := map[string]any{"rope_type": name, "factor": factor}
 	f.alias["rope_scaling.rope_type"], f.alias["rope_scaling.factor"] = at+"type", factorKey
 	for key, to := range map[string]string{
@@ -221,8 +225,8 @@ func ggufRope(g *weights.GGUF, c *Config) error {
 	c.Rope.Divisors = make([]float32, c.HeadDim/2)
 	for i := range c.Rope.Divisors {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:]))
-		if !(v >= 1e-3 && v <= maxFactor) {
-			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v), Expected: fmt.Sprintf("divisors of 0.001 to %g", float64(maxFactor))}
+		if !(v >= minFactor && v <= maxFactor) {
+			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v), Expected: fmt.Sprintf("divisors of %g to %g", minFactor, float64(maxFactor))}
 		}
 		c.Rope.Divisors[i] = v
 	}

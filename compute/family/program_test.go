@@ -20,7 +20,7 @@ func forEach(t *testing.T, test func(*testing.T, *fixture.Model)) {
 	t.Helper()
 	dirs, err := fixture.Dirs(fixtures)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(dirs), 22)
+	require.GreaterOrEqual(t, len(dirs), 25)
 	for _, dir := range dirs {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			m, err := fixture.Open(dir)
@@ -214,6 +214,14 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, 7, att.Window)
 		case "qwen3":
 			require.Equal(t, "model.layers.1.self_attn.q_norm.weight", p.Tensors[rope.QNorm].Name)
+		case "phi3":
+			require.Equal(t, 13, att.Window)
+			require.Equal(t, 16, rope.RotaryDim)
+			v, up := find(p, "attn.qkv", 1).Parts[2], find(p, "mlp.gate_up", 1).Parts[1]
+			require.Equal(t, []int{64 + 32, 32, 104, 104}, []int{v.Offset, v.Rows, up.Offset, up.Rows})
+		case "phi3-longrope":
+			require.Equal(t, 12, rope.RotaryDim)
+			require.False(t, rope.RotaryInterleaved)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
