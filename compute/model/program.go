@@ -73,7 +73,7 @@ type Op struct {
 	Layer   int    // None outside the decoder layers
 	In, Out int    // slots
 
-	// Embed, Norm.
+	// Embed, Norm; Norm has Accumulate too.
 	Weight, Bias   int
 	Norm           NormKind
 	Eps            float32
