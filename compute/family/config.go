@@ -156,10 +156,13 @@ func (c *Config) familyOf(f *fields) *family {
 		}
 	}
 	for _, name := range names {
-		if known := find(func(x *family) bool { return x.class == name || x.also == name && name != "" }); known != nil {
+		if name == "" {
+			continue
+		}
+		if known := find(func(x *family) bool { return x.class == name || x.also == name }); known != nil {
 			return known
 		}
-		if known := find(func(x *family) bool { return x.bare == name }); known != nil && name != "" {
+		if known := find(func(x *family) bool { return x.bare == name }); known != nil {
 			c.NoHead = true
 			return known
 		}

@@ -166,6 +166,8 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 			"rope_scaling.short_factor: found [1,2], expected 5 numbers in 0.001..10000"},
 		{"longrope of 0", object{"rope_scaling": object{"type": "su", "short_factor": []int{1, 1, 1, 1, 0}}},
 			"rope_scaling.short_factor: found [1,1,1,1,0], expected 5 numbers in 0.001..10000"},
+		{"longrope of one position", object{"original_max_position_embeddings": 1, "rope_scaling": object{"type": "longrope"}},
+			"original_max_position_embeddings: found 1, expected 2 or more, for longrope"},
 		{"phi3 partial rotary", object{"architectures": []string{"Phi3ForCausalLM"}, "partial_rotary_factor": 0.5},
 			"partial_rotary_factor: found 0.5, expected one that rotates an even number of the 10 elements of a head"},
 		{"rope factor", object{"rope_scaling": object{"type": "linear", "factor": 0}}, "rope_scaling.factor: found 0, expected a number in 1..10000"},

@@ -89,6 +89,9 @@ func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 	case "longrope":
 		r.Factor = s.number(max(float64(positions)/float64(max(r.OriginalPositions, 1)), 1), 1, maxFactor, "factor")
 		r.AttentionFactor = s.number(0, 1e-6, 100, "attention_factor")
+		if r.OriginalPositions < 2 { // its logarithm is a divisor
+			f.fault("original_max_position_embeddings", fmt.Sprint(r.OriginalPositions), "2 or more, for longrope")
+		}
 		r.Divisors = s.longropeDivisors(positions > r.OriginalPositions, int(float64(c.HeadDim)*partial)/2)
 	default:
 		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, linear, llama3, longrope or yarn")
