@@ -23,8 +23,8 @@ func IsGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".g
 // ggufHeaderBytes: magic, version, two counts.
 const ggufHeaderBytes = 24
 
-// OpenGGUF maps a GGUF file with tensors in F32, F16, BF16, Q8_0, Q4_0, Q4_K
-// or Q6_K and checks its header. Faults of the file are *FormatError.
+// OpenGGUF maps a GGUF file with tensors of the types in blockTypes
+// and checks its header. Faults of the file are *FormatError.
 func OpenGGUF(path string) (*GGUF, error) {
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
 	g := &GGUF{Checkpoint: c, Path: path}
