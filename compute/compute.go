@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/compute/packed"
@@ -51,7 +52,7 @@ const (
 
 // Model is an opened model: a Runner.
 type Model struct {
-	Config  *model.Config
+	Config  *family.Config
 	Program *model.Program
 	Device  *device.Device
 
@@ -77,16 +78,16 @@ type Model struct {
 
 // Read reads a model's configuration and tensors and builds its program
 // without a device.
-func Read(dir string) (*model.Config, *model.Program, *weights.Checkpoint, error) {
-	cfg, err := model.LoadConfig(dir)
+func Read(dir string) (*family.Config, *model.Program, *weights.Checkpoint, error) {
+	cfg, err := family.LoadConfig(dir)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	w, err := weights.Open(dir)
+	w, err := family.OpenWeights(cfg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	p, err := model.Build(cfg, w)
+	p, err := family.Build(cfg, w)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, w.Close())
 	}
@@ -103,11 +104,11 @@ func ReadProgram(dir string) (*model.Program, error) {
 		}
 		return p, w.Close()
 	}
-	cfg, err := model.LoadConfig(dir)
+	cfg, err := family.LoadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	return model.Build(cfg, nil)
+	return family.Build(cfg, nil)
 }
 
 // Open opens a model: it packs the weights, commits the KV pool and runs the probe, see Numerics, in

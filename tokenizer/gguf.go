@@ -31,7 +31,7 @@ const (
 // loadGGUF reads the tokenizer of a GGUF file's metadata. If its kind has no counterpart in
 // tokenizer.json, it reads the tokenizer.json in the same folder.
 func loadGGUF(path string) (*Tokenizer, error) {
-	g, err := weights.OpenGGUF(path)
+	g, err := weights.OpenGGUF(path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
@@ -66,7 +66,7 @@ func loadGGUF(path string) (*Tokenizer, error) {
 // CheckGGUFBegin returns an error if the tokenizer of a GGUF file is not read. It takes a file that has the begin of the GGUF file. A model
 // without a tokenizer is no error.
 func CheckGGUFBegin(path string) error {
-	g, err := weights.ReadGGUFBegin(path)
+	g, err := weights.ReadGGUFBegin(path, nil)
 	if err != nil {
 		return err
 	}

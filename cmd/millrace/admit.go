@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/compute/weights"
@@ -16,21 +17,21 @@ import (
 // admit says what a model is and needs, by the folder of its config.json or a file with the begin of its GGUF file. The error of one
 // that is not served says what is.
 func admit(n hub.Name, path string) (about string, err error) {
-	load := model.LoadGGUFBegin
+	load := family.LoadGGUFBegin
 	if n.Variant == "" {
-		load = model.LoadConfig
+		load = family.LoadConfig
 	}
 	var program *model.Program
 	c, err := load(path)
 	if err == nil {
-		program, err = model.Build(c, nil)
+		program, err = family.Build(c, nil)
 	}
 	if wrong, ok := errors.AsType[*weights.FormatError](err); ok {
 		if wrong.Cut() { // of a GGUF file that has more before its data: serve decides
 			return fmt.Sprintf("%s: the begin of the file does not show what it needs", n), nil
 		}
 		expected := wrong.Expected
-		if near := model.Nearest(wrong.Found); wrong.Name == "architectures" && near != "" {
+		if near := family.Nearest(wrong.Found); wrong.Name == "architectures" && near != "" {
 			expected += " (the nearest is " + near + ")"
 		}
 		return "", fmt.Errorf("%s is not served, and is not downloaded: %s: found %s, expected %s", n, cmp.Or(wrong.Name, "config.json"), wrong.Found, expected)

@@ -19,7 +19,7 @@ func (m *openModel) describe(weights string) api.Description {
 		fmt.Fprintf(sum, "%d %s", len(part), part) //nolint:errcheck // a hash takes everything
 	}
 	d := api.Description{
-		Architecture: family(m.program.Architecture), Format: "safetensors", Weights: weights, Digest: hex.EncodeToString(sum.Sum(nil)),
+		Architecture: shortName(m.program.Architecture), Format: "safetensors", Weights: weights, Digest: hex.EncodeToString(sum.Sum(nil)),
 		Parameters: m.program.WeightBytes(model.Sizes{Weight: 1}), Bytes: int64(m.costs.WeightBytes),
 		Layers: m.config.Layers, Heads: m.config.Heads, KVHeads: m.config.KVHeads, Hidden: m.config.Hidden, FeedForward: m.config.Intermediate, Vocab: m.config.Vocab,
 		GPU: device.IsOptional(m.device.Backend),
@@ -30,8 +30,8 @@ func (m *openModel) describe(weights string) api.Description {
 	return d
 }
 
-// family returns GGUF's name of an architecture: "llama" of "LlamaForCausalLM".
-func family(architecture string) string {
+// shortName returns GGUF's name of an architecture: "llama" of "LlamaForCausalLM".
+func shortName(architecture string) string {
 	name, _, _ := strings.Cut(architecture, "For")
 	return strings.ToLower(name)
 }

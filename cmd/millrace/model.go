@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/compute/sim"
@@ -22,12 +23,12 @@ const kvStart = 64 << 20
 // openModel is a model on a device, or on a simulated one, with its tokenizer.
 type openModel struct {
 	compute.Runner
-	config    *model.Config
+	config    *family.Config
 	program   *model.Program
 	device    device.Info
 	costs     device.ProgramInfo
 	numerics  numerics.Ingredients
-	pooling   model.Pooling
+	pooling   family.Pooling
 	tokenizer *tokenizer.Tokenizer
 	pools     *kvfile.Dir // where workers of this host leave their KV pools; nil: nowhere
 	closers   []func()
@@ -45,7 +46,7 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 	}
 	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
 	options.MaxHidden = options.MaxRows
-	if m.pooling, err = model.ReadPooling(s.Model); err != nil {
+	if m.pooling, err = family.ReadPooling(s.Model); err != nil {
 		return m, err
 	}
 	options.KVMemory = int64(s.KVMemory)
@@ -118,7 +119,7 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if err := m.program.SetEviction(o.Eviction); err != nil {
 		return err
 	}
-	if m.config, err = model.LoadConfig(o.Dir); err != nil {
+	if m.config, err = family.LoadConfig(o.Dir); err != nil {
 		return err
 	}
 	if err := m.loadTokenizer(o.Dir); err != nil {

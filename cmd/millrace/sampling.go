@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/rs/zerolog"
 
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -17,7 +17,7 @@ func plainSampling() sample.Params {
 
 // recommended returns the parameters of a request that has none, and logs them: those of the generation_config.json of a checkpoint, or
 // llama.cpp's. Those that generation_config.json leaves out have OpenAI's defaults.
-func recommended(g model.Generation, log zerolog.Logger) sample.Params {
+func recommended(g family.Generation, log zerolog.Logger) sample.Params {
 	p, source := sample.Default(), "generation_config.json"
 	if g.DoSample == nil && g.Temperature == nil && g.TopK == nil && g.TopP == nil && g.MinP == nil {
 		p, source = plainSampling(), "llama.cpp's defaults, since the model recommends none"

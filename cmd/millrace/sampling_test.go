@@ -7,7 +7,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -19,21 +19,21 @@ func TestARequestWithoutParametersIsSampledAsTheModelRecommends(t *testing.T) {
 	penalty := float32(1.5)
 	for _, c := range []struct {
 		name   string
-		says   model.Generation
+		says   family.Generation
 		want   sample.Params
 		source string
 	}{
-		{"nothing", model.Generation{}, llamaCpp, "since the model recommends none"},
-		{"ends alone", model.Generation{EOS: []int32{2}}, llamaCpp, "since the model recommends none"},
-		{"a penalty alone", model.Generation{RepetitionPenalty: &penalty}, penalized, "since the model recommends none"},
-		{"all", model.Generation{DoSample: &yes, Temperature: &temperature, TopK: &topK, TopP: &topP},
+		{"nothing", family.Generation{}, llamaCpp, "since the model recommends none"},
+		{"ends alone", family.Generation{EOS: []int32{2}}, llamaCpp, "since the model recommends none"},
+		{"a penalty alone", family.Generation{RepetitionPenalty: &penalty}, penalized, "since the model recommends none"},
+		{"all", family.Generation{DoSample: &yes, Temperature: &temperature, TopK: &topK, TopP: &topP},
 			sample.Params{Temperature: 0.6, TopK: 20, TopP: 0.5, TypicalP: 1, RepetitionPenalty: 1}, `"generation_config.json"`},
-		{"a temperature alone", model.Generation{Temperature: &temperature},
+		{"a temperature alone", family.Generation{Temperature: &temperature},
 			sample.Params{Temperature: 0.6, TopP: 1, TypicalP: 1, RepetitionPenalty: 1}, `"generation_config.json"`},
-		{"to sample", model.Generation{DoSample: &yes}, sample.Default(), `"generation_config.json"`},
-		{"not to sample", model.Generation{DoSample: &no, Temperature: &temperature},
+		{"to sample", family.Generation{DoSample: &yes}, sample.Default(), `"generation_config.json"`},
+		{"not to sample", family.Generation{DoSample: &no, Temperature: &temperature},
 			sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1}, `"generation_config.json"`},
-		{"too much", model.Generation{Temperature: &hot}, llamaCpp, "since the model's cannot be used: temperature: found 9"},
+		{"too much", family.Generation{Temperature: &hot}, llamaCpp, "since the model's cannot be used: temperature: found 9"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log bytes.Buffer

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/model/fixture"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/sample"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -116,7 +116,7 @@ func variants(t *testing.T, backend string) []device.Options {
 func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
 	dirs, err := fixture.Dirs("../../testdata/models")
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(dirs), 22)
+	require.GreaterOrEqual(t, len(dirs), 25)
 	for _, backend := range backends(t) {
 		for _, o := range variants(t, backend) {
 			for _, dir := range dirs {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
@@ -36,12 +37,12 @@ func TestDemoModelGoldens(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(raw, &file))
 	require.Len(t, file.Goldens, 40)
-	cfg, err := model.LoadConfig(demo)
+	cfg, err := family.LoadConfig(demo)
 	require.NoError(t, err)
 	w, err := weights.Open(demo)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
-	p, err := model.Build(cfg, w)
+	p, err := family.Build(cfg, w)
 	require.NoError(t, err)
 
 	var all []device.Options

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 )
 
 // heavyHitters is a Llama in float64 whose cache is that of H2O's paper, but that tokens go after each 64th one only: for each layer and KV head a list

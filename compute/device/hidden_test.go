@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 	"github.com/millrace/millrace/compute/weights"
 )
 

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 )
 
 // TestKVCachesOfCodesAreThoseOfRef: as requireCodesOfRef says, with keys and values as codes.

@@ -7,18 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/weights"
 )
 
 // TestEngineNamesItsNumerics holds every backend to the form "<backend> <version> <class>".
 func TestEngineNamesItsNumerics(t *testing.T) {
-	cfg, err := model.LoadConfig(demo)
+	cfg, err := family.LoadConfig(demo)
 	require.NoError(t, err)
 	w, err := weights.Open(demo)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
-	p, err := model.Build(cfg, w)
+	p, err := family.Build(cfg, w)
 	require.NoError(t, err)
 	for _, backend := range backends(t) {
 		t.Run(backend, func(t *testing.T) {

@@ -9,22 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 	"github.com/millrace/millrace/compute/weights"
 )
 
 const quantized = "../../testdata/quantized/"
 
 // openModel opens a checkpoint of any format.
-func openModel(t *testing.T, path string) (*model.Config, *model.Program, *weights.Checkpoint) {
+func openModel(t *testing.T, path string) (*family.Config, *model.Program, *weights.Checkpoint) {
 	t.Helper()
-	cfg, err := model.LoadConfig(path)
+	cfg, err := family.LoadConfig(path)
 	require.NoError(t, err)
-	w, err := weights.Open(path)
+	w, err := family.OpenWeights(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
-	p, err := model.Build(cfg, w)
+	p, err := family.Build(cfg, w)
 	require.NoError(t, err)
 	return cfg, p, w
 }

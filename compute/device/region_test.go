@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/model/fixture"
+	"github.com/millrace/millrace/compute/family/fixture"
 )
 
 // TestARegionAdvances: what it unmaps is not read again, and a step that sees it fails.

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/model/fixture"
+	"github.com/millrace/millrace/compute/family/fixture"
 )
 
 func TestTimedStepsGiveTheSameBitsAndATimeForEachOp(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 )
 
 // allowed is how far the other backends may be from ref: they round activations to 16 bits before

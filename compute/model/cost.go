@@ -125,6 +125,10 @@ func (p *Program) normCost(op *Op, rows int, s Sizes) Cost {
 		c.WeightBytes *= 2
 		c.Flops = 7 * width * int64(rows)
 	}
+	if op.Accumulate {
+		c.ActivationBytes += p.slotBytes(op.Out, rows, s)
+		c.Flops += width * int64(rows)
+	}
 	return c
 }
 

@@ -1,48 +1,34 @@
-package model
+package model_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/compute/family"
+	"github.com/millrace/millrace/compute/model"
 )
 
-// anyTensor has every tensor, in the shape that fits.
-type anyTensor map[string][]int64
-
-func (a anyTensor) Tensor(name string) (weights.Tensor, bool) {
-	shape, ok := a[name]
-	return weights.Tensor{Name: name, Shape: shape, DType: weights.BF16}, ok
-}
-
-// small is a Llama of 1 layer: hidden 8, 4 heads and 2 KV heads of 6, MLP 20,
+// small is a Mistral of 1 layer: hidden 8, 4 heads and 2 KV heads of 6, MLP 20,
 // vocabulary 32, window 3.
-func small(t *testing.T) *Program {
+func small(t *testing.T) *model.Program {
 	t.Helper()
-	cfg, err := parse(t, object{"architectures": []string{"MistralForCausalLM"}, "vocab_size": 32, "hidden_size": 8,
+	cfg, err := family.ParseConfig("config.json", []byte(`{"architectures": ["MistralForCausalLM"], "vocab_size": 32, "hidden_size": 8,
 		"intermediate_size": 20, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
-		"head_dim": 6, "sliding_window": 3, "tie_word_embeddings": true})
+		"head_dim": 6, "sliding_window": 3, "tie_word_embeddings": true}`))
 	require.NoError(t, err)
-	const at = "model.layers.0."
-	p, err := Build(cfg, anyTensor{
-		"model.embed_tokens.weight": {32, 8}, "model.norm.weight": {8},
-		at + "input_layernorm.weight": {8}, at + "post_attention_layernorm.weight": {8},
-		at + "self_attn.q_proj.weight": {24, 8}, at + "self_attn.k_proj.weight": {12, 8},
-		at + "self_attn.v_proj.weight": {12, 8}, at + "self_attn.o_proj.weight": {8, 24},
-		at + "mlp.gate_proj.weight": {20, 8}, at + "mlp.up_proj.weight": {20, 8}, at + "mlp.down_proj.weight": {8, 20},
-	})
+	p, err := family.Build(cfg, nil)
 	require.NoError(t, err)
 	return p
 }
 
 func TestCostsOfEachOpByHand(t *testing.T) {
 	p := small(t)
-	sizes := Sizes{Weight: 2, Operand: 2, KV: 2}
+	sizes := model.Sizes{Weight: 2, Operand: 2, KV: 2}
 	// Five rows after two: positions 2..6 see min(3, position+1) = 3 keys each,
 	// 7 keys in all. Two of them become logits.
-	costs := Costs(p, Work{Rows: 5, Past: 2, Outputs: 2}, sizes)
-	require.Equal(t, []Cost{
+	costs := model.Costs(p, model.Work{Rows: 5, Past: 2, Outputs: 2}, sizes)
+	require.Equal(t, []model.Cost{
 		/* embed       */ {WeightBytes: 5 * 8 * 2, ActivationBytes: 5 * 8 * 4},
 		/* attn.norm   */ {WeightBytes: 8 * 4, ActivationBytes: 5 * 8 * (4 + 2), Flops: 5 * 8 * 4},
 		/* attn.qkv    */ {WeightBytes: 48 * 8 * 2, ActivationBytes: 5 * (8*2 + 48*4), Flops: 5 * 2 * 48 * 8},

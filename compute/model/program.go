@@ -1,7 +1,7 @@
-// Package model turns a checkpoint's config.json into an op program: a flat
-// list of fused ops that every backend runs. One file per architecture.
+// Package model is the op program of a model: a flat list of fused ops that every backend runs, what
+// they cost, and what they keep in the KV cache.
 //
-// It must not know backends, devices or sequences.
+// It must not know checkpoints, backends, devices or sequences.
 package model
 
 // SlotType says how a backend keeps a slot.
@@ -73,7 +73,7 @@ type Op struct {
 	Layer   int    // None outside the decoder layers
 	In, Out int    // slots
 
-	// Embed, Norm.
+	// Embed, Norm; Norm has Accumulate too.
 	Weight, Bias   int
 	Norm           NormKind
 	Eps            float32

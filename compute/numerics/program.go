@@ -1,57 +1,177 @@
 package numerics
 
 import (
-	"reflect"
+	"math"
 	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/compute/model"
 )
 
-// Program is the canonical text of a program: every field that is not zero, by its name. A
-// field that a later version adds changes no text of a program that does not use it. How the
+// Program is the canonical text of a program: every field that is not zero, by a name that never changes, whatever
+// the field's name becomes. A field that a later version adds changes no text of a program that does not use it. How the
 // cache keeps keys and values is not in it: KVAuto is the device's choice. Which slabs have them changes no bits, and what an eviction does is in the ops.
 func Program(p *model.Program) string {
-	q := *p
-	q.KV, q.OneGroup, q.Eviction = model.KVAuto, false, model.Eviction{}
-	var b strings.Builder
-	write(&b, reflect.ValueOf(q))
-	return b.String()
+	var t text
+	t.open()
+	t.string("Architecture", p.Architecture)
+	list(&t, "Ops", p.Ops, writeOp)
+	list(&t, "Slots", p.Slots, writeSlot)
+	list(&t, "Tensors", p.Tensors, writeTensor)
+	t.integer("Vocab", p.Vocab)
+	t.integer("Hidden", p.Hidden)
+	t.integer("Layers", p.Layers)
+	t.integer("KVHeads", p.KVHeads)
+	t.integer("HeadDim", p.HeadDim)
+	t.integer("MaxPositions", p.MaxPositions)
+	t.close()
+	return t.b.String()
 }
 
-func write(b *strings.Builder, v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Struct:
-		writeStruct(b, v)
-	case reflect.Slice:
-		b.WriteByte('[')
-		for i := range v.Len() {
-			if i > 0 {
-				b.WriteByte(' ')
-			}
-			write(b, v.Index(i))
-		}
-		b.WriteByte(']')
-	case reflect.Float32:
-		b.WriteString(strconv.FormatFloat(v.Float(), 'x', -1, 32)) // exact
-	case reflect.String:
-		b.WriteString(strconv.Quote(v.String()))
-	case reflect.Bool:
-		b.WriteString(strconv.FormatBool(v.Bool()))
-	default: // integers: a test sets every field
-		b.WriteString(strconv.FormatInt(v.Int(), 10)) // not a name of it: that may change
+func writeOp(t *text, op *model.Op) {
+	t.integer("Kind", int(op.Kind))
+	t.string("Name", op.Name)
+	t.integer("Layer", op.Layer)
+	t.integer("In", op.In)
+	t.integer("Out", op.Out)
+	t.integer("Weight", op.Weight)
+	t.integer("Bias", op.Bias)
+	t.integer("Norm", int(op.Norm))
+	t.float("Eps", op.Eps)
+	t.float("EmbedScale", op.EmbedScale)
+	t.integer("PositionOffset", op.PositionOffset)
+	list(t, "Parts", op.Parts, writePart)
+	t.integer("Activation", int(op.Activation))
+	t.flag("Gated", op.Gated)
+	t.flag("Accumulate", op.Accumulate)
+	if op.Weights != (model.Weights{}) {
+		t.name("Weights")
+		t.open()
+		t.integer("Type", int(op.Weights.Type))
+		t.integer("Group", op.Weights.Group)
+		t.close()
+	}
+	t.integer("Heads", op.Heads)
+	t.integer("KVHeads", op.KVHeads)
+	t.integer("HeadDim", op.HeadDim)
+	t.integer("QNorm", op.QNorm)
+	t.integer("KNorm", op.KNorm)
+	t.integer("RotaryDim", op.RotaryDim)
+	t.flag("RotaryInterleaved", op.RotaryInterleaved)
+	t.float("RotaryScale", op.RotaryScale)
+	values(t, "InvFreq", op.InvFreq, exact)
+	t.float("Scale", op.Scale)
+	t.integer("Window", op.Window)
+	values(t, "ALiBiSlopes", op.ALiBiSlopes, exact)
+	t.integer("Sinks", op.Sinks)
+	t.integer("SinkQ", op.SinkQ)
+	t.integer("Heavy", op.Heavy)
+	t.integer("Recent", op.Recent)
+}
+
+func writePart(t *text, p *model.Part) {
+	t.integer("Weight", p.Weight)
+	t.integer("Bias", p.Bias)
+	t.integer("Offset", p.Offset)
+	t.integer("Rows", p.Rows)
+	t.integer("Block", p.Block)
+	t.integer("Stride", p.Stride)
+}
+
+func writeSlot(t *text, s *model.Slot) {
+	t.string("Name", s.Name)
+	t.integer("Type", int(s.Type))
+	t.integer("Width", s.Width)
+}
+
+func writeTensor(t *text, x *model.Tensor) {
+	t.string("Name", x.Name)
+	values(t, "Shape", x.Shape, func(n int64) string { return strconv.FormatInt(n, 10) })
+}
+
+// text is objects in braces with named values.
+type text struct {
+	b     strings.Builder
+	begun bool // the object that is open has a value
+}
+
+func (t *text) open() {
+	t.b.WriteByte('{')
+	t.begun = false
+}
+
+func (t *text) close() {
+	t.b.WriteByte('}')
+	t.begun = true
+}
+
+// name begins a value.
+func (t *text) name(name string) {
+	if t.begun {
+		t.b.WriteByte(' ')
+	}
+	t.begun = true
+	t.b.WriteString(name + ":")
+}
+
+func (t *text) write(name, value string) {
+	t.name(name)
+	t.b.WriteString(value)
+}
+
+func (t *text) integer(name string, v int) {
+	if v != 0 {
+		t.write(name, strconv.Itoa(v))
 	}
 }
 
-func writeStruct(b *strings.Builder, v reflect.Value) {
-	b.WriteByte('{')
-	separator := ""
-	for i := range v.NumField() {
-		if f := v.Field(i); !f.IsZero() {
-			b.WriteString(separator + v.Type().Field(i).Name + ":")
-			write(b, f)
-			separator = " "
-		}
+func (t *text) float(name string, v float32) {
+	if math.Float32bits(v) != 0 {
+		t.write(name, exact(v))
 	}
-	b.WriteByte('}')
 }
+
+func (t *text) flag(name string, v bool) {
+	if v {
+		t.write(name, "true")
+	}
+}
+
+func (t *text) string(name, v string) {
+	if v != "" {
+		t.write(name, strconv.Quote(v))
+	}
+}
+
+// list writes objects in brackets, nothing for nil.
+func list[T any](t *text, name string, all []T, write func(*text, *T)) {
+	if all == nil {
+		return
+	}
+	t.name(name)
+	t.b.WriteByte('[')
+	for i := range all {
+		if i > 0 {
+			t.b.WriteByte(' ')
+		}
+		t.open()
+		write(t, &all[i])
+		t.close()
+	}
+	t.b.WriteByte(']')
+}
+
+// values writes values in brackets, nothing for nil.
+func values[T any](t *text, name string, all []T, format func(T) string) {
+	if all == nil {
+		return
+	}
+	words := make([]string, len(all))
+	for i, v := range all {
+		words[i] = format(v)
+	}
+	t.write(name, "["+strings.Join(words, " ")+"]")
+}
+
+// exact has all bits of a float.
+func exact(v float32) string { return strconv.FormatFloat(float64(v), 'x', -1, 32) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sim"
@@ -18,9 +19,9 @@ import (
 // program is that of a fixture's configuration, without weights.
 func program(t *testing.T, name string) *model.Program {
 	t.Helper()
-	cfg, err := model.LoadConfig(filepath.Join("../../testdata/models", name))
+	cfg, err := family.LoadConfig(filepath.Join("../../testdata/models", name))
 	require.NoError(t, err)
-	p, err := model.Build(cfg, nil)
+	p, err := family.Build(cfg, nil)
 	require.NoError(t, err)
 	return p
 }

@@ -37,16 +37,8 @@ type Checkpoint struct {
 // Open maps model.safetensors, or the shards of model.safetensors.index.json,
 // of a directory and checks every header; the layers that GPTQ or AWQ have
 // quantized, by its config.json, are there as the matrices that they stand for.
-// A path that ends in .gguf is opened as by OpenGGUF. Faults of the files are
-// *FormatError.
+// Faults of the files are *FormatError.
 func Open(path string) (*Checkpoint, error) {
-	if IsGGUF(path) {
-		g, err := OpenGGUF(path)
-		if err != nil {
-			return nil, err
-		}
-		return g.Checkpoint, nil
-	}
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
 	c.stamp(filepath.Join(path, configFile))
 	err := c.open()

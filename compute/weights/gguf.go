@@ -9,12 +9,30 @@ import (
 	"strings"
 )
 
-// GGUF is a GGUF file: its metadata, and its tensors under the names of a
-// Hugging Face checkpoint, in the row order that those have.
+// GGUF is a GGUF file: its metadata, and its tensors with the names and the row order of a Layout.
 type GGUF struct {
 	*Checkpoint
 	Metadata Metadata
 	Path     string
+
+	layout Layout
+}
+
+// Layout says how tensors of a GGUF file become those of another checkpoint.
+type Layout struct {
+	Name        func(tensor string) string // the name there; nil: as in the file
+	Interleaved func(tensor string) int64  // the number of heads whose halves' rows alternate, see fileRow, 0: none; nil: of no tensor
+}
+
+// LayoutOf makes a file's layout from its metadata.
+type LayoutOf func(Metadata) (Layout, error)
+
+// name is a tensor's name by the layout.
+func (l Layout) name(tensor string) string {
+	if l.Name == nil {
+		return tensor
+	}
+	return l.Name(tensor)
 }
 
 // IsGGUF says whether a model path names a GGUF file.
@@ -23,14 +41,15 @@ func IsGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".g
 // ggufHeaderBytes: magic, version, two counts.
 const ggufHeaderBytes = 24
 
-// OpenGGUF maps a GGUF file with tensors of the types in blockTypes
-// and checks its header. Faults of the file are *FormatError.
-func OpenGGUF(path string) (*GGUF, error) {
+// OpenGGUF maps a GGUF file with tensors of the types in blockTypes and checks
+// its header. layout makes the layout from the metadata; nil: the file's own.
+// Faults of the file are *FormatError.
+func OpenGGUF(path string, layout LayoutOf) (*GGUF, error) {
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
 	g := &GGUF{Checkpoint: c, Path: path}
 	file, err := c.mapBytes(path, ggufHeaderBytes)
 	if err == nil {
-		err = in(path, g.read(file))
+		err = in(path, g.read(file, layout))
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -40,18 +59,18 @@ func OpenGGUF(path string) (*GGUF, error) {
 
 // ReadGGUFBegin reads what a GGUF file has before its data, from a file that has the begin of it. The tensors have no data, and no
 // tensor is checked against the file's size.
-func ReadGGUFBegin(path string) (*GGUF, error) {
+func ReadGGUFBegin(path string, layout LayoutOf) (*GGUF, error) {
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
 	g := &GGUF{Checkpoint: c, Path: path}
 	file, err := c.mapBytes(path, ggufHeaderBytes)
 	if err == nil {
-		err = in(path, g.readBegin(file))
+		err = in(path, g.readBegin(file, layout))
 	}
 	return g, errors.Join(err, c.unmap())
 }
 
-func (g *GGUF) readBegin(file []byte) error {
-	h, err := g.header(file)
+func (g *GGUF) readBegin(file []byte, layout LayoutOf) error {
+	h, err := g.header(file, layout)
 	if err != nil {
 		return err
 	}
@@ -61,13 +80,13 @@ func (g *GGUF) readBegin(file []byte) error {
 		if err != nil {
 			return err
 		}
-		name := huggingFaceName(t.name)
+		name := g.layout.name(t.name)
 		g.tensors[name] = Tensor{Name: name, DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}
 	}
 	return nil
 }
 
-func (g *GGUF) header(file []byte) (*ggufHeader, error) {
+func (g *GGUF) header(file []byte, layout LayoutOf) (*ggufHeader, error) {
 	h, err := parseGGUF(file)
 	if err != nil {
 		return nil, err
@@ -76,15 +95,14 @@ func (g *GGUF) header(file []byte) (*ggufHeader, error) {
 	if n, ok := h.metadata["split.count"].(int64); ok && n > 1 {
 		return nil, fault("split.count", "a whole model in one file (llama-gguf-split --merge)", "one of %d files", n)
 	}
-	return h, nil
+	if layout != nil {
+		g.layout, err = layout(g.Metadata)
+	}
+	return h, err
 }
 
-func (g *GGUF) read(file []byte) error {
-	h, err := g.header(file)
-	if err != nil {
-		return err
-	}
-	order, err := ggufRowOrder(h.metadata)
+func (g *GGUF) read(file []byte, layout LayoutOf) error {
+	h, err := g.header(file, layout)
 	if err != nil {
 		return err
 	}
@@ -93,7 +111,7 @@ func (g *GGUF) read(file []byte) error {
 	var places []extent
 	names := map[string]bool{}
 	for i := range h.tensors {
-		t, at, err := g.place(&h.tensors[i], data, order)
+		t, at, err := g.place(&h.tensors[i], data)
 		if err != nil {
 			return err
 		}
@@ -115,7 +133,7 @@ func (g *GGUF) read(file []byte) error {
 }
 
 // place finds a tensor in the data: as it lies there, or derived from it.
-func (g *GGUF) place(t *ggufTensor, data []byte, order rowOrder) (*derived, extent, error) {
+func (g *GGUF) place(t *ggufTensor, data []byte) (*derived, extent, error) {
 	b, size, err := t.size()
 	if err != nil {
 		return nil, extent{}, err
@@ -126,8 +144,8 @@ func (g *GGUF) place(t *ggufTensor, data []byte, order rowOrder) (*derived, exte
 	}
 	at := extent{t.name, int64(t.offset), int64(t.offset + size)}
 	src := data[at.begin:at.end:at.end]
-	d := &derived{Tensor: Tensor{Name: huggingFaceName(t.name), DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}}
-	heads, err := order.heads(t)
+	d := &derived{Tensor: Tensor{Name: g.layout.name(t.name), DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}}
+	heads, err := g.layout.heads(t)
 	if err != nil {
 		return nil, extent{}, err
 	}
@@ -173,6 +191,18 @@ func decodeRow(b blockType, dst, src []byte) {
 	}
 }
 
+// heads is the number of heads whose rows a tensor has interleaved, or 0.
+func (l Layout) heads(t *ggufTensor) (int64, error) {
+	if l.Interleaved == nil {
+		return 0, nil
+	}
+	n := l.Interleaved(t.name)
+	if n > 0 && t.shape[0]%(2*n) != 0 {
+		return 0, fault(t.name, fmt.Sprintf("a multiple of 2 x %d heads", n), "%d rows", t.shape[0])
+	}
+	return n, nil
+}
+
 // fileRow is where row r of a matrix of heads lies in the file. The rotary
 // embedding of llama.cpp's "llama" turns neighbors (2i, 2i+1), so that its
 // converter (LlamaModel.permute) interleaves the halves of each head; perHead
@@ -184,83 +214,6 @@ func fileRow(r, perHead int64) int64 {
 	head, i := r/perHead, r%perHead
 	half := perHead / 2
 	return head*perHead + i%half*2 + i/half
-}
-
-// rowOrder says which tensors have their rows interleaved: of how many heads q
-// and k are; 0 of an architecture that has none so.
-type rowOrder struct{ q, k int64 }
-
-func ggufRowOrder(m Metadata) (rowOrder, error) {
-	if m["general.architecture"] != "llama" {
-		return rowOrder{}, nil
-	}
-	q, err := m.heads("llama.attention.head_count", 0)
-	if err != nil {
-		return rowOrder{}, err
-	}
-	k, err := m.heads("llama.attention.head_count_kv", q)
-	return rowOrder{q, k}, err
-}
-
-// heads is a number of heads, missing when it is absent and missing is not 0.
-func (m Metadata) heads(key string, missing int64) (int64, error) {
-	v, ok := m[key]
-	if !ok && missing != 0 {
-		return missing, nil
-	}
-	n, isInt := v.(int64)
-	if !isInt || n < 1 {
-		found := fmt.Sprint(v)
-		if !ok {
-			found = "nothing"
-		}
-		return 0, fault(key, "an integer of at least 1", "%s", found)
-	}
-	return n, nil
-}
-
-// heads is the number of heads whose rows a tensor has interleaved, or 0.
-func (o rowOrder) heads(t *ggufTensor) (int64, error) {
-	n := int64(0)
-	switch {
-	case o.q == 0 || !strings.HasPrefix(t.name, "blk."):
-	case strings.HasSuffix(t.name, ".attn_q.weight"), strings.HasSuffix(t.name, ".attn_q.bias"):
-		n = o.q
-	case strings.HasSuffix(t.name, ".attn_k.weight"), strings.HasSuffix(t.name, ".attn_k.bias"):
-		n = o.k
-	}
-	if n > 0 && t.shape[0]%(2*n) != 0 {
-		return 0, fault(t.name, fmt.Sprintf("a multiple of 2 x %d heads", n), "%d rows", t.shape[0])
-	}
-	return n, nil
-}
-
-// huggingFaceName translates a tensor's name; those that have no counterpart
-// stay as they are. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
-func huggingFaceName(name string) string {
-	switch name {
-	case "token_embd.weight":
-		return "model.embed_tokens.weight"
-	case "output_norm.weight":
-		return "model.norm.weight"
-	case "output.weight":
-		return "lm_head.weight"
-	}
-	layer, rest, ok := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
-	if !ok || !strings.HasPrefix(name, "blk.") {
-		return name
-	}
-	part, kind, _ := strings.Cut(rest, ".")
-	parts := map[string]string{
-		"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-		"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-		"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-	}
-	if to, ok := parts[part]; ok {
-		return "model.layers." + layer + "." + to + "." + kind
-	}
-	return name
 }
 
 // checkOverlap refuses tensors that share bytes. Gaps are padding.

@@ -60,11 +60,33 @@ func (g *ggufBuilder) file(n int) []byte {
 	return append(g.b, make([]byte, n)...)
 }
 
+// named is a layout that names some tensors otherwise, and whose q has the rows of a number of heads interleaved.
+func named(m Metadata) (Layout, error) {
+	heads, _ := m["heads"].(int64)
+	if heads < 0 {
+		return Layout{}, fault("heads", "an integer of at least 1", "%d", heads)
+	}
+	return Layout{
+		Name: func(tensor string) string {
+			if tensor == "output.weight" {
+				return "lm_head.weight"
+			}
+			return strings.Replace(tensor, "blk.", "model.layers.", 1)
+		},
+		Interleaved: func(tensor string) int64 {
+			if strings.HasSuffix(tensor, "attn_q.weight") {
+				return heads
+			}
+			return 0
+		},
+	}, nil
+}
+
 func openBytes(t testing.TB, file []byte) (*GGUF, error) {
 	dir := t.TempDir()
 	path := dir + "/model.gguf"
 	require.NoError(t, os.WriteFile(path, file, 0o600))
-	g, err := OpenGGUF(path)
+	g, err := OpenGGUF(path, named)
 	if format, ok := errors.AsType[*FormatError](err); ok && format.File != path {
 		t.Fatalf("the fault names the file %q", format.File)
 	}
@@ -95,12 +117,12 @@ func TestGGUFReadsMetadataAndTensors(t *testing.T) {
 	require.Equal(t, Metadata{
 		"general.architecture": "qwen2", "a": int64(7), "b": 1.5, "c": []string{"x", "yz"}, "d": []any{int64(-1), int64(5)}, "e": uint64(math.MaxUint64),
 	}, g.Metadata)
-	require.Equal(t, []string{"model.layers.3.mlp.up_proj.weight", "model.norm.weight"}, g.Names())
-	norm, ok := g.Tensor("model.norm.weight")
+	require.Equal(t, []string{"model.layers.3.ffn_up.weight", "output_norm.weight"}, g.Names())
+	norm, ok := g.Tensor("output_norm.weight")
 	require.True(t, ok)
 	require.Equal(t, []int64{3}, norm.Shape)
 	require.InDelta(t, -2, readFloat(norm.Data), 0)
-	up, ok := g.Tensor("model.layers.3.mlp.up_proj.weight")
+	up, ok := g.Tensor("model.layers.3.ffn_up.weight")
 	require.True(t, ok)
 	require.Equal(t, "Q8_0", up.Type)
 	require.Equal(t, []int64{2, 32}, up.Shape)
@@ -111,9 +133,6 @@ func TestGGUFReadsMetadataAndTensors(t *testing.T) {
 func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 	one := func(kind uint32, offset uint64, dims ...uint64) *ggufBuilder {
 		return newGGUF(3, 1, 0).tensor("a", kind, offset, dims...)
-	}
-	llama := func() *ggufBuilder {
-		return newGGUF(3, 1, 2).string("general.architecture", "llama").integer("llama.attention.head_count", 2)
 	}
 	whole := one(0, 0, 2).file(8)
 	for _, c := range []struct {
@@ -150,8 +169,8 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 		{"name twice", newGGUF(3, 2, 0).tensor("a", 0, 0, 2).tensor("a", 0, 32, 2).file(64), "a: found the name twice"},
 		{"two names of one", newGGUF(3, 2, 0).tensor("output.weight", 0, 0, 2).tensor("lm_head.weight", 0, 32, 2).file(64), "lm_head.weight: found a second tensor for lm_head.weight"},
 		{"overlap", newGGUF(3, 2, 0).tensor("a", 0, 0, 16).tensor("b", 0, 32, 2).file(64), "b: found an overlap: it begins at byte 32 of the data, expected 64 or more, the end of a"},
-		{"heads that do not divide", llama().tensor("blk.0.attn_q.weight", 0, 0, 2, 6).file(48), "blk.0.attn_q.weight: found 6 rows, expected a multiple of 2 x 2 heads"},
-		{"no heads", newGGUF(3, 0, 1).string("general.architecture", "llama").file(0), "llama.attention.head_count: found nothing, expected an integer"},
+		{"heads that do not divide", newGGUF(3, 1, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 6).file(48), "blk.0.attn_q.weight: found 6 rows, expected a multiple of 2 x 2 heads"},
+		{"a layout that is not made", newGGUF(3, 0, 1).text("heads").u32(ggufInt32).u32(math.MaxUint32).file(0), "heads: found -1, expected an integer"},
 		{"part of a model", newGGUF(3, 0, 1).integer("split.count", 3).file(0), "split.count: found one of 3 files"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -179,7 +198,7 @@ func FuzzGGUF(f *testing.F) {
 		nil,
 		newGGUF(3, 0, 0).file(0),
 		newGGUF(2, 2, 1).string("general.architecture", "qwen3").tensor("a", 0, 0, 2).tensor("blk.0.attn_k.weight", 12, 32, 256, 2).file(32 + 288),
-		newGGUF(3, 1, 3).string("general.architecture", "llama").integer("llama.attention.head_count", 1).
+		newGGUF(3, 1, 3).string("general.architecture", "llama").integer("heads", 1).
 			integer("general.alignment", 8).tensor("blk.0.attn_q.weight", 14, 0, 256, 2).file(420),
 		newGGUF(3, 1, 1).text("k").u32(ggufArray).u32(ggufString).u64(2).text("x").text("y").tensor("a", 2, 0, 32, 1, 2).file(36),
 		newGGUF(3, 1, 0).tensor("a", 0, 0, 1<<62, 4).file(8),
@@ -189,7 +208,7 @@ func FuzzGGUF(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		c := &Checkpoint{tensors: map[string]Tensor{}}
 		g := &GGUF{Checkpoint: c}
-		err := g.read(file)
+		err := g.read(file, named)
 		defer c.Close() //nolint:errcheck // the fault of a fuzzed file is looked at below
 		if err != nil {
 			var format *FormatError

@@ -6,76 +6,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
 const quantized = "../../testdata/quantized/"
-
-// formats are the checkpoints whose tensors stand for known values.
-var formats = map[string]string{
-	"tiny-q8_0.gguf": "tiny-q8_0.expected", "tiny-q4_0.gguf": "tiny-q4_0.expected", "tiny-q4_k_m.gguf": "tiny-q4_k_m.expected",
-	"gptq-4": "gptq-4/expected", "gptq-4-act": "gptq-4-act/expected", "gptq-8": "gptq-8/expected", "gptq-v2": "gptq-v2/expected",
-	"awq": "awq/expected", "auto-round-gptq": "auto-round-gptq/expected", "auto-round-awq": "auto-round-awq/expected",
-	"fp8": "fp8/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected", "ct-int8-rows": "ct-int8-rows/expected",
-	"ct-fp8": "ct-fp8/expected", "ct-nvfp4": "ct-nvfp4/expected", "ct-mxfp4": "ct-mxfp4/expected",
-	"bnb-nf4": "bnb-nf4/expected", "bnb-nf4-plain": "bnb-nf4-plain/expected", "bnb-int8": "bnb-int8/expected",
-}
-
-func TestQuantizedTensorsAreTheValuesOfTheFormatsFormulae(t *testing.T) {
-	for name, expected := range formats {
-		t.Run(name, func(t *testing.T) {
-			want, err := OpenFile(quantized + expected + ".safetensors")
-			require.NoError(t, err)
-			defer want.Close()
-			c, err := Open(quantized + name)
-			require.NoError(t, err)
-			defer c.Close()
-			compared := 0
-			for _, n := range want.Names() {
-				tensor, ok := strings.CutPrefix(n, "values.")
-				if !ok {
-					continue
-				}
-				compared++
-				w, _ := want.Tensor(n)
-				described, ok := c.Describe(tensor)
-				require.True(t, ok, tensor)
-				require.Nil(t, described.Data)
-				require.Equal(t, w.Shape, described.Shape)
-				require.Equal(t, F16, described.DType)
-				got, ok := c.Tensor(tensor)
-				require.True(t, ok)
-				require.Equal(t, w.Data, got.Data, "%s %s", tensor, got.Type)
-			}
-			require.Equal(t, 2, compared)
-			before, _ := c.Tensor("model.layers.0.self_attn.v_proj.weight")
-			first := string(before.Data[:64])
-			require.NoError(t, c.Release())
-			require.Equal(t, first, string(before.Data[:64]), "released tensors stay valid")
-		})
-	}
-}
-
-func TestOpenListsTheMatricesOfAQuantizedCheckpoint(t *testing.T) {
-	plain, err := Open(quantized + "tiny")
-	require.NoError(t, err)
-	defer plain.Close()
-	for name := range formats {
-		c, err := Open(quantized + name)
-		require.NoError(t, err)
-		for _, n := range plain.Names() {
-			require.Contains(t, c.Names(), n, name)
-			want, _ := plain.Describe(n)
-			got, _ := c.Describe(n)
-			require.Equal(t, want.Shape, got.Shape, n)
-		}
-		require.NoError(t, c.Close())
-		require.NoError(t, c.Close(), "closing twice is harmless")
-	}
-}
 
 func TestHalfPrecisionRoundsToNearestEven(t *testing.T) {
 	for h := range 1 << 16 {

@@ -259,6 +259,11 @@ class Reader {
   void norm(const Op& op) {
     const int width = reads("in", op.in).width;
     slot_type("in", op.in, MR_SLOT_F32);
+    in_range("accumulate", op.accumulate, 0, 1);
+    if (op.accumulate) {
+      reads("out (accumulated)", op.out);
+      slot_type("out (accumulated)", op.out, MR_SLOT_F32);
+    }
     writes(op.out);
     slot_width("out", op.out, width);
     in_range("norm_kind", op.norm_kind, MR_NORM_RMS, MR_NORM_LAYER);

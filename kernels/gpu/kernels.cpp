@@ -294,8 +294,9 @@ void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
 
 void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
   const Constants& c = constants_[op.index];
-  const NormShape shape{in.width, op.norm_kind == MR_NORM_LAYER, op.bias >= 0,
-                        out.type == MR_SLOT_F32, op.eps};
+  const NormShape shape{in.width,      op.norm_kind == MR_NORM_LAYER,
+                        op.bias >= 0,  out.type == MR_SLOT_F32,
+                        op.accumulate, op.eps};
   stream_->launch(kernels_->norm, rows, kNormItems, in.data, c.weight.data(), c.bias.data(),
                   out.data, shape);
 }

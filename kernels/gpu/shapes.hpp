@@ -99,6 +99,7 @@ struct EmbedShape {
 struct NormShape {
   int32_t width;
   int32_t layer_norm, bias, out_f32;
+  int32_t accumulate;  // out += y, with out_f32
   float eps;
 };
 

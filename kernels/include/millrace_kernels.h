@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 14
+#define MR_ABI_VERSION 15
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -60,10 +60,10 @@ typedef struct mr_slot {
 } mr_slot;
 
 typedef enum mr_op_kind {
-  MR_OP_EMBED = 1,  /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]);
+  MR_OP_EMBED = 1, /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]);
                           * out is of either slot type; one of the two tables may be absent (OPT adds
                           * the positions after a projection of the table) */
-  MR_OP_NORM = 2,   /* out[r] = norm(in[r]) * weight + bias; in == out is allowed */
+  MR_OP_NORM = 2,  /* out[r] = norm(in[r]) * weight + bias, or out[r] += it; in == out is allowed */
   MR_OP_LINEAR = 3, /* out[r] = act(in[r] . W^T + b), see below; an F32 `in` (post-norm models) is
                           * rounded to the operand type first */
   MR_OP_ROPE_STORE =
@@ -142,7 +142,7 @@ typedef struct mr_op {
   int32_t out;   /* slot */
 
   /* EMBED: weight = table [vocab, width] or -1, bias = position table or -1, position_offset, embed_scale
-   * NORM:  weight [width], bias [width] or -1, norm_kind, eps */
+   * NORM:  weight [width], bias [width] or -1, norm_kind, eps, accumulate */
   int32_t weight;
   int32_t bias;
   int32_t norm_kind;
@@ -153,7 +153,7 @@ typedef struct mr_op {
   /* LINEAR: the parts one below the other are W [N, in_width].
    *   gated = 0: y = act(W x + b), N = out width
    *   gated = 1: two parts of equal rows, gate and up: y = act(gate) * up, N = 2 * out width
-   *   accumulate = 1: out += y (residual), out is an F32 slot */
+   *   accumulate = 1: out += y (residual), out is an F32 slot; also of NORM */
   mr_part parts[MR_MAX_PARTS];
   int32_t n_parts;
   int32_t activation;

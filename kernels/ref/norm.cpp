@@ -6,6 +6,7 @@ namespace millrace::ref {
 
 // RMS:   y = x / sqrt(mean(x^2) + eps) * weight + bias
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
+// It is added to what out has, where the op accumulates.
 void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   const mr_tensor& weight = *c.program.tensor(op.weight);
   const mr_tensor* bias = c.program.tensor(op.bias);
@@ -22,7 +23,8 @@ void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
     const double scale = 1 / std::sqrt(square / width + op.eps);
     for (int i = 0; i < width; ++i) {
       const float value = static_cast<float>((x[i] - mean) * scale) * element(weight, i);
-      y[i] = value + (bias != nullptr ? element(*bias, i) : 0.0f);
+      const float normed = value + (bias != nullptr ? element(*bias, i) : 0.0f);
+      y[i] = op.accumulate ? y[i] + normed : normed;
     }
   });
 }

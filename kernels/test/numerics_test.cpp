@@ -204,6 +204,15 @@ TEST(Numerics, NormsRotationsAndRounding) {
         hash.add(rounded.data(), rounded.size());
         found.add(kernels.numerics, isa_name(isa),
                   "norm " + std::to_string(width) + (scale == 1 ? "" : " tiny"), hash);
+        Hash added;
+        for (const bool layer : {false, true}) {
+          std::vector<float> sum = numbers(11, width, scale);
+          kernels.norm({weight.data(), bias.data(), width, 1e-5f, layer, true, true}, in.data(),
+                       sum.data());
+          added.add(sum.data(), sum.size());
+        }
+        found.add(kernels.numerics, isa_name(isa),
+                  "norm added " + std::to_string(width) + (scale == 1 ? "" : " tiny"), added);
       }
     }
     for (const int head : {64, 80, 128}) {

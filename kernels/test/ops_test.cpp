@@ -85,6 +85,25 @@ TEST(Norm, EveryKindIsCloseToRef) {
   }
 }
 
+TEST(Norm, AccumulatesOverWhatIsThere) {
+  for (const int width : {1, 3, 16, 37, 72, 500, 1024, 3072}) {
+    for (const mr_norm_kind kind : {MR_NORM_RMS, MR_NORM_LAYER}) {
+      SCOPED_TRACE("width " + std::to_string(width));
+      Builder b;
+      Random random(5);
+      b.vocab = width;
+      const int x = input(b, random, MR_SLOT_F32, width), sum = b.slot(MR_SLOT_F32, width);
+      b.embed(b.random(random, width, width, MR_F32, 1.0f), sum);
+      mr_op& op = b.norm(x, b.random(random, width, 0, MR_BF16, 0.3f, 1.0f), sum);
+      op.norm_kind = kind;
+      op.accumulate = 1;
+      if (kind == MR_NORM_LAYER) op.bias = b.random(random, width, 0, MR_F32, 0.3f);
+      finish(b, sum);
+      expect_close(b, 7, kExact);
+    }
+  }
+}
+
 TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
   constexpr int kWidth = 130;
   Builder b;

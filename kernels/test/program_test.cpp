@@ -125,6 +125,12 @@ TEST(Program, BadOpsAreRefused) {
       {"positions too few", [](Builder& b) { b.ops[kEmbed].bias = 0; }, ">= 2048"},
       {"norm of an operand", [](Builder& b) { b.ops[kNorm + 5].in = b.ops[kNorm].out; },
        "expected 0 (F32)"},
+      {"a norm accumulating an operand",
+       [](Builder& b) {
+         b.ops[kNorm + 5].out = b.ops[kNorm].out;
+         b.ops[kNorm + 5].accumulate = 1;
+       },
+       "op 6 (NORM)"},
       {"norm weight missing", [](Builder& b) { b.ops[kNorm].weight = -1; }, "weight is tensor -1"},
       {"norm weight out of range", [](Builder& b) { b.ops[kNorm].weight = 999; }, "tensor 999"},
       {"norm weight of rank 2", [](Builder& b) { b.ops[kNorm].weight = 0; }, "rank 2, expected 1"},

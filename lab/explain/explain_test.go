@@ -8,13 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
 
 func TestExplainTotalsAreTheSumOfAllOps(t *testing.T) {
-	eachModel(t, func(t *testing.T, cfg *model.Config, w *weights.Checkpoint) {
-		p, err := model.Build(cfg, w)
+	eachModel(t, func(t *testing.T, cfg *family.Config, w *weights.Checkpoint) {
+		p, err := family.Build(cfg, w)
 		require.NoError(t, err)
 
 		e := Describe(p, Options{Prefill: 37, Context: 51})
@@ -38,12 +39,12 @@ func TestExplainTotalsAreTheSumOfAllOps(t *testing.T) {
 }
 
 func TestExplainTable(t *testing.T) {
-	cfg, err := model.LoadConfig("../../testdata/models/qwen2-window")
+	cfg, err := family.LoadConfig("../../testdata/models/qwen2-window")
 	require.NoError(t, err)
 	w, err := weights.Open("../../testdata/models/qwen2-window")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
-	p, err := model.Build(cfg, w)
+	p, err := family.Build(cfg, w)
 	require.NoError(t, err)
 	var out bytes.Buffer
 	e := Describe(p, Options{Prefill: 100})

@@ -6,12 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/weights"
 )
 
 // eachModel runs a test for each committed model, with its configuration and its weights.
-func eachModel(t *testing.T, test func(t *testing.T, cfg *model.Config, w *weights.Checkpoint)) {
+func eachModel(t *testing.T, test func(t *testing.T, cfg *family.Config, w *weights.Checkpoint)) {
 	t.Helper()
 	files, err := filepath.Glob("../../testdata/models/*/config.json")
 	require.NoError(t, err)
@@ -19,7 +19,7 @@ func eachModel(t *testing.T, test func(t *testing.T, cfg *model.Config, w *weigh
 	for _, file := range files {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			cfg, err := model.LoadConfig(dir)
+			cfg, err := family.LoadConfig(dir)
 			require.NoError(t, err)
 			w, err := weights.Open(dir)
 			require.NoError(t, err)

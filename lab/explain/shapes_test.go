@@ -5,15 +5,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/weights"
 )
 
 func TestTheProgramOfAConfigurationAloneCostsWhatThatOfTheCheckpointDoes(t *testing.T) {
-	eachModel(t, func(t *testing.T, cfg *model.Config, w *weights.Checkpoint) {
-		with, err := model.Build(cfg, w)
+	eachModel(t, func(t *testing.T, cfg *family.Config, w *weights.Checkpoint) {
+		with, err := family.Build(cfg, w)
 		require.NoError(t, err)
-		without, err := model.Build(cfg, nil)
+		without, err := family.Build(cfg, nil)
 		require.NoError(t, err)
 		require.Equal(t, Describe(with, Options{}), Describe(without, Options{}))
 	})

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"path"
 
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 )
@@ -50,11 +51,11 @@ func (m PaperModel) Program() (*model.Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := model.ParseConfig(file, text)
+	cfg, err := family.ParseConfig(file, text)
 	if err != nil {
 		return nil, err
 	}
-	return model.Build(cfg, nil)
+	return family.Build(cfg, nil)
 }
 
 // PaperCase is a model at a setting of the paper.

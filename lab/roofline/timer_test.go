@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/lab/roofline"
@@ -16,9 +17,9 @@ var programs = []string{"llama-gqa", "llama-tied", "mistral-window", "qwen2-wind
 
 func program(t *testing.T, name string) *model.Program {
 	t.Helper()
-	cfg, err := model.LoadConfig(filepath.Join("../../testdata/models", name))
+	cfg, err := family.LoadConfig(filepath.Join("../../testdata/models", name))
 	require.NoError(t, err)
-	p, err := model.Build(cfg, nil)
+	p, err := family.Build(cfg, nil)
 	require.NoError(t, err)
 	return p
 }

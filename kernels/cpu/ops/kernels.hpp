@@ -35,8 +35,9 @@ struct NormRow {
   const float* bias;  // or null
   int width;
   float eps;
-  bool layer;    // LayerNorm, else RMS
-  bool out_f32;  // else bf16
+  bool layer;               // LayerNorm, else RMS
+  bool out_f32;             // else bf16
+  bool accumulate = false;  // out += y; with out_f32
 };
 
 // Heads of one row, side by side.

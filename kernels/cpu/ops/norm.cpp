@@ -10,7 +10,8 @@ Norm::Norm(const Context& c, const Op& op)
            static_cast<int>(weight_.size()),
            op.eps,
            op.norm_kind == MR_NORM_LAYER,
-           c.program.slots[op.out].type == MR_SLOT_F32} {}
+           c.program.slots[op.out].type == MR_SLOT_F32,
+           op.accumulate != 0} {}
 
 void Norm::run(const Context& c, int rows, Slot in, Slot out) const {
   const size_t out_bytes = row_.out_f32 ? sizeof(float) : sizeof(bf16);

@@ -108,7 +108,10 @@ struct Rows {
     const float shift = row.layer ? mean(in, row.width) : 0.0f;
     const float variance = squares(in, row.width, shift) / static_cast<float>(row.width);
     const float scale = 1.0f / T::sqrt(variance + row.eps);
-    if (row.out_f32) {
+    if (row.accumulate) {
+      float* y = static_cast<float*>(out);
+      for (int i = 0; i < row.width; ++i) y[i] += normed(row, in[i], i, shift, scale);
+    } else if (row.out_f32) {
       float* y = static_cast<float*>(out);
       for (int i = 0; i < row.width; ++i) y[i] = normed(row, in[i], i, shift, scale);
     } else {

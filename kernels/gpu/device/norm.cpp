@@ -1,5 +1,6 @@
 // RMS:   y = x / sqrt(mean(x^2) + eps) * weight + bias
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
+// It is added to what out has, where the op accumulates.
 // A work-group per row. An item adds up the same elements whatever the rows, and
 // reads only what it writes itself, so that in and out may be one slot.
 #include "common.hpp"
@@ -42,6 +43,7 @@ MR_INLINE bool held_norm(const float* in, const float* weight, const float* bias
     for (int k = 0; k < 4; ++k) {
       float y = x[i][k] * scale * w[i][k];
       if (s.bias) y += bias[4 * at + k];
+      if (s.accumulate) y += static_cast<const float*>(out)[row + 4 * at + k];
       store(out, s.out_f32, row + 4 * at + k, y);
     }
   }
@@ -76,6 +78,7 @@ MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void*
   for (int i = first; i < s.width; i += mr::kNormItems) {
     float y = (in[row + i] - mean) * scale * weight[i];
     if (s.bias) y += bias[i];
+    if (s.accumulate) y += static_cast<const float*>(out)[row + i];
     store(out, s.out_f32, row + i, y);
   }
 }

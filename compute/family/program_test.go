@@ -1,4 +1,4 @@
-package model_test
+package family_test
 
 import (
 	"path/filepath"
@@ -7,8 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/compute/family"
+	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/model/fixture"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -19,7 +20,7 @@ func forEach(t *testing.T, test func(*testing.T, *fixture.Model)) {
 	t.Helper()
 	dirs, err := fixture.Dirs(fixtures)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(dirs), 22)
+	require.GreaterOrEqual(t, len(dirs), 25)
 	for _, dir := range dirs {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			m, err := fixture.Open(dir)
@@ -213,6 +214,14 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, 7, att.Window)
 		case "qwen3":
 			require.Equal(t, "model.layers.1.self_attn.q_norm.weight", p.Tensors[rope.QNorm].Name)
+		case "phi3":
+			require.Equal(t, 13, att.Window)
+			require.Equal(t, 16, rope.RotaryDim)
+			v, up := find(p, "attn.qkv", 1).Parts[2], find(p, "mlp.gate_up", 1).Parts[1]
+			require.Equal(t, []int{64 + 32, 32, 104, 104}, []int{v.Offset, v.Rows, up.Offset, up.Rows})
+		case "phi3-longrope":
+			require.Equal(t, 12, rope.RotaryDim)
+			require.False(t, rope.RotaryInterleaved)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
@@ -229,7 +238,7 @@ func TestAttributesOfTheVariants(t *testing.T) {
 
 // fake is a source that holds the tensors of a checkpoint with changes.
 type fake struct {
-	source  model.TensorSource
+	source  family.TensorSource
 	changes map[string]*weights.Tensor // nil: missing
 }
 
@@ -264,7 +273,7 @@ func TestTiedHeadFollowsWhatTheCheckpointHolds(t *testing.T) {
 		{"head only", map[string]*weights.Tensor{embed: nil, head: &table}, head, head},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := model.Build(m.Config, fake{m.Weights, c.changes})
+			p, err := family.Build(m.Config, fake{m.Weights, c.changes})
 			require.NoError(t, err)
 			require.Equal(t, c.wantTable, p.Tensors[p.Ops[0].Weight].Name)
 			require.Equal(t, c.wantLogits, p.Tensors[p.Ops[len(p.Ops)-1].Parts[0].Weight].Name)
@@ -291,7 +300,7 @@ func TestBuildFaultsNameFileTensorFoundAndExpected(t *testing.T) {
 		{"head", "lm_head.weight", nil, "lm_head.weight: found no such tensor, expected one of shape [131 48]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := model.Build(m.Config, fake{m.Weights, map[string]*weights.Tensor{c.tensor: c.change}})
+			_, err := family.Build(m.Config, fake{m.Weights, map[string]*weights.Tensor{c.tensor: c.change}})
 			var format *weights.FormatError
 			require.ErrorAs(t, err, &format)
 			require.Contains(t, err.Error(), c.want)
@@ -315,10 +324,10 @@ func TestAClassWithoutOutputLayerNeedsNone(t *testing.T) {
 	m, err := fixture.Open(filepath.Join(fixtures, "llama-gqa"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, m.Weights.Close()) }()
-	_, err = model.Build(m.Config, headless{m.Weights})
+	_, err = family.Build(m.Config, headless{m.Weights})
 	require.ErrorContains(t, err, "lm_head.weight: found no such tensor")
 	m.Config.NoHead = true
-	p, err := model.Build(m.Config, headless{m.Weights})
+	p, err := family.Build(m.Config, headless{m.Weights})
 	require.NoError(t, err)
 	require.Equal(t, "model.embed_tokens.weight", p.Tensors[p.Ops[len(p.Ops)-1].Parts[0].Weight].Name)
 }

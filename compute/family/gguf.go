@@ -1,4 +1,4 @@
-package model
+package family
 
 import (
 	"encoding/binary"
@@ -6,23 +6,38 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// ggufArchitectures are the architectures of GGUF files that are read, with
-// the class of transformers of the same form.
-func ggufArchitectures() map[string]string {
-	return map[string]string{
-		"llama": "LlamaForCausalLM",
-		"qwen2": "Qwen2ForCausalLM",
-		"qwen3": "Qwen3ForCausalLM",
+// ggufForm is how a family's GGUF files differ from its Hugging Face checkpoints.
+type ggufForm struct {
+	name        string // general.architecture
+	interleaved bool   // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
+}
+
+// ggufNames are the architectures of GGUF files that are read.
+func ggufNames() []string {
+	var names []string
+	for _, f := range families() {
+		if f.gguf != nil {
+			names = append(names, f.gguf.name)
+		}
 	}
+	return names
+}
+
+// ggufFamily returns the family of a file by its metadata, nil if it is not read, and general.architecture.
+func ggufFamily(m weights.Metadata) (known *family, name string) {
+	name, _ = m["general.architecture"].(string)
+	return find(func(f *family) bool { return f.gguf != nil && f.gguf.name == name }), name
 }
 
 // loadGGUF reads the metadata of a GGUF file.
 func loadGGUF(path string) (*Config, error) {
-	g, err := weights.OpenGGUF(path)
+	g, err := weights.OpenGGUF(path, ggufLayout)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +55,7 @@ func loadGGUF(path string) (*Config, error) {
 
 // LoadGGUFBegin is LoadConfig for a file that has the begin of a GGUF file, up to its data.
 func LoadGGUFBegin(path string) (*Config, error) {
-	g, err := weights.ReadGGUFBegin(path)
+	g, err := weights.ReadGGUFBegin(path, ggufLayout)
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +71,14 @@ func LoadGGUFBegin(path string) (*Config, error) {
 // docs/gguf.md, and gguf-py/gguf/constants.py for the rest.
 func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, error) {
 	f := &fields{file: path, members: map[string]json.RawMessage{}, alias: map[string]string{}}
-	kind, _ := m["general.architecture"].(string)
-	class, ok := ggufArchitectures()[kind]
-	if !ok {
-		f.fault("general.architecture", fmt.Sprintf("%.40q", kind), "llama, qwen2 or qwen3")
+	known, kind := ggufFamily(m)
+	if known == nil {
+		names := ggufNames()
+		last := len(names) - 1
+		f.fault("general.architecture", fmt.Sprintf("%.40q", kind), strings.Join(names[:last], ", ")+" or "+names[last])
 		return nil, f.err
 	}
-	f.set("architectures", []string{class})
+	f.set("architectures", []string{known.class})
 	rename := func(key, name string) {
 		f.alias[name] = key
 		if v, ok := m[key]; ok {
@@ -160,6 +176,9 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	if name == "none" || name == "linear" && factor == 1.0 {
 		return
 	}
+	if name == "longrope" { // the factors are tensors
+		f.fault(at+"type", strconv.Quote(name), "none, linear or yarn")
+	}
 	scaling := map[string]any{"rope_type": name, "factor": factor}
 	f.alias["rope_scaling.rope_type"], f.alias["rope_scaling.factor"] = at+"type", factorKey
 	for key, to := range map[string]string{
@@ -206,8 +225,8 @@ func ggufRope(g *weights.GGUF, c *Config) error {
 	c.Rope.Divisors = make([]float32, c.HeadDim/2)
 	for i := range c.Rope.Divisors {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:]))
-		if !(v >= 1e-3 && v <= maxFactor) {
-			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v), Expected: fmt.Sprintf("divisors of 0.001 to %g", float64(maxFactor))}
+		if !(v >= minFactor && v <= maxFactor) {
+			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v), Expected: fmt.Sprintf("divisors of %g to %g", minFactor, float64(maxFactor))}
 		}
 		c.Rope.Divisors[i] = v
 	}

@@ -1,11 +1,28 @@
-package model
+package family
 
 import (
 	"fmt"
 	"math"
+
+	"github.com/millrace/millrace/compute/model"
 )
 
-func bloomConfig(f *fields, c *Config) {
+// bloom is BLOOM and BLOOMZ.
+var bloom = family{
+	class: "BloomForCausalLM", bare: "BloomModel", kind: "bloom",
+	config: bloomConfig,
+
+	models:   "BLOOM, BLOOMZ",
+	features: "ALiBi for any number of heads, norm after the embedding, fused q/k/v, `apply_residual_connection_post_layernorm`",
+}
+
+// bloomPlan: ALiBi, a norm after the embedding and q, k, v fused per head.
+// Eight ops per layer. Source: transformers, modeling_bloom.py.
+type bloomPlan struct {
+	normedResidual bool // the residual is taken after the norm
+}
+
+func bloomConfig(f *fields, c *Config) plan {
 	c.Hidden = f.size(maxWidth, "n_embed", "hidden_size")
 	c.Layers = f.size(maxLayers, "n_layer", "num_hidden_layers")
 	c.plainHeads(f, "n_head", "num_attention_heads")
@@ -13,38 +30,36 @@ func bloomConfig(f *fields, c *Config) {
 	// ALiBi has no limit of its own; the models were trained at 2048.
 	c.MaxPositions = f.integer(2048, 1, maxPositions, "seq_length", "max_position_embeddings")
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
-	c.Activation = ActGELUTanh
+	c.Activation = model.ActGELUTanh
 	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
-	c.NormedResidual = f.flag(false, "apply_residual_connection_post_layernorm")
+	return bloomPlan{f.flag(false, "apply_residual_connection_post_layernorm")}
 }
 
-// buildBloom: ALiBi, a norm after the embedding and q, k, v fused per head.
-// Eight ops per layer. Source: transformers, modeling_bloom.py.
-func buildBloom(b *builder) {
+func (p bloomPlan) build(b *builder) {
 	c := b.cfg
 	b.findPrefix("word_embeddings.weight", "transformer.", "")
-	x := b.slot("residual", SlotF32, c.Hidden)
-	normed := x // NormedResidual: the residual is the norm's output, in place
-	if !c.NormedResidual {
-		normed = b.slot("normed", SlotOperand, c.Hidden)
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := x // normedResidual: the residual is the norm's output, in place
+	if !p.normedResidual {
+		normed = b.slot("normed", model.SlotOperand, c.Hidden)
 	}
-	qkv := b.slot("qkv", SlotF32, 3*c.Hidden)
-	attended := b.slot("attended", SlotOperand, c.Hidden)
-	mid := b.slot("mid", SlotOperand, c.Intermediate)
+	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", model.SlotOperand, c.Hidden)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
 	slopes := ALiBiSlopes(c.Heads)
 
-	b.layer = None
+	b.layer = model.None
 	table := b.tokenTable("word_embeddings.weight", c.Hidden)
-	b.embed("embed", x, table, None, 0)
+	b.embed("embed", x, table, model.None, 0)
 	b.layerNorm("embed.norm", "word_embeddings_layernorm", x, x)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("h.%d.", i)
 		b.layerNorm("attn.norm", at+"input_layernorm", x, normed)
-		b.linear("attn.qkv", normed, qkv, ActNone, b.fusedQKV(at+"self_attention.query_key_value")...)
-		b.attention(qkv, attended, func(_, att *Op) { att.ALiBiSlopes = slopes })
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.fusedQKV(at+"self_attention.query_key_value")...)
+		b.attention(qkv, attended, func(_, att *model.Op) { att.ALiBiSlopes = slopes })
 		b.selectInLast(&x, &attended)
-		if c.NormedResidual {
+		if p.normedResidual {
 			normed = x
 		}
 		b.addLinear("attn.out", attended, x, b.part(at+"self_attention.dense", true, c.Hidden, c.Hidden))
@@ -52,16 +67,16 @@ func buildBloom(b *builder) {
 		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+"mlp.dense_h_to_4h", true, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.out", mid, x, b.part(at+"mlp.dense_4h_to_h", true, c.Hidden, c.Intermediate))
 	}
-	b.layer = None
-	last := b.slot("last", SlotOperand, c.Hidden)
+	b.layer = model.None
+	last := b.slot("last", model.SlotOperand, c.Hidden)
 	b.layerNorm("final.norm", "ln_f", x, last)
 	b.logits(last, table, false)
 }
 
 // fusedQKV takes q, k and v out of rows that lie as [head][q|k|v][head_dim].
-func (b *builder) fusedQKV(name string) []Part {
+func (b *builder) fusedQKV(name string) []model.Part {
 	c := b.cfg
-	parts := make([]Part, 3)
+	parts := make([]model.Part, 3)
 	for i := range parts {
 		parts[i] = b.part(name, true, 3*c.Hidden, c.Hidden)
 		parts[i].Offset, parts[i].Rows = i*c.HeadDim, c.Hidden

@@ -1,9 +1,10 @@
-package model
+package family
 
 import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +96,20 @@ func TestConfigMaxPositionsFollowTheScaling(t *testing.T) {
 	}
 }
 
+// TestLongRoPEIsChosenByTheLongestSequence, so that no key in the cache has another rotation than the next ones.
+func TestLongRoPEIsChosenByTheLongestSequence(t *testing.T) {
+	short, long := []float32{1, 1, 1, 2, 2}, []float32{1, 2, 3, 4, 5}
+	for original, want := range map[int][]float32{100: short, 101: short, 99: long, 20: long} {
+		cfg, err := parse(t, with(llamaJSON(), object{"architectures": []string{"Phi3ForCausalLM"}, "original_max_position_embeddings": original,
+			"rope_scaling": object{"type": "longrope", "short_factor": short, "long_factor": long}}))
+		require.NoError(t, err)
+		require.Equal(t, want, cfg.Rope.Divisors, original)
+		require.Equal(t, 100, cfg.MaxPositions)
+		_, scale := cfg.Rope.Table(cfg.HeadDim)
+		require.InDelta(t, math.Sqrt(1+math.Log(max(100/float64(original), 1))/math.Log(float64(original))), scale, 1e-6)
+	}
+}
+
 func TestConfigWindowsByLayer(t *testing.T) {
 	mistral := with(llamaJSON(), object{"architectures": []string{"MistralForCausalLM"}})
 	qwen := with(llamaJSON(), object{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true,
@@ -144,7 +159,15 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		{"activation", object{"hidden_act": "mish"}, `hidden_act: found "mish", expected silu`},
 		{"flag", object{"attention_bias": 1}, "attention_bias: found 1, expected true or false"},
 		{"theta", object{"rope_theta": -1}, "rope_theta: found -1, expected a number"},
-		{"rope type", object{"rope_scaling": object{"type": "longrope"}}, `rope_scaling.rope_type: found "longrope", expected default, linear, llama3 or yarn`},
+		{"rope type", object{"rope_scaling": object{"type": "dynamic"}}, `rope_scaling.rope_type: found "dynamic", expected default, linear, llama3, longrope or yarn`},
+		{"longrope without factors", object{"rope_scaling": object{"type": "longrope", "short_factor": []float64{1, 1, 1, 1, 1}}},
+			"rope_scaling.long_factor: found nothing, expected 5 numbers in 0.001..10000"},
+		{"longrope of another size", object{"rope_scaling": object{"type": "su", "short_factor": []int{1, 2}}},
+			"rope_scaling.short_factor: found [1,2], expected 5 numbers in 0.001..10000"},
+		{"longrope of 0", object{"rope_scaling": object{"type": "su", "short_factor": []int{1, 1, 1, 1, 0}}},
+			"rope_scaling.short_factor: found [1,1,1,1,0], expected 5 numbers in 0.001..10000"},
+		{"phi3 partial rotary", object{"architectures": []string{"Phi3ForCausalLM"}, "partial_rotary_factor": 0.5},
+			"partial_rotary_factor: found 0.5, expected one that rotates an even number of the 10 elements of a head"},
 		{"rope factor", object{"rope_scaling": object{"type": "linear", "factor": 0}}, "rope_scaling.factor: found 0, expected a number in 1..10000"},
 		{"rope factor missing", object{"rope_parameters": object{"rope_type": "llama3"}}, "rope_parameters.factor: found nothing"},
 		{"rope bounds", object{"rope_scaling": object{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},

@@ -1,4 +1,4 @@
-package model
+package family
 
 import (
 	"cmp"
@@ -13,30 +13,32 @@ import (
 // transformers 4 has rope_theta and rope_scaling, transformers 5 has
 // rope_parameters.
 type Rope struct {
-	Type   string // "default", "linear", "llama3", "yarn"
+	Type   string // "default", "linear", "llama3", "yarn", "longrope"
 	Theta  float64
 	Factor float64
 
-	OriginalPositions    int     // llama3, yarn
+	OriginalPositions    int     // llama3, yarn, longrope
 	LowFreqFactor        float64 // llama3
 	HighFreqFactor       float64
-	AttentionFactor      float64 // yarn, 0: by the formula
+	AttentionFactor      float64 // yarn, longrope; 0: by the formula
 	BetaFast, BetaSlow   float64 // yarn
 	MScale, MScaleAllDim float64 // yarn
 	Truncate             bool    // yarn
 
-	Divisors []float32 // [dim/2] of the frequencies, from a GGUF file; nil: none
+	Divisors []float32 // [dim/2] of the frequencies: longrope, or default of a GGUF file; nil: none
 }
 
 const (
 	minTheta  = 2 // its logarithm is a divisor
 	maxTheta  = 1e12
+	minFactor = 1e-3 // of a frequency's divisor
 	maxFactor = 1e4
 )
 
 // ropeConfig reads the rotary embedding and sets c.MaxPositions, which
-// scaling extends. positions is max_position_embeddings.
-func ropeConfig(f *fields, c *Config, positions int) {
+// scaling extends. positions is max_position_embeddings. partial is the rotated
+// part of a head.
+func ropeConfig(f *fields, c *Config, positions int) (partial float64) {
 	name := "rope_scaling" // as in transformers, it goes first
 	if !f.has(name) {
 		name = "rope_parameters"
@@ -44,12 +46,12 @@ func ropeConfig(f *fields, c *Config, positions int) {
 	s := f.object(name)
 	s.ropeOfLayers(f)
 	r := Rope{Type: s.text("default", "rope_type", "type")}
+	if r.Type == "su" { // as old configurations have it
+		r.Type = "longrope"
+	}
 	// A member of the object goes before one beside it.
 	r.Theta = s.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, "rope_theta")
-	partial := s.number(f.number(1, 0, 1, "partial_rotary_factor"), 0, 1, "partial_rotary_factor")
-	if partial != 1 {
-		f.fault("partial_rotary_factor", fmt.Sprint(partial), "1 for this architecture")
-	}
+	partial = s.number(f.number(1, 0, 1, "partial_rotary_factor"), 0, 1, "partial_rotary_factor")
 	r.OriginalPositions = f.integer(s.integer(positions, 1, maxPositions, "original_max_position_embeddings"),
 		1, maxPositions, "original_max_position_embeddings")
 
@@ -75,11 +77,38 @@ func ropeConfig(f *fields, c *Config, positions int) {
 		r.MScaleAllDim = s.number(0, 0, 100, "mscale_all_dim")
 		r.Truncate = s.flag(true, "truncate")
 		c.MaxPositions = max(positions, extended(r.OriginalPositions, r.Factor))
+	case "longrope":
+		r.Factor = s.number(max(float64(positions)/float64(max(r.OriginalPositions, 1)), 1), 1, maxFactor, "factor")
+		r.AttentionFactor = s.number(0, 1e-6, 100, "attention_factor")
+		r.Divisors = s.longropeDivisors(positions > r.OriginalPositions, int(float64(c.HeadDim)*partial)/2)
 	default:
-		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, linear, llama3 or yarn")
+		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, linear, llama3, longrope or yarn")
 	}
 	c.Rope = r
 	f.adopt(s)
+	return partial
+}
+
+// longropeDivisors are the long or the short factors of a model. The longest sequence chooses, not the current one: keys in
+// the cache keep their rotation.
+func (f *fields) longropeDivisors(long bool, pairs int) []float32 {
+	short, extended := f.factors("short_factor", pairs), f.factors("long_factor", pairs)
+	if long {
+		return extended
+	}
+	return short
+}
+
+// factors is a required list of n factors.
+func (f *fields) factors(name string, n int) []float32 {
+	_, raw := f.get(name)
+	var list []float32
+	if raw == nil || json.Unmarshal(raw, &list) != nil || len(list) != n ||
+		slices.ContainsFunc(list, func(v float32) bool { return !(v >= minFactor && v <= maxFactor) }) {
+		f.fault(name, cmp.Or(excerpt(raw), "nothing"), fmt.Sprintf("%d numbers in %g..%g", n, minFactor, maxFactor))
+		return nil
+	}
+	return list
 }
 
 // ropeOfLayers takes the parameters of a layer's type where rope_parameters has an object for each type, as transformers 5 writes
@@ -152,6 +181,11 @@ func (r Rope) Table(dim int) (invFreq []float32, scale float32) {
 	case "yarn":
 		r.yarn(invFreq, dim)
 		return invFreq, float32(r.yarnScale())
+	case "longrope":
+		for i, d := range r.Divisors {
+			invFreq[i] = 1 / (d * r.period(i, dim))
+		}
+		return invFreq, float32(r.longropeScale())
 	}
 	return invFreq, 1
 }
@@ -218,4 +252,12 @@ func (r Rope) yarnScale() float64 {
 		return mscale(r.MScale) / mscale(r.MScaleAllDim)
 	}
 	return mscale(1)
+}
+
+// longropeScale is the attention factor: given, or sqrt(1 + ln(factor) / ln(original)). Ding et al. 2024.
+func (r Rope) longropeScale() float64 {
+	if r.AttentionFactor != 0 || r.Factor <= 1 {
+		return cmp.Or(r.AttentionFactor, 1)
+	}
+	return math.Sqrt(1 + math.Log(r.Factor)/math.Log(float64(r.OriginalPositions)))
 }

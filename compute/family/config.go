@@ -1,15 +1,18 @@
-package model
+// Package family reads the configuration of a checkpoint and builds its op program. Each family of
+// models has a file.
+//
+// It must not know backends, devices or sequences.
+package family
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -25,8 +28,8 @@ const (
 )
 
 // Config is what a checkpoint's config.json and generation_config.json say,
-// in one spelling for all architectures. Fields that an architecture does not
-// have are zero.
+// in one spelling for all families. Fields that a family does not have are
+// zero. What only one has is in its plan.
 type Config struct {
 	File         string // path of config.json or of the GGUF file, for messages
 	Architecture string // "LlamaForCausalLM"
@@ -41,7 +44,7 @@ type Config struct {
 	Intermediate int
 	MaxPositions int // longest sequence
 	Eps          float32
-	Activation   Activation
+	Activation   model.Activation
 
 	TieEmbeddings    bool
 	QKVBias, OutBias bool
@@ -49,14 +52,19 @@ type Config struct {
 	QKNorm           bool  // RMS norm over each head of q and k
 	Windows          []int // sliding window per layer, 0: none; nil: no layer has one
 	Rope             Rope
-	RotaryDim        int  // GPT-J: rotated part of a head
-	EmbedWidth       int  // OPT: width of the token table
-	PostNorm         bool // OPT: norms after the residual sums
-	NormedResidual   bool // BLOOM: the residual is taken after the norm
-	FinalNorm        bool // OPT: norm before the logits
 	NoHead           bool // the class has no output layer: its hidden states are for embeddings
 
 	Generation Generation
+
+	plan plan // builds the program
+}
+
+// path is the checkpoint's: a directory or a GGUF file.
+func (c *Config) path() string {
+	if weights.IsGGUF(c.File) {
+		return c.File
+	}
+	return filepath.Dir(c.File)
 }
 
 // Generation is what a checkpoint says about generating with it. The pointers
@@ -71,45 +79,6 @@ type Generation struct {
 	TopP              *float32
 	MinP              *float32
 	RepetitionPenalty *float32
-}
-
-// architecture is one supported model class: how its configuration reads and
-// how its program is built.
-type architecture struct {
-	config func(*fields, *Config)
-	build  func(*builder)
-}
-
-func architectures() map[string]architecture {
-	return map[string]architecture{
-		"LlamaForCausalLM":   {llamaConfig, buildLlama},
-		"MistralForCausalLM": {mistralConfig, buildLlama},
-		"Qwen2ForCausalLM":   {qwen2Config, buildLlama},
-		"Qwen3ForCausalLM":   {qwen3Config, buildLlama},
-		"GPTJForCausalLM":    {gptjConfig, buildGPTJ},
-		"OPTForCausalLM":     {optConfig, buildOPT},
-		"BloomForCausalLM":   {bloomConfig, buildBloom},
-	}
-}
-
-// Architectures lists the supported names of config.json's "architectures".
-func Architectures() []string { return slices.Sorted(maps.Keys(architectures())) }
-
-// Nearest returns the supported architecture with the longest begin in common, such as Qwen3ForCausalLM for Qwen3MoeForCausalLM; "" if no
-// one is near.
-func Nearest(architecture string) string {
-	const least = 4 // letters
-	best, most := "", least-1
-	for _, name := range Architectures() {
-		n := 0
-		for n < min(len(name), len(architecture)) && name[n] == architecture[n] {
-			n++
-		}
-		if n > most {
-			best, most = name, n
-		}
-	}
-	return best
 }
 
 // LoadConfig reads config.json and, when present, generation_config.json of a
@@ -153,20 +122,19 @@ func ParseConfig(file string, text []byte) (*Config, error) {
 
 func parseConfig(f *fields) (*Config, error) {
 	c := &Config{File: f.file}
-	found := c.classOf(f)
+	family := c.familyOf(f)
 	if f.err != nil {
 		return nil, f.err
 	}
-	arch := architectures()[found]
 	if _, raw := f.get("quantization_config"); raw != nil {
 		if _, err := weights.ParseQuantization(f.file, raw); err != nil {
 			return nil, err
 		}
 	}
-	c.Architecture = found
+	c.Architecture = family.class
 	c.DType = f.text("", "dtype", "torch_dtype")
 	c.Vocab = f.size(maxVocab, "vocab_size")
-	arch.config(f, c)
+	c.plan = family.config(f, c)
 	c.Generation = parseGeneration(f, Generation{})
 	if f.err != nil {
 		return nil, f.err
@@ -174,34 +142,28 @@ func parseConfig(f *fields) (*Config, error) {
 	return c, nil
 }
 
-// classOf returns the class of a configuration: by its architectures, or else by its model_type. A class without an output layer, such
+// familyOf returns the family of a configuration: by its architectures, or else by its model_type. A class without an output layer, such
 // as LlamaModel of embedding models, counts as the one with it.
-func (c *Config) classOf(f *fields) string {
+func (c *Config) familyOf(f *fields) *family {
 	names := f.texts("architectures")
 	if len(names) == 0 {
 		kind := f.text("", "model_type")
-		for name := range architectures() {
-			if kind != "" && strings.EqualFold(strings.TrimSuffix(name, causal), kind) {
-				return name
-			}
+		if known := find(func(x *family) bool { return strings.EqualFold(x.kind, kind) }); known != nil {
+			return known
 		}
 	}
 	for _, name := range names {
-		if _, ok := architectures()[name]; ok {
-			return name
+		if known := find(func(x *family) bool { return x.class == name }); known != nil {
+			return known
 		}
-		base, isBase := strings.CutSuffix(name, "Model")
-		if _, ok := architectures()[base+causal]; ok && isBase && base != "GPTJ" { // whose output layer has a bias
+		if known := find(func(x *family) bool { return x.bare == name }); known != nil && name != "" {
 			c.NoHead = true
-			return base + causal
+			return known
 		}
 	}
 	f.fault("architectures", cmp.Or(strings.Join(names, ", "), "nothing"), "one of "+strings.Join(Architectures(), ", "))
-	return ""
+	return nil
 }
-
-// causal ends the name of a class that predicts the next token.
-const causal = "ForCausalLM"
 
 // parseGeneration reads the fields of generation over what is known already:
 // generation_config.json goes before config.json.
@@ -287,13 +249,13 @@ func (c *Config) activation(f *fields, missing string, names ...string) {
 	name, _ := f.get(names...)
 	switch s := f.text(missing, names...); s {
 	case "silu", "swish":
-		c.Activation = ActSiLU
+		c.Activation = model.ActSiLU
 	case "gelu":
-		c.Activation = ActGELUErf
+		c.Activation = model.ActGELUErf
 	case "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh":
-		c.Activation = ActGELUTanh
+		c.Activation = model.ActGELUTanh
 	case "relu":
-		c.Activation = ActReLU
+		c.Activation = model.ActReLU
 	default:
 		f.fault(name, fmt.Sprintf("%.40q", s), "silu, gelu, gelu_new or relu")
 	}

@@ -1,12 +1,12 @@
-package model
+package family
 
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -20,13 +20,12 @@ type TensorSource interface {
 // source with the shape they must have. Without a source (nil) the program is
 // that of the configuration alone: shapes to count with, nothing to run.
 // Faults are *weights.FormatError.
-func Build(cfg *Config, tensors TensorSource) (*Program, error) {
-	arch, ok := architectures()[cfg.Architecture]
-	if !ok {
+func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
+	if cfg.plan == nil {
 		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
 			Expected: "one of " + strings.Join(Architectures(), ", ")}
 	}
-	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, program: &Program{
+	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, program: &model.Program{
 		Architecture: cfg.Architecture,
 		Vocab:        cfg.Vocab,
 		Hidden:       cfg.Hidden,
@@ -35,7 +34,7 @@ func Build(cfg *Config, tensors TensorSource) (*Program, error) {
 		HeadDim:      cfg.HeadDim,
 		MaxPositions: cfg.MaxPositions,
 	}}
-	arch.build(b)
+	cfg.plan.build(b)
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -46,7 +45,7 @@ func Build(cfg *Config, tensors TensorSource) (*Program, error) {
 type builder struct {
 	cfg     *Config
 	source  TensorSource
-	program *Program
+	program *model.Program
 	index   map[string]int // tensor name -> index in program.Tensors
 	prefix  string         // before the names of the decoder's tensors
 	layer   int            // of the ops that are appended
@@ -69,14 +68,6 @@ func (b *builder) find(name string) (weights.Tensor, bool) {
 	return b.source.Tensor(name)
 }
 
-// place is the checkpoint's path, for messages.
-func (b *builder) place() string {
-	if weights.IsGGUF(b.cfg.File) {
-		return b.cfg.File
-	}
-	return filepath.Dir(b.cfg.File)
-}
-
 // findPrefix chooses the prefix under which the probe tensor exists: a
 // checkpoint of the decoder alone has none. The first prefix is the one that
 // faults name.
@@ -96,7 +87,7 @@ func (b *builder) tensor(name string, shape ...int) int { return b.absolute(b.pr
 // tensorIf is tensor, or None when the configuration does not have it.
 func (b *builder) tensorIf(has bool, name string, shape ...int) int {
 	if !has {
-		return None
+		return model.None
 	}
 	return b.tensor(name, shape...)
 }
@@ -114,14 +105,14 @@ func (b *builder) absolute(name string, shape ...int) int {
 	switch {
 	case b.source == nil:
 	case !ok:
-		b.fault(b.place(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
+		b.fault(b.cfg.path(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
 	case t.DType == weights.Other:
 		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
 	case !slices.Equal(t.Shape, want):
 		b.fault(t.File, name, fmt.Sprintf("shape %v", t.Shape), fmt.Sprintf("%v", want))
 	}
 	i := len(b.program.Tensors)
-	b.program.Tensors = append(b.program.Tensors, Tensor{Name: name, Shape: want})
+	b.program.Tensors = append(b.program.Tensors, model.Tensor{Name: name, Shape: want})
 	b.index[name] = i
 	return i
 }
@@ -152,87 +143,101 @@ func (b *builder) fault(file, name, found, expected string) {
 	}
 }
 
-func (b *builder) slot(name string, t SlotType, width int) int {
-	b.program.Slots = append(b.program.Slots, Slot{Name: name, Type: t, Width: width})
+func (b *builder) slot(name string, t model.SlotType, width int) int {
+	b.program.Slots = append(b.program.Slots, model.Slot{Name: name, Type: t, Width: width})
 	return len(b.program.Slots) - 1
 }
 
 // op appends an op with the current layer.
-func (b *builder) op(op Op) {
+func (b *builder) op(op model.Op) {
 	op.Layer = b.layer
 	b.program.Ops = append(b.program.Ops, op)
 }
 
 // newOp is an op with every tensor absent.
-func newOp(kind OpKind, name string, in, out int) Op {
-	return Op{Kind: kind, Name: name, In: in, Out: out, Weight: None, Bias: None, QNorm: None, KNorm: None}
+func newOp(kind model.OpKind, name string, in, out int) model.Op {
+	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None}
 }
 
 // embed writes scale 1 x table[token] + positions[position + offset] to out;
 // either table may be None.
 func (b *builder) embed(name string, out, table, positions, offset int) {
-	op := newOp(OpEmbed, name, None, out)
+	op := newOp(model.OpEmbed, name, model.None, out)
 	op.Weight, op.Bias, op.PositionOffset, op.EmbedScale = table, positions, offset, 1
 	b.op(op)
 }
 
 // rmsNorm reads NAME.weight.
 func (b *builder) rmsNorm(name, tensor string, in, out int) {
-	op := newOp(OpNorm, name, in, out)
-	op.Norm, op.Eps = NormRMS, b.cfg.Eps
+	op := newOp(model.OpNorm, name, in, out)
+	op.Norm, op.Eps = model.NormRMS, b.cfg.Eps
 	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
 	b.op(op)
 }
 
 // layerNorm reads NAME.weight and NAME.bias.
 func (b *builder) layerNorm(name, tensor string, in, out int) {
-	op := newOp(OpNorm, name, in, out)
+	op := newOp(model.OpNorm, name, in, out)
 	width := b.program.Slots[in].Width
-	op.Norm, op.Eps = NormLayer, b.cfg.Eps
+	op.Norm, op.Eps = model.NormLayer, b.cfg.Eps
 	op.Weight = b.tensor(tensor+".weight", width)
 	op.Bias = b.tensor(tensor+".bias", width)
 	b.op(op)
 }
 
 // part is a whole tensor as part of a linear op.
-func (b *builder) part(name string, bias bool, rows, in int) Part {
-	return Part{
+func (b *builder) part(name string, bias bool, rows, in int) model.Part {
+	return model.Part{
 		Weight: b.tensor(name+".weight", rows, in),
 		Bias:   b.tensorIf(bias, name+".bias", rows),
 		Rows:   rows, Block: rows, Stride: rows,
 	}
 }
 
+// fusedParts are parts of a tensor without bias, one below the other, of these numbers of rows.
+func (b *builder) fusedParts(name string, in int, rows ...int) []model.Part {
+	all := 0
+	for _, n := range rows {
+		all += n
+	}
+	parts, offset := make([]model.Part, len(rows)), 0
+	for i, n := range rows {
+		parts[i] = model.Part{Weight: b.tensor(name+".weight", all, in), Bias: model.None, Offset: offset, Rows: n, Block: n, Stride: n}
+		offset += n
+	}
+	return parts
+}
+
 // linear appends y = act(parts . x + bias).
-func (b *builder) linear(name string, in, out int, act Activation, parts ...Part) {
-	op := newOp(OpLinear, name, in, out)
+func (b *builder) linear(name string, in, out int, act model.Activation, parts ...model.Part) {
+	op := newOp(model.OpLinear, name, in, out)
 	op.Parts, op.Activation = parts, act
 	b.op(op)
 }
 
 // addLinear appends out += part . x + bias.
-func (b *builder) addLinear(name string, in, out int, part Part) {
-	op := newOp(OpLinear, name, in, out)
-	op.Parts, op.Accumulate = []Part{part}, true
+func (b *builder) addLinear(name string, in, out int, part model.Part) {
+	op := newOp(model.OpLinear, name, in, out)
+	op.Parts, op.Accumulate = []model.Part{part}, true
 	b.op(op)
 }
 
 // gatedLinear appends y = act(gate . x) * (up . x).
-func (b *builder) gatedLinear(name string, in, out int, act Activation, gate, up Part) {
-	op := newOp(OpLinear, name, in, out)
-	op.Parts, op.Activation, op.Gated = []Part{gate, up}, act, true
+func (b *builder) gatedLinear(name string, in, out int, act model.Activation, gate, up model.Part) {
+	op := newOp(model.OpLinear, name, in, out)
+	op.Parts, op.Activation, op.Gated = []model.Part{gate, up}, act, true
 	b.op(op)
 }
 
 // attention appends the two ops on the KV cache: rotary embedding and store,
 // then attention from the slot qkv to out. set fills in what the architecture
 // adds to the plain ones.
-func (b *builder) attention(qkv, out int, set func(rope, attention *Op)) {
+func (b *builder) attention(qkv, out int, set func(rope, attention *model.Op)) {
 	c := b.cfg
-	rope := newOp(OpRopeStore, "attn.rope_store", qkv, qkv)
+	rope := newOp(model.OpRopeStore, "attn.rope_store", qkv, qkv)
 	rope.Heads, rope.KVHeads, rope.HeadDim = c.Heads, c.KVHeads, c.HeadDim
 	rope.RotaryScale = 1
-	att := newOp(OpAttention, "attn.attention", qkv, out)
+	att := newOp(model.OpAttention, "attn.attention", qkv, out)
 	att.Heads, att.KVHeads, att.HeadDim = c.Heads, c.KVHeads, c.HeadDim
 	att.Scale = inverseSqrt(c.HeadDim)
 	set(&rope, &att)
@@ -250,7 +255,7 @@ func (b *builder) selectInLast(slots ...*int) {
 	for _, s := range slots {
 		in := b.program.Slots[*s]
 		out := b.slot("selected."+in.Name, in.Type, in.Width)
-		b.op(newOp(OpSelectRows, "select_rows", *s, out))
+		b.op(newOp(model.OpSelectRows, "select_rows", *s, out))
 		*s = out
 	}
 }
@@ -275,12 +280,12 @@ func (b *builder) tied(table int) bool {
 // logits appends the last op. The table is the token table, used when tied.
 func (b *builder) logits(in, table int, bias bool) {
 	c := b.cfg
-	part := Part{Weight: table, Bias: None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}
+	part := model.Part{Weight: table, Bias: model.None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}
 	if !b.tied(table) {
 		part.Weight = b.absolute(head, c.Vocab, b.program.Slots[in].Width)
 	}
 	if bias {
 		part.Bias = b.absolute("lm_head.bias", c.Vocab)
 	}
-	b.linear("logits", in, b.slot("logits", SlotF32, c.Vocab), ActNone, part)
+	b.linear("logits", in, b.slot("logits", model.SlotF32, c.Vocab), model.ActNone, part)
 }

@@ -1,0 +1,85 @@
+package family
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
+type family struct {
+	class  string                      // in config.json's architectures: "LlamaForCausalLM"
+	bare   string                      // the class without an output layer, as embedding models have it; "": not read
+	kind   string                      // model_type of config.json
+	config func(*fields, *Config) plan // reads config.json; defaults are those of the class in transformers
+	gguf   *ggufForm                   // nil: its GGUF files are not read
+
+	models, features string // for docs/models.md
+}
+
+// plan builds the program of one configuration. Its fields are what only the family has.
+type plan interface{ build(*builder) }
+
+// families are all that are served, in the order of the documentation.
+func families() []*family {
+	return []*family{&llama, &mistral, &qwen2, &qwen3, &phi3, &gptj, &opt, &bloom}
+}
+
+// find returns the first family for which a predicate holds, nil if there is none.
+func find(is func(*family) bool) *family {
+	all := families()
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return all[i]
+	}
+	return nil
+}
+
+// Architectures lists the supported names of config.json's "architectures".
+func Architectures() []string {
+	var names []string
+	for _, f := range families() {
+		names = append(names, f.class)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Nearest returns the supported architecture with the longest begin in common, such as Qwen3ForCausalLM for Qwen3MoeForCausalLM; "" if no
+// one is near.
+func Nearest(architecture string) string {
+	const least = 4 // letters
+	best, most := "", least-1
+	for _, name := range Architectures() {
+		n := 0
+		for n < min(len(name), len(architecture)) && name[n] == architecture[n] {
+			n++
+		}
+		if n > most {
+			best, most = name, n
+		}
+	}
+	return best
+}
+
+// Table is the table of the architectures in docs/models.md.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| name | models | features |\n|---|---|---|\n")
+	for _, f := range families() {
+		b.WriteString("| `" + f.class + "` | " + f.models + " | " + f.features + " |\n")
+	}
+	return b.String()
+}
+
+// OpenWeights opens the checkpoint of a configuration, as its family names the tensors. Faults of the files are *weights.FormatError.
+func OpenWeights(c *Config) (*weights.Checkpoint, error) {
+	if !weights.IsGGUF(c.File) {
+		return weights.Open(c.path())
+	}
+	g, err := weights.OpenGGUF(c.File, ggufLayout)
+	if err != nil {
+		return nil, err
+	}
+	return g.Checkpoint, nil
+}

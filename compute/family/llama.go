@@ -1,0 +1,137 @@
+package family
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// llama is Llama 1 to 3.x.
+var llama = family{
+	class: "LlamaForCausalLM", bare: "LlamaModel", kind: "llama",
+	config: llamaConfig,
+	gguf:   &ggufForm{name: "llama", interleaved: true},
+
+	models:   "Llama 1 to 3.x and models of its form",
+	features: "GQA, `head_dim` other than hidden / heads, `attention_bias`, `mlp_bias`, tied embeddings, rotary embedding",
+}
+
+func llamaConfig(f *fields, c *Config) plan {
+	llamaSizes(f, c, 0, 2048)
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	c.MLPBias = f.flag(false, "mlp_bias")
+	return llamaPlan{}
+}
+
+// llamaSizes reads what Llama, Mistral and Qwen have in common. kvHeads is the
+// class's default number of KV heads (0: as many as heads), positions its
+// default max_position_embeddings.
+func llamaSizes(f *fields, c *Config, kvHeads, positions int) {
+	decoderSizes(f, c, kvHeads)
+	partial := ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
+	if partial != 1 {
+		f.fault("partial_rotary_factor", fmt.Sprint(partial), "1 for this architecture")
+	}
+}
+
+// decoderSizes is llamaSizes without the positions.
+func decoderSizes(f *fields, c *Config, kvHeads int) {
+	c.Hidden = f.size(maxWidth, "hidden_size")
+	c.Layers = f.size(maxLayers, "num_hidden_layers")
+	c.Intermediate = f.size(maxWidth, "intermediate_size")
+	c.groupedHeads(f, kvHeads)
+	if f.has("head_dim") {
+		c.HeadDim = f.integer(0, 1, maxHeadDim, "head_dim")
+	} else {
+		c.headDimFromHidden(f)
+	}
+	if f.err == nil && c.HeadDim%2 != 0 {
+		f.fault("head_dim", fmt.Sprint(c.HeadDim), "an even number, for the rotary embedding")
+	}
+	c.Eps = float32(f.number(1e-6, 1e-12, 0.1, "rms_norm_eps"))
+	c.activation(f, "silu", "hidden_act")
+	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
+}
+
+// llamaPlan is the decoder of Llama, Mistral, Qwen2, Qwen3 and Phi-3: eight ops
+// per layer. Source: transformers, modeling_llama.py.
+type llamaPlan struct {
+	rotary int  // rotated part of a head; 0: all of it
+	fused  bool // q, k and v are one tensor, gate and up another
+}
+
+func (p llamaPlan) build(b *builder) {
+	c := b.cfg
+	b.findPrefix("embed_tokens.weight", "model.", "")
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	rotary := cmp.Or(p.rotary, c.HeadDim)
+	invFreq, rotaryScale := c.Rope.Table(rotary)
+
+	b.layer = model.None
+	table := b.tokenTable("embed_tokens.weight", c.Hidden)
+	b.embed("embed", x, table, model.None, 0)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("layers.%d.", i)
+		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
+		b.attention(qkv, attended, func(rope, att *model.Op) {
+			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+			if c.QKNorm {
+				rope.QNorm = b.tensor(at+"self_attn.q_norm.weight", c.HeadDim)
+				rope.KNorm = b.tensor(at+"self_attn.k_norm.weight", c.HeadDim)
+				rope.Eps = c.Eps
+			}
+			if c.Windows != nil {
+				att.Window = c.Windows[i]
+			}
+		})
+		b.selectInLast(&x, &attended)
+		b.addLinear("attn.out", attended, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		b.rmsNorm("mlp.norm", at+"post_attention_layernorm", x, normed)
+		gate, up := p.gateUp(b, at+"mlp.")
+		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, gate, up)
+		b.addLinear("mlp.down", mid, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
+	}
+	b.layer = model.None
+	b.rmsNorm("final.norm", "norm", x, normed)
+	b.logits(normed, table, false)
+}
+
+// qkv are the projections q, k and v.
+func (p llamaPlan) qkv(b *builder, at string) []model.Part {
+	c := b.cfg
+	if p.fused {
+		return b.fusedParts(at+"qkv_proj", c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
+	}
+	return b.qkvParts(at)
+}
+
+// gateUp are the projections gate and up.
+func (p llamaPlan) gateUp(b *builder, at string) (gate, up model.Part) {
+	c := b.cfg
+	if p.fused {
+		parts := b.fusedParts(at+"gate_up_proj", c.Hidden, c.Intermediate, c.Intermediate)
+		return parts[0], parts[1]
+	}
+	return b.part(at+"gate_proj", c.MLPBias, c.Intermediate, c.Hidden), b.part(at+"up_proj", c.MLPBias, c.Intermediate, c.Hidden)
+}
+
+// qkvParts are the projections q, k and v one below the other.
+func (b *builder) qkvParts(at string) []model.Part {
+	c := b.cfg
+	return []model.Part{
+		b.part(at+"q_proj", c.QKVBias, c.Heads*c.HeadDim, c.Hidden),
+		b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
+		b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
+	}
+}
+
+func inverseSqrt(n int) float32 { return float32(1 / math.Sqrt(float64(n))) }

@@ -1,0 +1,23 @@
+package family
+
+// qwen3 is Llama with RMS norms over each head of q and k.
+var qwen3 = family{
+	class: "Qwen3ForCausalLM", bare: "Qwen3Model", kind: "qwen3",
+	config: qwen3Config,
+	gguf:   &ggufForm{name: "qwen3"},
+
+	models:   "Qwen3 (dense)",
+	features: "+ RMS norm over each head of q and k",
+}
+
+func qwen3Config(f *fields, c *Config) plan {
+	if !f.has("head_dim") {
+		f.members["head_dim"] = []byte("128") // Qwen3Config's default, not hidden / heads
+	}
+	llamaSizes(f, c, 32, 32768)
+	c.QKNorm = true
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	qwenWindows(f, c)
+	return llamaPlan{}
+}

@@ -1,0 +1,4 @@
+package model
+
+// KeysSeen is keysSeen.
+var KeysSeen = keysSeen
