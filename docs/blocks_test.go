@@ -268,6 +268,7 @@ var otherFlags = map[string]bool{
 	"--lines": true, "--nice": true, "--previous": true, "--results": true, "--scenario": true, "--serve": true, "--victims": true, // the fault suite
 	"--replies": true, "--reply-timeout": true, // nats
 	"--require-hashes": true, // pip
+	"--all":            true, // .ci/run
 }
 
 // programFlags returns the flags of each command of millrace, and of all commands together, from its help.

@@ -99,11 +99,17 @@ func (v *ggufVocabulary) tokenizerJSON() ([]byte, error) {
 	}
 	var file object
 	var err error
-	kind, _ := v.metadata["tokenizer.ggml.model"].(string)
-	switch kind {
+	var begin bool
+	switch kind, _ := v.metadata["tokenizer.ggml.model"].(string); kind {
 	case "gpt2":
-		file, err = v.byteLevel()
+		var p preTokenizer
+		if p, err = v.preTokenizer(); err != nil {
+			return nil, err
+		}
+		begin = p.begin
+		file, err = v.byteLevel(p)
 	case "llama":
+		begin = true
 		file, err = v.sentencePiece()
 	default:
 		return nil, fmt.Errorf("found tokenizer.ggml.model %.40q, expected gpt2 or llama: %w", kind, errKind)
@@ -112,7 +118,7 @@ func (v *ggufVocabulary) tokenizerJSON() ([]byte, error) {
 		return nil, err
 	}
 	file["version"], file["added_tokens"] = "1.0", v.added()
-	file["post_processor"] = v.postProcessor(kind == "llama")
+	file["post_processor"] = v.postProcessor(begin)
 	return json.Marshal(file)
 }
 
@@ -153,44 +159,28 @@ func (v *ggufVocabulary) added() []object {
 	return list
 }
 
-// splits are the regular expressions of llama.cpp's names of pre-tokenizers
-// (llm_tokenizer_bpe in llama-vocab.cpp) as the models' tokenizer.json has them.
-func splits(pre string) (pattern string, ok bool) {
-	const words = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|`
-	const rest = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	switch pre {
-	case "gpt-2":
-		return "", true // the expression of ByteLevel itself
-	case "llama-bpe":
-		return words + `\p{N}{1,3}` + rest, true
-	case "qwen2":
-		return words + `\p{N}` + rest, true
+// preTokenizer is the one that the file names.
+func (v *ggufVocabulary) preTokenizer() (preTokenizer, error) {
+	name, _ := v.metadata["tokenizer.ggml.pre"].(string)
+	p, ok := preTokenizers()[name]
+	if !ok {
+		return p, fmt.Errorf("found tokenizer.ggml.pre %.40q, expected one of %s: %w", name, preTokenizerNames(), errKind)
 	}
-	return "", false
+	return p, nil
 }
 
-// byteLevel is the byte-level BPE of GPT-2, Llama 3 and Qwen.
-func (v *ggufVocabulary) byteLevel() (object, error) {
-	pre, _ := v.metadata["tokenizer.ggml.pre"].(string)
-	pattern, ok := splits(pre)
-	if !ok {
-		return nil, fmt.Errorf("found tokenizer.ggml.pre %.40q, expected gpt-2, llama-bpe or qwen2: %w", pre, errKind)
-	}
+// byteLevel is the byte-level BPE of GPT-2 and of most models since.
+func (v *ggufVocabulary) byteLevel(p preTokenizer) (object, error) {
 	merges, ok := v.metadata["tokenizer.ggml.merges"].([]string)
 	if !ok {
 		return nil, errors.New("found no tokenizer.ggml.merges, expected those of the tokens")
 	}
 	file := object{
-		"model":   object{"type": "BPE", "vocab": v.ids, "merges": merges, "ignore_merges": pre == "llama-bpe"},
-		"decoder": object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+		"model":         object{"type": "BPE", "vocab": v.ids, "merges": merges, "ignore_merges": p.ignoreMerges},
+		"pre_tokenizer": p.stages(),
+		"decoder":       object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
 	}
-	level := object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": pattern == ""}
-	file["pre_tokenizer"] = level
-	if pattern != "" {
-		split := object{"type": "Split", "pattern": object{"Regex": pattern}, "behavior": "Isolated", "invert": false}
-		file["pre_tokenizer"] = object{"type": "Sequence", "pretokenizers": []object{split, level}}
-	}
-	if pre == "qwen2" {
+	if p.nfc {
 		file["normalizer"] = object{"type": "NFC"}
 	}
 	return file, nil

@@ -16,7 +16,10 @@ import (
 const ggufFolder = "../testdata/quantized/tokenizers/"
 
 func TestTokenizersOfGGUFFilesEncodeAndDecodeAsInPython(t *testing.T) {
-	for name, eos := range map[string]int32{"gpt-2": 0, "llama-bpe": 1, "qwen2": 1, "llama": 2} {
+	for name, eos := range map[string]int32{
+		"gpt-2": 0, "llama-bpe": 1, "qwen2": 1, "llama": 2, "smollm": 1, "command-r": 1, "olmo": 1, "glm4": 1, "qwen35": 1, "gpt-4o": 1,
+		"tekken": 1, "seed-coder": 1, "deepseek-v3": 1, "deepseek-coder": 1,
+	} {
 		t.Run(name, func(t *testing.T) {
 			var cases caseFile
 			readFixture(t, ggufFolder+name+".json", &cases)
@@ -72,7 +75,7 @@ func TestGGUFTokenizersAreCheckedFromTheBeginOfAFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, file, 0o600))
 	require.NoError(t, tokenizer.CheckGGUFBegin(path))
 	require.NoError(t, os.WriteFile(path, bytes.Replace(file, []byte("llama-bpe"), []byte("llama-abc"), 1), 0o600))
-	require.ErrorContains(t, tokenizer.CheckGGUFBegin(path), `found tokenizer.ggml.pre "llama-abc", expected gpt-2, llama-bpe or qwen2: a tokenizer.json beside the file`)
+	require.ErrorContains(t, tokenizer.CheckGGUFBegin(path), `found tokenizer.ggml.pre "llama-abc", expected one of chatglm-bpe, command-r, dbrx, `)
 	require.NoError(t, tokenizer.CheckGGUFBegin("../testdata/quantized/gguf/qwen2.gguf"), "token ids alone")
 }
 

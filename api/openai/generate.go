@@ -19,7 +19,7 @@ func (s *server) generate(format call.Codec) handlerFunc {
 		if err != nil {
 			return err
 		}
-		c, err := format.Decode(body, s.visible(r), arrival)
+		c, err := s.decode(r, format, body, arrival)
 		if err != nil {
 			return err
 		}
@@ -41,6 +41,16 @@ func (s *server) generate(format call.Codec) handlerFunc {
 		}
 		return s.answer(ctx, w, answer)
 	}
+}
+
+// decode decodes the body of a call, when there is room for it.
+func (s *server) decode(r *http.Request, format call.Codec, body []byte, arrival time.Time) (*call.Call, error) {
+	leave, err := s.bodies.enter(r.Context(), len(body))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return format.Decode(body, s.visible(r), arrival)
 }
 
 // answer writes an answer as a stream or as one body.

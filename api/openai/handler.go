@@ -58,11 +58,12 @@ func (o *Options) defaults() {
 	}
 }
 
-// server has no state of its own between requests.
+// server has no state of its own between requests but the room for bodies.
 type server struct {
 	engine api.Engine
 	opts   Options
 	mux    *http.ServeMux
+	bodies *bodies
 }
 
 // New returns the handler of all HTTP paths. It fails if a mount has a path that is in use.
@@ -71,7 +72,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	if opts.Calls == nil {
 		opts.Calls = call.NewDirect(engine)
 	}
-	s := &server{engine: engine, opts: opts, mux: http.NewServeMux()}
+	s := &server{engine: engine, opts: opts, mux: http.NewServeMux(), bodies: newBodies(opts.MaxBody, tenantsOf(opts.Keys))}
 	document, err := s.document()
 	if err != nil {
 		return nil, fmt.Errorf("openai: document: %w", err)

@@ -59,6 +59,11 @@ func (s *server) unary(run call.Unary) handlerFunc {
 		if err != nil {
 			return err
 		}
+		leave, err := s.bodies.enter(r.Context(), len(body))
+		if err != nil {
+			return err
+		}
+		defer leave()
 		answer, err := run(r.Context(), s.engine, body)
 		if err != nil {
 			return err

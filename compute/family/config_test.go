@@ -188,7 +188,7 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 			`rope_parameters.sliding_attention: found {"rope_theta":6000}, expected the parameters of full_attention`},
 		{"rope of no layer", object{"rope_parameters": object{"sliding_attention": object{"rope_theta": 6000}}},
 			"rope_parameters.full_attention: found nothing, expected an object"},
-		{"quantized otherwise", object{"quantization_config": object{"quant_method": "bitsandbytes"}}, `quantization_config.quant_method: found "bitsandbytes", expected gptq or awq`},
+		{"quantized otherwise", object{"quantization_config": object{"quant_method": "exl2"}}, `quantization_config.quant_method: found "exl2", expected one of auto-round, awq`},
 		{"quantized to 3 bits", object{"quantization_config": object{"quant_method": "gptq", "bits": 3}}, "quantization_config.bits: found 3, expected 4 or 8"},
 		{"gptj rotary", object{"architectures": []string{"GPTJForCausalLM"}, "num_attention_heads": 6, "num_key_value_heads": nil, "rotary_dim": 10},
 			"rotary_dim: found 10, expected an even number of 8 at most"},

@@ -19,7 +19,7 @@ func TestTheDocumentHasEveryFamily(t *testing.T) {
 	_, table, _ := strings.Cut(doc, "\n| name |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	require.Equal(t, Table(), "| name |"+table+"\n")
-	_, names, _ := strings.Cut(doc, "one file; architectures `")
+	_, names, _ := strings.Cut(doc, "); architectures `")
 	names, _, _ = strings.Cut(names, "`;")
 	require.Equal(t, strings.Join(ggufNames(), "`, `"), names)
 	for _, f := range families() {

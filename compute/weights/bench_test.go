@@ -7,8 +7,8 @@ import "testing"
 func BenchmarkDecode(b *testing.B) {
 	const width = 4096
 	dst := make([]byte, 2*width)
-	for _, kind := range []uint32{8, 2, 12, 14} {
-		t, _ := blockTypes(kind)
+	for _, kind := range []uint32{8, 2, 3, 12, 14, 18, 23} {
+		t := blockTypes[kind]
 		src := make([]byte, width/t.elements*t.bytes)
 		for i := range src {
 			src[i] = byte(i*7) & 0x3f // scales below infinity

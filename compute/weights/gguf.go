@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,20 +42,57 @@ func IsGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".g
 // ggufHeaderBytes: magic, version, two counts.
 const ggufHeaderBytes = 24
 
-// OpenGGUF maps a GGUF file with tensors in F32, F16, BF16, Q8_0, Q4_0, Q4_K
-// or Q6_K and checks its header. layout makes the layout from the metadata; nil:
-// the file's own. Faults of the file are *FormatError.
+// OpenGGUF maps a GGUF file with tensors of the types in blockTypes and checks
+// its header. layout makes the layout from the metadata; nil: the file's own.
+// Faults of the file are *FormatError.
 func OpenGGUF(path string, layout LayoutOf) (*GGUF, error) {
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
 	g := &GGUF{Checkpoint: c, Path: path}
-	file, err := c.mapBytes(path, ggufHeaderBytes)
-	if err == nil {
-		err = in(path, g.read(file, layout))
-	}
-	if err != nil {
+	if err := g.open(layout); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return g, nil
+}
+
+// open reads the file, and the others of a model that was split into several.
+func (g *GGUF) open(layout LayoutOf) error {
+	names := map[string]bool{}
+	parts, err := g.read(g.Path, 0, layout, names)
+	if err != nil {
+		return err
+	}
+	for i := int64(1); i < parts; i++ {
+		path, err := ggufPart(g.Path, i, parts)
+		if err != nil {
+			return in(g.Path, err)
+		}
+		n, err := g.read(path, i, nil, names)
+		if errors.Is(err, fs.ErrNotExist) {
+			return &FormatError{File: g.Path, Name: "split.count", Found: "no file " + filepath.Base(path), Expected: fmt.Sprintf("all %d files in one folder", parts)}
+		}
+		if err == nil && n != parts {
+			err = in(path, fault("split.count", fmt.Sprintf("%d, as the first file has it", parts), "%d", n))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if total, ok := g.Metadata["split.tensors.count"].(int64); ok && parts > 1 && int(total) != len(names) {
+		return in(g.Path, fault("split.tensors.count", fmt.Sprintf("%d, the tensors of all files", len(names)), "%d", total))
+	}
+	return nil
+}
+
+// ggufPart is the path of another part of a model, as llama-gguf-split names them.
+func ggufPart(path string, i, parts int64) (string, error) {
+	of := fmt.Sprintf("-of-%05d", parts)
+	dir, name := filepath.Split(path)
+	extension := filepath.Ext(name)
+	begin, ok := strings.CutSuffix(strings.TrimSuffix(name, extension), "-00001"+of)
+	if !ok {
+		return "", fault("split.count", "a name that ends with -00001"+of+extension, "%d files, and the name %s", parts, name)
+	}
+	return filepath.Join(dir, fmt.Sprintf("%s-%05d%s%s", begin, i+1, of, extension)), nil
 }
 
 // ReadGGUFBegin reads what a GGUF file has before its data, from a file that has the begin of it. The tensors have no data, and no
@@ -92,24 +130,48 @@ func (g *GGUF) header(file []byte, layout LayoutOf) (*ggufHeader, error) {
 		return nil, err
 	}
 	g.Metadata = h.metadata
-	if n, ok := h.metadata["split.count"].(int64); ok && n > 1 {
-		return nil, fault("split.count", "a whole model in one file (llama-gguf-split --merge)", "one of %d files", n)
-	}
 	if layout != nil {
 		g.layout, err = layout(g.Metadata)
 	}
 	return h, err
 }
 
-func (g *GGUF) read(file []byte, layout LayoutOf) error {
-	h, err := g.header(file, layout)
+// read maps part i of a model, and returns how many there are.
+func (g *GGUF) read(path string, i int64, layout LayoutOf, names map[string]bool) (parts int64, err error) {
+	file, err := g.mapBytes(path, ggufHeaderBytes)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	parts, err = g.part(path, file, i, layout, names)
+	return parts, in(path, err)
+}
+
+// part reads part i of a model. Names are those of the tensors so far.
+func (g *GGUF) part(path string, file []byte, i int64, layout LayoutOf, names map[string]bool) (parts int64, err error) {
+	var h *ggufHeader
+	if i == 0 {
+		h, err = g.header(file, layout)
+	} else {
+		h, err = parseGGUF(file)
+	}
+	if err != nil {
+		return 0, err
+	}
+	parts, no := int64(1), int64(0)
+	if n, ok := h.metadata["split.count"].(int64); ok && n > 1 {
+		parts = n
+		no, _ = h.metadata["split.no"].(int64)
+	}
+	if no != i {
+		return 0, fault("split.no", fmt.Sprintf("%d: the first file of a model names the others", i), "%d of %d files", no, parts)
+	}
+	return parts, g.addTensors(path, h, file, names)
+}
+
+func (g *GGUF) addTensors(path string, h *ggufHeader, file []byte, names map[string]bool) error {
 	data := file[min(h.data, uint64(len(file))):]
 	var all []*derived
 	var places []extent
-	names := map[string]bool{}
 	for i := range h.tensors {
 		t, at, err := g.place(&h.tensors[i], data)
 		if err != nil {
@@ -120,6 +182,7 @@ func (g *GGUF) read(file []byte, layout LayoutOf) error {
 			return fault(at.name, "each name once", "a second tensor for %s", t.Name)
 		}
 		names[t.Name] = true
+		t.File = path
 		if t.fill != nil {
 			all = append(all, t)
 		} else {

@@ -278,13 +278,13 @@ func (r *ggufReader) tensor() ggufTensor {
 // size is the number of bytes of a tensor: whole blocks along its last
 // dimension.
 func (t *ggufTensor) size() (blockType, uint64, error) {
-	b, ok := blockTypes(t.kind)
+	b, ok := blockTypes[t.kind]
 	if !ok {
 		name := otherTypes(t.kind)
 		if name == "" {
 			name = fmt.Sprintf("number %d", t.kind)
 		}
-		return b, 0, fault(t.name, "F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K: a model's Q8_0 file has no other types", "type %s", name)
+		return b, 0, fault(t.name, blockNames()+": take another file of the model, such as its Q8_0 or Q4_K_M", "type %s", name)
 	}
 	width := t.shape[len(t.shape)-1]
 	if width%b.elements != 0 {

@@ -3,6 +3,7 @@ package weights
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -158,7 +159,7 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 		{"five dimensions", one(0, 0, 1, 1, 1, 1, 1).file(8), "a: found 5 dimensions"},
 		{"dimension 0", one(0, 0, 0, 3).file(8), "a: found 0, expected dimensions of 1"},
 		{"dimension 2^63", one(0, 0, 1<<63).file(8), "a: found 9223372036854775808, expected dimensions"},
-		{"unread type", one(13, 0, 256).file(176), "a: found type Q5_K, expected F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K"},
+		{"unread type", one(15, 0, 256).file(292), "a: found type Q8_K, expected F32, F16, Q4_0, Q4_1, Q5_0, "},
 		{"unknown type", one(999, 0, 256).file(176), "a: found type number 999"},
 		{"part of a block", one(12, 0, 128, 2).file(144), "a: found shape [2 128], expected rows of a multiple of 256 elements for Q4_K"},
 		{"quantized vector", one(8, 0, 32).file(34), "a: found a vector of type Q8_0, expected a matrix"},
@@ -171,7 +172,8 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 		{"overlap", newGGUF(3, 2, 0).tensor("a", 0, 0, 16).tensor("b", 0, 32, 2).file(64), "b: found an overlap: it begins at byte 32 of the data, expected 64 or more, the end of a"},
 		{"heads that do not divide", newGGUF(3, 1, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 6).file(48), "blk.0.attn_q.weight: found 6 rows, expected a multiple of 2 x 2 heads"},
 		{"a layout that is not made", newGGUF(3, 0, 1).text("heads").u32(ggufInt32).u32(math.MaxUint32).file(0), "heads: found -1, expected an integer"},
-		{"part of a model", newGGUF(3, 0, 1).integer("split.count", 3).file(0), "split.count: found one of 3 files"},
+		{"part of a model", newGGUF(3, 0, 1).integer("split.count", 3).file(0), "split.count: found 3 files, and the name model.gguf, expected a name that ends with -00001-of-00003.gguf"},
+		{"a later part", newGGUF(3, 0, 2).integer("split.count", 3).integer("split.no", 1).file(0), "split.no: found 1 of 3 files, expected 0: the first file of a model names the others"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := openBytes(t, c.file)
@@ -179,6 +181,47 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 		})
 	}
+}
+
+// TestGGUFInParts: the first file has the metadata, and all of them tensors.
+func TestGGUFInParts(t *testing.T) {
+	dir := t.TempDir()
+	put := func(i int, b *ggufBuilder) {
+		file := b.file(32)
+		file[len(file)-32] = byte(i)
+		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/m-0000%d-of-00003.gguf", dir, i), file, 0o600))
+	}
+	first := dir + "/m-00001-of-00003.gguf"
+	part := func(no uint32, tensor string) *ggufBuilder {
+		return newGGUF(3, 1, 3).integer("split.count", 3).integer("split.no", no).integer("split.tensors.count", 3).tensor(tensor, 0, 0, 2)
+	}
+	fails := func(want string) {
+		t.Helper()
+		_, err := OpenGGUF(first, named)
+		require.ErrorContains(t, err, want)
+	}
+	put(1, part(0, "a"))
+	put(2, part(1, "b"))
+	fails("m-00001-of-00003.gguf: split.count: found no file m-00003-of-00003.gguf, expected all 3 files in one folder")
+	put(3, part(2, "b"))
+	fails("m-00003-of-00003.gguf: b: found a second tensor for b")
+	put(3, part(1, "output.weight"))
+	fails("m-00003-of-00003.gguf: split.no: found 1 of 3 files, expected 2")
+	put(3, newGGUF(3, 1, 0).tensor("c", 0, 0, 2))
+	fails("m-00003-of-00003.gguf: split.no: found 0 of 1 files, expected 2")
+	put(3, part(2, "output.weight"))
+	g, err := OpenGGUF(first, named)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, g.Close()) }()
+	require.Equal(t, []string{"a", "b", "lm_head.weight"}, g.Names())
+	for i, name := range g.Names() {
+		tensor, ok := g.Tensor(name)
+		require.True(t, ok)
+		require.Equal(t, byte(i+1), tensor.Data[0])
+		require.Equal(t, fmt.Sprintf("%s/m-0000%d-of-00003.gguf", dir, i+1), tensor.File)
+	}
+	put(2, newGGUF(3, 0, 2).integer("split.count", 3).integer("split.no", 1))
+	fails("m-00001-of-00003.gguf: split.tensors.count: found 3, expected 2, the tensors of all files")
 }
 
 // TestGGUFCutShortAnywhereIsAFault: no prefix of a sound file is one.
@@ -208,7 +251,7 @@ func FuzzGGUF(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		c := &Checkpoint{tensors: map[string]Tensor{}}
 		g := &GGUF{Checkpoint: c}
-		err := g.read(file, named)
+		_, err := g.part("", file, 0, named, map[string]bool{})
 		defer c.Close() //nolint:errcheck // the fault of a fuzzed file is looked at below
 		if err != nil {
 			var format *FormatError

@@ -44,7 +44,7 @@ func TestOpenFaultsOfQuantizedLayers(t *testing.T) {
 		header     func(map[string]object)
 		want       string
 	}{
-		{"method", "awq", object{"quant_method": "exl2"}, nil, `quantization_config.quant_method: found "exl2", expected gptq or awq`},
+		{"method", "awq", object{"quant_method": "exl2"}, nil, `quantization_config.quant_method: found "exl2", expected one of auto-round, awq, bitsandbytes, compressed-tensors, fp8, gptq`},
 		{"bits", "gptq-4", object{"bits": 2}, nil, "quantization_config.bits: found 2, expected 4 or 8"},
 		{"bits of awq", "awq", object{"bits": 8}, nil, "quantization_config.bits: found 8, expected 4"},
 		{"bits no number", "awq", object{"bits": "four"}, nil, "quantization_config: found"},
@@ -61,6 +61,26 @@ func TestOpenFaultsOfQuantizedLayers(t *testing.T) {
 		{"no groups with desc_act", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", "x") }, layer + ".g_idx: found no such tensor, expected one, by desc_act"},
 		{"groups out of range", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".old"); h[layer+".g_idx"] = wordsOf(h) }, layer + ".g_idx: found group"},
 		{"two weights", "gptq-4", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".weight") }, layer + ": found both, expected one of .weight and .qweight"},
+		{"packing of auto-round", "auto-round-awq", object{"packing_format": "auto_round:gemv"}, nil, `quantization_config.packing_format: found "auto_round:gemv", expected auto_round:auto_gptq or auto_round:auto_awq`},
+		{"type of fp8", "fp8", object{"fmt": "e5m2"}, nil, `quantization_config.fmt: found "e5m2", expected e4m3`},
+		{"block of fp8", "fp8", object{"weight_block_size": []int{128}}, nil, "quantization_config.weight_block_size: found [128], expected two numbers"},
+		{"other block of fp8", "fp8", object{"weight_block_size": []int{128, 128}}, nil, ".weight_scale_inv: found shape [3 4], expected [2 2] for a weight of [256 256]"},
+		{"scales of another type", "fp8", nil, func(h map[string]object) { h[layer+".weight_scale_inv"]["dtype"] = "I32" }, layer + ".weight_scale_inv: found I32 [3 4], expected F16, BF16"},
+		{"codes of another type", "ct-fp8", nil, func(h map[string]object) { h[layer+".weight"]["dtype"] = "F8_E5M2" }, layer + ".weight: found F8_E5M2 [256 256], expected F8_E4M3"},
+		{"sparse", "ct-int4", object{"sparsity_config": object{"format": "sparse-24-bitmask"}}, nil, `quantization_config.sparsity_config.format: found "sparse-24-bitmask", expected dense`},
+		{"rotated", "ct-int4", object{"transform_config": object{"config_groups": object{"u": object{}}}}, nil, "quantization_config.transform_config: found 1 groups, expected none"},
+		{"no shape", "ct-int4", nil, func(h map[string]object) { rename(h, layer+".weight_shape", "x") }, layer + ".weight_shape: found no such tensor, expected I64 of two numbers"},
+		{"fewer words", "ct-int4", nil, func(h map[string]object) { h[layer+".weight_packed"]["shape"] = []int{128, 64} }, layer + ".weight_packed: found I32 [128 64], expected integers of 1 to 8 bits of a weight of [256 256]"},
+		{"other zeros", "ct-int3-zeros", nil, func(h map[string]object) { h[layer+".weight_zero_point"]["shape"] = []int{2, 24} }, layer + ".weight_zero_point: found I32 [2 24], expected I32 [24 2]"},
+		{"no number for all", "ct-nvfp4", nil, func(h map[string]object) {
+			h[layer+".weight_global_scale"]["shape"] = []int{1, 1, 1, 1, 1}
+			h[layer+".weight_global_scale"]["dtype"] = "I32"
+		}, layer + ".weight_global_scale: found I32 [1 1 1 1 1], expected one number of F32"},
+		{"no scales of rows", "ct-int8-rows", nil, func(h map[string]object) { h[layer+".weight_scale"]["shape"] = []int{1, 256} }, layer + ".weight_scale: found shape [1 256], expected [256 256] for a weight of [256 256]"},
+		{"no state", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.quant_state.bitsandbytes__nf4", "x") }, layer + ".weight.quant_state.bitsandbytes__nf4: found no such tensor"},
+		{"no levels", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.quant_map", "x") }, layer + ".weight.quant_map: found no such tensor, expected F32 [16]"},
+		{"no nested scales", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.nested_absmax", "x") }, layer + ".weight.absmax: found U8 [1024], expected 1024 numbers of F32"},
+		{"rows of int8", "bnb-int8", nil, func(h map[string]object) { rename(h, layer+".SCB", "a.SCB") }, "a.weight: found no such tensor and F32 [256]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -26,7 +26,10 @@ func open(t *testing.T, path string) *weights.Checkpoint {
 var formats = map[string]string{
 	"tiny-q8_0.gguf": "tiny-q8_0.expected", "tiny-q4_0.gguf": "tiny-q4_0.expected", "tiny-q4_k_m.gguf": "tiny-q4_k_m.expected",
 	"gptq-4": "gptq-4/expected", "gptq-4-act": "gptq-4-act/expected", "gptq-8": "gptq-8/expected", "gptq-v2": "gptq-v2/expected",
-	"awq": "awq/expected",
+	"awq": "awq/expected", "auto-round-gptq": "auto-round-gptq/expected", "auto-round-awq": "auto-round-awq/expected",
+	"fp8": "fp8/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected", "ct-int8-rows": "ct-int8-rows/expected",
+	"ct-fp8": "ct-fp8/expected", "ct-nvfp4": "ct-nvfp4/expected", "ct-mxfp4": "ct-mxfp4/expected",
+	"bnb-nf4": "bnb-nf4/expected", "bnb-nf4-plain": "bnb-nf4-plain/expected", "bnb-int8": "bnb-int8/expected",
 }
 
 func TestQuantizedTensorsAreTheValuesOfTheFormatsFormulae(t *testing.T) {

@@ -86,14 +86,19 @@ func largeResponses(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	statuses, mu := map[int]int{}, sync.Mutex{}
 	var all sync.WaitGroup
+	var stored []string
 	var failed error
 	for range n {
 		all.Go(func() {
-			status, _, err := t.post(ctx, t.keys[spender], "/v1/responses", fields{"model": "tiny-chat", "input": "x", "background": true, "max_output_tokens": 4,
+			status, body, err := t.post(ctx, t.keys[spender], "/v1/responses", fields{"model": "tiny-chat", "input": "x", "background": true, "max_output_tokens": 4,
 				"instructions": strings.Repeat("i ", size/2)})
 			mu.Lock()
 			defer mu.Unlock()
 			statuses[status]++
+			if status == http.StatusOK {
+				id, bad := idOf(status, body, nil)
+				stored, err = append(stored, id), errors.Join(err, bad)
+			}
 			failed = errors.Join(failed, err)
 		})
 	}
@@ -103,6 +108,11 @@ func largeResponses(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	if _, err := idOf(t.post(ctx, t.keys[victim], "/v1/responses", fields{"model": "tiny-chat", "input": "x", "max_output_tokens": 4})); err != nil {
 		return "", fmt.Errorf("the victim has no room: %w", err)
+	}
+	for _, id := range stored { // the next attacks need the share
+		if status, body, err := t.do(ctx, http.MethodDelete, t.keys[spender], "/v1/responses/"+id, nil, nil); err != nil || status != http.StatusOK {
+			return "", errors.Join(err, fmt.Errorf("the deletion of %s: found status %d: %.200s, expected 200", id, status, body))
+		}
 	}
 	return fmt.Sprintf("%d responses of %d MiB: %v; the victim has room", n, size>>20, statuses), nil
 }

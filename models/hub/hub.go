@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -187,9 +189,9 @@ func Wanted(files []File, variant string) ([]File, error) {
 		switch {
 		case inFolders.MatchString(f.Name):
 			others = append(others, f)
-		case strings.Contains(f.Name, "/"), f.Name == "" || strings.HasPrefix(f.Name, "."): // of other programs
-		case strings.HasSuffix(name, ".gguf"):
+		case strings.HasSuffix(name, ".gguf") && !strings.HasPrefix(path.Base(name), "mmproj"): // which is for images
 			ggufs = append(ggufs, f)
+		case strings.Contains(f.Name, "/"), f.Name == "" || strings.HasPrefix(f.Name, "."): // of other programs
 		case strings.HasSuffix(name, ".safetensors"):
 			weights = append(weights, f)
 		case slices.Contains([]string{".json", ".model", ".jinja", ".txt"}, path.Ext(name)) && name != "readme.txt":
@@ -223,25 +225,44 @@ func rank(f File) int {
 	return 1
 }
 
+// part is the end of the name of one of a model's GGUF files.
+var part = regexp.MustCompile(`-\d{5}-of-(\d{5})$`)
+
+// chooseGGUF returns the file of a variant, or all files of a model in parts, the first one first.
 func chooseGGUF(ggufs []File, variant string) ([]File, error) {
-	var chosen []File
+	models := map[string][]File{} // by name, without the part
 	for _, f := range ggufs {
-		if strings.EqualFold(quantization(f.Name), variant) || strings.EqualFold(strings.TrimSuffix(f.Name, ".gguf"), variant) {
-			chosen = append(chosen, f)
+		whole := strings.TrimSuffix(f.Name, ".gguf")
+		base := path.Base(part.ReplaceAllString(whole, ""))
+		if name := strings.ToLower(base); name == strings.ToLower(variant) || strings.HasSuffix(name, "-"+strings.ToLower(variant)) ||
+			strings.HasSuffix(name, "."+strings.ToLower(variant)) {
+			models[base] = append(models[base], f)
 		}
 	}
-	switch len(chosen) {
-	case 1:
-		return chosen, nil
-	case 0:
+	if len(models) == 0 {
 		return nil, fmt.Errorf("found no GGUF file of variant %q, expected one of %s", variant, names(ggufs))
 	}
-	return nil, fmt.Errorf("found %d GGUF files of variant %q (%s), expected one: files in parts are not supported", len(chosen), variant, names(chosen))
+	found := slices.SortedFunc(maps.Keys(models), func(a, b string) int { // Q4_K_M before UD-Q4_K_M
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	})
+	if len(found) > 1 && len(found[0]) == len(found[1]) {
+		return nil, fmt.Errorf("found %d GGUF files of variant %q (%s), expected one: a longer part of its name, or all of it, is a variant too", len(found), variant, strings.Join(found, ", "))
+	}
+	files := models[found[0]]
+	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+	expected := 1
+	if m := part.FindStringSubmatch(strings.TrimSuffix(files[0].Name, ".gguf")); m != nil {
+		expected, _ = strconv.Atoi(m[1]) // of five digits
+	}
+	if len(files) != expected {
+		return nil, fmt.Errorf("found %d GGUF files of variant %q (%s), expected %d", len(files), variant, names(files), expected)
+	}
+	return files, nil
 }
 
 // quantization returns the part of a GGUF file's name after its last '-' or '.', such as Q8_0.
 func quantization(name string) string {
-	name = strings.TrimSuffix(name, ".gguf")
+	name = part.ReplaceAllString(strings.TrimSuffix(name, ".gguf"), "")
 	return name[strings.LastIndexAny(name, "-.")+1:]
 }
 

@@ -369,4 +369,18 @@ func TestFilesOfAModelAreChosen(t *testing.T) {
 	}
 	_, err := hub.Wanted(file("a-Q8_0.gguf", "b-Q8_0.gguf"), "Q8_0")
 	require.ErrorContains(t, err, "found 2 GGUF files")
+
+	parts := []string{"Q4_K_M/m-Q4_K_M-00001-of-00002.gguf", "Q4_K_M/m-Q4_K_M-00002-of-00002.gguf"}
+	all := append(file("config.json", "m-UD-Q4_K_M.gguf", "m.Q8_0.gguf", "mmproj-Q8_0.gguf", "m-Q6_K-00001-of-00002.gguf"), file(parts[1], parts[0])...)
+	for variant, want := range map[string][]string{
+		"q4_k_m": parts, "m-Q4_K_M": parts, "UD-Q4_K_M": {"m-UD-Q4_K_M.gguf"}, "Q8_0": {"m.Q8_0.gguf"}, "m-UD-Q4_K_M": {"m-UD-Q4_K_M.gguf"},
+	} {
+		got, err := hub.Wanted(all, variant)
+		require.NoError(t, err, variant)
+		require.Equal(t, file(want...), got, variant)
+	}
+	_, err = hub.Wanted(all, "Q6_K")
+	require.ErrorContains(t, err, `found 1 GGUF files of variant "Q6_K" (m-Q6_K-00001-of-00002.gguf), expected 2`)
+	_, err = hub.Wanted(all, "Q5_K")
+	require.ErrorContains(t, err, `found no GGUF file of variant "Q5_K"`)
 }

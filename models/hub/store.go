@@ -55,9 +55,9 @@ type Model struct {
 	path string
 }
 
-// Path returns what --model takes: the folder, or the GGUF file in it.
+// Path returns what --model takes: the folder, or the first GGUF file in it.
 func (m *Model) Path() string {
-	if len(m.Files) == 1 && strings.HasSuffix(m.Files[0].Name, ".gguf") {
+	if len(m.Files) > 0 && strings.HasSuffix(m.Files[0].Name, ".gguf") {
 		return filepath.Join(m.path, m.Files[0].Name)
 	}
 	return m.path
