@@ -133,10 +133,7 @@ func (c *Checkpoint) scales(s *scaled, q *Quantization, name string) error {
 		part += "_inv"
 	}
 	t := c.tensors[name+part]
-	var shape []int64
-	for _, n := range t.Shape {
-		shape = append(shape, n)
-	}
+	shape := slices.Clone(t.Shape)
 	for len(shape) < 2 { // of all, or of rows
 		shape = append(shape, 1)
 	}

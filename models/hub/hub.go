@@ -234,8 +234,7 @@ func chooseGGUF(ggufs []File, variant string) ([]File, error) {
 	for _, f := range ggufs {
 		whole := strings.TrimSuffix(f.Name, ".gguf")
 		base := path.Base(part.ReplaceAllString(whole, ""))
-		if name := strings.ToLower(base); name == strings.ToLower(variant) || strings.HasSuffix(name, "-"+strings.ToLower(variant)) ||
-			strings.HasSuffix(name, "."+strings.ToLower(variant)) {
+		if endsWith(base, variant) {
 			models[base] = append(models[base], f)
 		}
 	}
@@ -258,6 +257,12 @@ func chooseGGUF(ggufs []File, variant string) ([]File, error) {
 		return nil, fmt.Errorf("found %d GGUF files of variant %q (%s), expected %d", len(files), variant, names(files), expected)
 	}
 	return files, nil
+}
+
+// endsWith says whether a name is a variant, or ends with it after '-' or '.', in upper or lower case.
+func endsWith(name, variant string) bool {
+	begin := len(name) - len(variant)
+	return begin >= 0 && strings.EqualFold(name[begin:], variant) && (begin == 0 || strings.ContainsAny(name[begin-1:begin], "-."))
 }
 
 // quantization returns the part of a GGUF file's name after its last '-' or '.', such as Q8_0.
