@@ -68,7 +68,7 @@ type Model struct {
 	slabBytes  int
 	headSlabs  int
 	mostSlabs  int
-	groups     kvmgr.Groups
+	groups     kvmgr.Counts
 	file       atomic.Pointer[kvfile.File] // see PoolFile
 	memory     *slabFile                   // nil: the device commits slabs
 	batch      []device.Rows
@@ -276,12 +276,12 @@ func (m *Model) HeadSlabs() int { return m.headSlabs }
 func (m *Model) MostSlabs() int { return m.mostSlabs }
 
 // Groups are the groups of layers that have slabs of their own.
-func (m *Model) Groups() kvmgr.Groups { return m.groups }
+func (m *Model) Groups() kvmgr.Counts { return m.groups }
 
 // Groups are the groups of layers of a program, for the allocator.
-func Groups(p *model.Program) kvmgr.Groups {
+func Groups(p *model.Program) kvmgr.Counts {
 	g := p.Groups()
-	return kvmgr.Groups{Full: g.Full, Windowed: g.Windowed}
+	return kvmgr.Counts{Full: g.Full, Windowed: g.Windowed}
 }
 
 // SlabTokens is the number of tokens of a slab.

@@ -15,7 +15,7 @@ type Runner interface {
 	MostSlabs() int
 	Mappings() int // slabs that all regions may hold together, a shared one counted for each; 0: any number
 	// Groups are the groups of layers: SlabTokens tokens have a slab for each.
-	Groups() kvmgr.Groups
+	Groups() kvmgr.Counts
 	Vocab() int       // logits per output
 	HiddenWidth() int // elements of a hidden state
 	// NewRegion reserves addresses for a sequence of up to the given tokens.

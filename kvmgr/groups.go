@@ -5,44 +5,44 @@ import (
 	"math"
 )
 
-// Groups counts the groups of layers: the tokens of a slab have one slab for each. A sequence keeps the slabs of full groups, whose layers see all
+// Counts counts the groups of layers: the tokens of a slab have one slab for each. A sequence keeps the slabs of full groups, whose layers see all
 // tokens, to its end, and gives those of windowed groups back: see Trim. All slabs have the same size and lie in one pool. Lists of slabs are by
 // position, with one of each group for a position, the full groups first. The zero value is one group.
-type Groups struct {
+type Counts struct {
 	Full     int `json:"full,omitempty"`
 	Windowed int `json:"windowed,omitempty"`
 }
 
 // Count is the number of groups.
-func (g Groups) Count() int { return max(g.Full+g.Windowed, 1) }
+func (g Counts) Count() int { return max(g.Full+g.Windowed, 1) }
 
 // or returns g, or one group if it is zero. Without a window all groups are full.
-func (g Groups) or(window int) Groups {
+func (g Counts) or(window int) Counts {
 	switch {
 	case window == 0:
-		return Groups{Full: g.Count()}
-	case g == Groups{}:
-		return Groups{Windowed: 1}
+		return Counts{Full: g.Count()}
+	case g == Counts{}:
+		return Counts{Windowed: 1}
 	}
 	return g
 }
 
 // Groups returns the groups that the Manager has.
-func (m *Manager) Groups() Groups { return m.groups }
+func (m *Manager) Groups() Counts { return m.groups }
 
 // Slabs is the number of slabs of some positions, of which windowed groups have those from first on.
-func (g Groups) Slabs(positions, first int) int {
+func (g Counts) Slabs(positions, first int) int {
 	return g.Full*positions + g.Windowed*max(positions-first, 0)
 }
 
 // Need is the number of slabs that a sequence of some positions has at once at most: live of them in each windowed group; 0: any number.
-func (g Groups) Need(positions, live int) int {
+func (g Counts) Need(positions, live int) int {
 	g = g.or(live)
 	return g.Full*positions + g.Windowed*min(positions, live)
 }
 
 // Longest is the number of positions of the longest sequence that fits into a pool of slabs, with live as for Need.
-func (g Groups) Longest(pool, live int) int {
+func (g Counts) Longest(pool, live int) int {
 	g = g.or(live)
 	switch n := pool / g.Count(); {
 	case g.Windowed == 0 || n < live:

@@ -33,7 +33,7 @@ func TestASequenceHasSlabsBeforeThoseOfItsTokens(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, m.Stats().Shared, "no prefix is shared")
 	require.NoError(t, m.Check())
-	for _, c := range []Config{{Slabs: 9, SlabTokens: 4, Head: -1}, {Slabs: 9, SlabTokens: 4, Head: 1, Slots: 2}, {Slabs: 9, SlabTokens: 4, Head: 1, Window: 10, Live: 8}, {Slabs: 9, SlabTokens: 4, Head: 1, Groups: Groups{Full: 2}}} {
+	for _, c := range []Config{{Slabs: 9, SlabTokens: 4, Head: -1}, {Slabs: 9, SlabTokens: 4, Head: 1, Slots: 2}, {Slabs: 9, SlabTokens: 4, Head: 1, Window: 10, Live: 8}, {Slabs: 9, SlabTokens: 4, Head: 1, Groups: Counts{Full: 2}}} {
 		_, err := New(c)
 		require.ErrorIs(t, err, ErrInvalid)
 	}

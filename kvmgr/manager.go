@@ -70,13 +70,13 @@ type Config struct {
 	Window     int   // tokens that a token sees in windowed groups, itself included, at least 2; 0: there are none. See Trim
 	Live       int   // slabs of a windowed group that a sequence has at once at most: see LiveSlabs
 	Sinks      int   // of them, leading slabs that it keeps beside its window. Then there is one group, sequences share no prefix, and the tier has no slots
-	Groups     Groups
+	Groups     Counts
 }
 
 // Manager owns the slabs of one pool.
 type Manager struct {
 	slabTokens  int
-	groups      Groups
+	groups      Counts
 	head        int     // see Config
 	mostSlabs   int     // see Config.Most
 	free        freeSet // committed ones
@@ -107,7 +107,7 @@ type Manager struct {
 type region struct {
 	seq     Seq
 	end     int // tokens at its declared end
-	groups  Groups
+	groups  Counts
 	full    int     // the most slabs that it has at once until then, shared ones included
 	tokens  int     // promised, in tokens
 	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
@@ -183,7 +183,7 @@ func (m *Manager) count(r *region, sign int) {
 	m.mapped += sign * r.quota
 	m.needed += sign * r.need()
 	if r.slides {
-		m.slid += sign * Groups{Windowed: r.groups.Windowed}.Slabs(r.positions(), r.gone())
+		m.slid += sign * Counts{Windowed: r.groups.Windowed}.Slabs(r.positions(), r.gone())
 	}
 }
 

@@ -18,7 +18,7 @@ type world struct {
 	step     int
 	m        *Manager
 	cfg      Config
-	g        Groups
+	g        Counts
 	next     func(n int) int // 0 to n-1; random numbers, or the fuzzer's
 	contents [][]uint64      // of each token of a slab: a hash of the group, the space and the tokens up to it
 	tier     [][]uint64      // of each token of a slot

@@ -38,7 +38,7 @@ func TestASequenceHasNoMoreSlabsThanTheMost(t *testing.T) {
 	require.Equal(t, 5, freed)
 	for _, c := range []Config{
 		{Slabs: 9, SlabTokens: 4, Most: -1}, {Slabs: 9, SlabTokens: 4, Most: 1, Slots: 2}, {Slabs: 9, SlabTokens: 4, Most: 1, Head: 1},
-		{Slabs: 9, SlabTokens: 4, Most: 1, Window: 10, Live: 8}, {Slabs: 9, SlabTokens: 4, Most: 1, Groups: Groups{Full: 2}},
+		{Slabs: 9, SlabTokens: 4, Most: 1, Window: 10, Live: 8}, {Slabs: 9, SlabTokens: 4, Most: 1, Groups: Counts{Full: 2}},
 	} {
 		_, err := New(c)
 		require.ErrorIs(t, err, ErrInvalid)

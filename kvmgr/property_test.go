@@ -133,7 +133,7 @@ func FuzzManager(f *testing.F) {
 			cfg.Window = 2 + int(in[1])%(3*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
 			if in[0]%2 == 1 {
-				cfg.Groups, cfg.Slabs = Groups{Full: 1, Windowed: 2}, 3*cfg.Slabs
+				cfg.Groups, cfg.Slabs = Counts{Full: 1, Windowed: 2}, 3*cfg.Slabs
 			}
 		}
 		if in[0]%4 == 3 {

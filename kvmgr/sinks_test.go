@@ -68,7 +68,7 @@ func TestSinksNeedAWindowAndNoTier(t *testing.T) {
 	for _, c := range []Config{
 		{Slabs: 9, SlabTokens: 4, Sinks: 1}, {Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: -1},
 		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Slots: 3}, {Slabs: 9, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 4, 4), Sinks: 1},
-		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Groups: Groups{Full: 1, Windowed: 1}},
+		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Groups: Counts{Full: 1, Windowed: 1}},
 	} {
 		_, err := New(c)
 		require.ErrorIs(t, err, ErrInvalid, "%+v", c)

@@ -15,7 +15,7 @@ func FirstKept(position, window, slabTokens int) int { return max(0, position-(w
 
 // checkWindow returns an ErrInvalid for a window that cannot be, or for which too few slabs may live.
 func (c *Config) checkWindow() error {
-	if c.Sinks < 0 || c.Sinks > 0 && (c.Window == 0 || c.Slots > 0 || c.Groups.or(c.Window) != Groups{Windowed: 1}) {
+	if c.Sinks < 0 || c.Sinks > 0 && (c.Window == 0 || c.Slots > 0 || c.Groups.or(c.Window) != Counts{Windowed: 1}) {
 		return fmt.Errorf("%w: %d slabs of sinks with a window of %d tokens, %d slots and groups %+v, expected a window, no slots and one windowed group",
 			ErrInvalid, c.Sinks, c.Window, c.Slots, c.Groups)
 	}

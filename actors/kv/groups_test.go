@@ -13,7 +13,7 @@ import (
 // grouped makes layers be in three groups, of which two see 20 tokens. A sequence has six slabs of these at once at most.
 func grouped(c *Config) {
 	c.Slabs, c.Window, c.Live = testSlabs, 20, kvmgr.LiveSlabs(20, 32, 16)
-	c.Groups = kvmgr.Groups{Full: 1, Windowed: 2}
+	c.Groups = kvmgr.Counts{Full: 1, Windowed: 2}
 }
 
 // places begins a sequence at the second manager, and says which places of the first sequence's list its slabs have the contents of. All but the

@@ -42,7 +42,7 @@ type Config struct {
 	Mappings          int // as of kvmgr.Config
 	Window, Live      int // as of kvmgr.Config, as Sinks
 	Sinks, Head, Most int
-	Groups            kvmgr.Groups
+	Groups            kvmgr.Counts
 	Predicted         bool        // as sched.Config.Predict
 	BatchSize         int         // as sched.Config.MaxBatchSize; 0: no bound
 	Broken            func(error) // gets the error when the allocator contradicts itself

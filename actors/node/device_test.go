@@ -19,7 +19,7 @@ type testDevice struct {
 	slabs  int
 	vocab  int
 	window int // tokens that a token sees, itself included; 0: all
-	groups kvmgr.Groups
+	groups kvmgr.Counts
 
 	mu         sync.Mutex
 	owner      map[int32]int // physical slab -> regions that hold it
@@ -52,7 +52,7 @@ type testDevice struct {
 const testSlabTokens = 16
 
 func newTestDevice(slabs int) *testDevice {
-	return &testDevice{slabs: slabs, vocab: 4096, groups: kvmgr.Groups{Full: 1}, owner: map[int32]int{}, written: map[int32]int{}}
+	return &testDevice{slabs: slabs, vocab: 4096, groups: kvmgr.Counts{Full: 1}, owner: map[int32]int{}, written: map[int32]int{}}
 }
 
 func (d *testDevice) Slabs() int           { return d.slabs }
@@ -61,7 +61,7 @@ func (d *testDevice) Mappings() int        { return 0 }
 func (d *testDevice) HeadSlabs() int       { return 0 }
 func (d *testDevice) MostSlabs() int       { return 0 }
 func (d *testDevice) Vocab() int           { return d.vocab }
-func (d *testDevice) Groups() kvmgr.Groups { return d.groups }
+func (d *testDevice) Groups() kvmgr.Counts { return d.groups }
 func (d *testDevice) HiddenWidth() int     { return testWidth }
 
 type testRegion struct {

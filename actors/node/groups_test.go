@@ -16,7 +16,7 @@ func mixing(c *Config) {
 	c.Model.(*testDevice).groups = mixed
 }
 
-var mixed = kvmgr.Groups{Full: 1, Windowed: 2}
+var mixed = kvmgr.Counts{Full: 1, Windowed: 2}
 
 // mixedSlabs is the most slabs that a sequence of some tokens has at these workers.
 func mixedSlabs(tokens int) int {

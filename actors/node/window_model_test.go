@@ -35,12 +35,12 @@ const (
 type windowed struct {
 	dir    string // of testdata/models
 	window int
-	groups kvmgr.Groups
+	groups kvmgr.Counts
 }
 
 var (
-	allWindowed  = windowed{"mistral-window", 11, kvmgr.Groups{Windowed: 1}}
-	someWindowed = windowed{"qwen2-window", 7, kvmgr.Groups{Full: 1, Windowed: 2}}
+	allWindowed  = windowed{"mistral-window", 11, kvmgr.Counts{Windowed: 1}}
+	someWindowed = windowed{"qwen2-window", 7, kvmgr.Counts{Full: 1, Windowed: 2}}
 )
 
 // slabs is the most slabs that a sequence of some tokens has, if it gives slabs back.

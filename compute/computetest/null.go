@@ -47,7 +47,7 @@ func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil
 func (n *Null) Mappings() int { return 0 }
 
 // Groups are all layers.
-func (n *Null) Groups() kvmgr.Groups { return kvmgr.Groups{Full: 1} }
+func (n *Null) Groups() kvmgr.Counts { return kvmgr.Counts{Full: 1} }
 
 // CopySlab does nothing.
 func (n *Null) CopySlab(int32, int32, int) error { return nil }

@@ -92,7 +92,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		pool.Slots = pool.Slabs/4 + rng.IntN(2*pool.Slabs)
 	}
 	if seed%5 == 1 { // layers of both kinds
-		pool.Groups = kvmgr.Groups{Full: 1 + rng.IntN(2), Windowed: 1 + rng.IntN(2)}
+		pool.Groups = kvmgr.Counts{Full: 1 + rng.IntN(2), Windowed: 1 + rng.IntN(2)}
 		pool.Slabs, pool.Slots = pool.Groups.Count()*pool.Slabs, pool.Groups.Count()*pool.Slots
 	}
 	kv, err := kvmgr.New(pool)

@@ -42,7 +42,7 @@ type Runner struct {
 	stop    chan struct{} // closed by Close: a step that hangs ends
 
 	slabs  int
-	groups kvmgr.Groups
+	groups kvmgr.Counts
 	kv     []state // [slabs x SlabTokens]
 	logits logits  // [MaxOutputs x vocab]
 	blank  []float32
@@ -143,7 +143,7 @@ func WeightBytes(p *model.Program) uint64 {
 func (r *Runner) Slabs() int { return r.slabs }
 
 // Groups are the groups of layers, of which each has slabs of its own.
-func (r *Runner) Groups() kvmgr.Groups { return r.groups }
+func (r *Runner) Groups() kvmgr.Counts { return r.groups }
 
 // HeadSlabs is 0.
 func (r *Runner) HeadSlabs() int { return 0 }

@@ -13,7 +13,7 @@ func TokenBytes(layers, kvHeads, headDim, size int) uint64 {
 
 // Slabs is the number of slabs that the allocator reserves for a request that declares its length, of which at most live slabs
 // of a windowed group live at once; 0: any number. A beam search, whose number is that of equation (3) in each group, keeps all.
-func Slabs(s kvmgr.Segments, g kvmgr.Groups, slabTokens, live int) int {
+func Slabs(s kvmgr.Segments, g kvmgr.Counts, slabTokens, live int) int {
 	if s.Beams > 1 {
 		return g.Count() * kvmgr.SegmentSlabs(s, slabTokens)
 	}
@@ -23,7 +23,7 @@ func Slabs(s kvmgr.Segments, g kvmgr.Groups, slabTokens, live int) int {
 // LiveSlabs is the number of slabs of a windowed group that a request has at once at most: for its window, the rows of the step that runs
 // and those of the next one. In a small pool, of which full groups need at least half, the steps of its prompt are shorter. Without a window
 // it is 0: any number.
-func LiveSlabs(window, rows, pool int, g kvmgr.Groups, slabTokens int) int {
+func LiveSlabs(window, rows, pool int, g kvmgr.Counts, slabTokens int) int {
 	if window == 0 {
 		return 0
 	}
@@ -36,7 +36,7 @@ func LiveSlabs(window, rows, pool int, g kvmgr.Groups, slabTokens int) int {
 }
 
 // Requests is BSmax of the paper: equal requests that a pool of slabs holds at once.
-func Requests(pool int, s kvmgr.Segments, g kvmgr.Groups, slabTokens, live int) int {
+func Requests(pool int, s kvmgr.Segments, g kvmgr.Counts, slabTokens, live int) int {
 	return pool / Slabs(s, g, slabTokens, live)
 }
 

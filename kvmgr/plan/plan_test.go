@@ -63,7 +63,7 @@ func TestThePaperExample(t *testing.T) {
 	require.InDelta(t, 137, float64(standard)/1e9, 0.5)
 	require.InDelta(t, 86, float64(segment)/1e9, 0.5)
 	require.InDelta(t, 0.63, float64(segment)/float64(standard), 0.0051, "62.5%")
-	require.Equal(t, segment, 32*uint64(plan.Slabs(s, kvmgr.Groups{}, 16, 0))*16*token)
+	require.Equal(t, segment, 32*uint64(plan.Slabs(s, kvmgr.Counts{}, 16, 0))*16*token)
 }
 
 // TestAPoolHoldsTheRequestsThatTheAllocatorAdmits, one more is refused.
@@ -83,7 +83,7 @@ func TestAPoolHoldsTheRequestsThatTheAllocatorAdmits(t *testing.T) {
 					}
 				}
 				require.True(t, errors.Is(err, kvmgr.ErrNoSlabs) || errors.Is(err, kvmgr.ErrNeverFits), "%v", err)
-				require.Equal(t, admitted-1, plan.Requests(pool, s, kvmgr.Groups{}, slabTokens, 0), "%+v in %d slabs of %d tokens", s, pool, slabTokens)
+				require.Equal(t, admitted-1, plan.Requests(pool, s, kvmgr.Counts{}, slabTokens, 0), "%+v in %d slabs of %d tokens", s, pool, slabTokens)
 			}
 		}
 	}

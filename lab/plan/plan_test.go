@@ -90,7 +90,7 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 func TestAPlanCountsTheSlabsOfAWindow(t *testing.T) {
 	requests := []kvmgr.Segments{one(20, 11), one(1000, 56), one(1000, 57), one(4000, 2000), {Prompt: 200, Response: 130, Beams: 3}}
 	plansWindows(t, "mistral-window", kvmgr.Config{Window: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)}, append(requests, one(100_000, 50_000)))
-	plansWindows(t, "qwen2-window", kvmgr.Config{Window: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16), Groups: kvmgr.Groups{Full: 1, Windowed: 2}}, requests)
+	plansWindows(t, "qwen2-window", kvmgr.Config{Window: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16), Groups: kvmgr.Counts{Full: 1, Windowed: 2}}, requests)
 }
 
 func plansWindows(t *testing.T, name string, cfg kvmgr.Config, requests []kvmgr.Segments) {

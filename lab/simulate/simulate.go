@@ -33,7 +33,7 @@ type Config struct {
 	Program *model.Program
 	Device  sim.Device // of each worker
 	Slabs   int        // of each worker's KV pool
-	Groups  kvmgr.Groups
+	Groups  kvmgr.Counts
 	Slots   int // of each worker's spill tier; for Spill only
 	Sched   sched.Config
 	// Admission decides Sched.Predict. "": Predicted where that is set, else Declared.

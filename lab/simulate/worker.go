@@ -36,7 +36,7 @@ type worker struct {
 	events []sched.Event
 	plan   *sched.Plan // of the step under way
 	busy   bool
-	groups kvmgr.Groups
+	groups kvmgr.Counts
 	held   int // slabs that hold a token
 }
 
@@ -74,10 +74,10 @@ func newWorker(f *fleet, index int, timer *sim.Timer) (*worker, error) {
 	}
 	w.kv, err = newMemory(f.cfg)
 	w.paged, _ = w.kv.(*paged)
-	w.groups = kvmgr.Groups{Full: 1}
+	w.groups = kvmgr.Counts{Full: 1}
 	if w.managed, _ = w.kv.(*managed); w.managed != nil {
 		w.groups = w.managed.Groups()
-		w.at.Groups = w.groups
+		w.at.KV.Groups = w.groups
 	}
 	return w, err
 }
@@ -90,7 +90,7 @@ func (w *worker) later(at time.Duration, do func(now time.Duration) error) {
 // report updates the state that the router sees.
 func (w *worker) report() {
 	w.at.Running, w.at.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
-	w.at.FreeSlabs, w.at.LiveSlabs = w.kv.Stats().Free, w.cfg.Sched.LiveSlabs()
+	w.at.FreeSlabs, w.at.KV.LiveSlabs = w.kv.Stats().Free, w.cfg.Sched.LiveSlabs()
 }
 
 func (w *worker) submit(r Request, slice int) {
