@@ -5,10 +5,6 @@ import (
 	"slices"
 )
 
-// LiveSlabs returns the most slabs of a windowed group that a sequence has at once, whose tokens see a window: those of its next token's window, one more, and
-// those of ahead tokens from that token on.
-func LiveSlabs(window, ahead, slabTokens int) int { return divideUp(window-1+ahead, slabTokens) + 2 }
-
 // FirstKept returns the first token whose slab a sequence keeps when its next token is at a position: the first one that this token sees, less
 // a slab. So the window of the last whole slab before the position is complete too, for others to continue there.
 func FirstKept(position, window, slabTokens int) int { return max(0, position-(window-1)-slabTokens) }
