@@ -5,34 +5,12 @@ import (
 	"slices"
 )
 
-// FirstKept returns the first token whose slab a sequence keeps when its next token is at a position: the first one that this token sees, less
-// a slab. So the window of the last whole slab before the position is complete too, for others to continue there.
-func FirstKept(position, window, slabTokens int) int { return max(0, position-(window-1)-slabTokens) }
-
-// checkWindow returns an ErrInvalid for a window that cannot be, or for which too few slabs may live.
-func (c *Config) checkWindow() error {
-	if c.Sinks < 0 || c.Sinks > 0 && (c.Window == 0 || c.Slots > 0 || c.Groups.or(c.Window) != Counts{Windowed: 1}) {
-		return fmt.Errorf("%w: %d slabs of sinks with a window of %d tokens, %d slots and groups %+v, expected a window, no slots and one windowed group",
-			ErrInvalid, c.Sinks, c.Window, c.Slots, c.Groups)
-	}
-	if c.Window == 0 {
-		return nil
-	}
-	if least := c.Sinks + LiveSlabs(c.Window, c.SlabTokens, c.SlabTokens); c.Window < 2 || c.Live < least {
-		return fmt.Errorf("%w: a window of %d tokens with %d slabs at once, expected at least 2, and %d", ErrInvalid, c.Window, c.Live, least)
-	}
-	return nil
-}
-
-// window is that of windowed groups, 0 without such groups.
-func (m *Manager) window() int { return m.trees[len(m.trees)-1].window }
-
 // gone is the number of leading positions whose slabs of windowed groups a region gave back, or never had.
 func (r *region) gone() int { return max(0, r.first-r.sinks) }
 
 // slides says whether a region gives slabs back to have others: it has more of them than may live at once.
 func (m *Manager) slides(r *region) bool {
-	return m.window() > 0 && r.prompt == 0 && m.slabsOf(r, r.end)-r.gone() > m.live
+	return m.spec.Trims() && r.prompt == 0 && m.slabsOf(r, r.end)-r.gone() > m.live
 }
 
 // most is the number of slabs that a region has at once at most, while it has some tokens.
@@ -51,12 +29,7 @@ func (m *Manager) liveOf(r *region, positions int) int {
 }
 
 // firstKept is the first position whose slabs of windowed groups a sequence of some computed tokens needs.
-func (m *Manager) firstKept(tokens int) int {
-	if m.window() == 0 {
-		return 0
-	}
-	return FirstKept(tokens, m.window(), m.slabTokens) / m.slabTokens
-}
+func (m *Manager) firstKept(tokens int) int { return m.spec.FirstKept(tokens) / m.slabTokens }
 
 // Trim says that no step reads a sequence's first tokens any more in windowed groups. The sequence gives back their slabs of these groups that have no
 // others, but for those of its sinks: they stay in the prefix trees, or are free. What they leave is for its next tokens, and for others where the
@@ -67,7 +40,7 @@ func (m *Manager) Trim(seq Seq, tokens int) error {
 		return fmt.Errorf("%w: trim of %d", ErrUnknownSequence, seq)
 	}
 	to := min(tokens/m.slabTokens, r.positions())
-	if m.window() == 0 || r.prompt > 0 || to <= r.first {
+	if !m.spec.Trims() || r.prompt > 0 || to <= r.first {
 		return nil
 	}
 	m.count(r, -1)

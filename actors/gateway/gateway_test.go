@@ -257,7 +257,7 @@ func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 // TestAModelHasRoomForTokensBesideTheFirstSlabs of a sequence, on each of its workers.
 func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	worker := func(slabs, head int) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, Need: kvmgr.Need{SlabTokens: 16, HeadSlabs: head, NoBeams: head > 0}}}
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, Need: kvmgr.NewSpec(16, kvmgr.Full{Head: head}).Need()}}
 	}
 	list := newModels(members{list: []*cluster.Member{worker(100, 0), worker(100, 22), worker(90, 0)}})
 	m, err := list.get("m")
@@ -269,7 +269,7 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	at := r.workers([]*cluster.Member{worker(100, 22)})[0]
 	require.Equal(t, 22+8, at.KV.AtOnce(8))
 	heavy := worker(100, 0)
-	heavy.Worker.Need = kvmgr.Need{SlabTokens: 16, LiveSlabs: 20, NoBeams: true, Groups: kvmgr.Counts{Windowed: 1}}
+	heavy.Worker.Need = kvmgr.NewSpec(16, kvmgr.Bounded{Slabs: 20}).Need()
 	list = newModels(members{list: []*cluster.Member{worker(1000, 0), heavy}})
 	m, err = list.get("m")
 	require.NoError(t, err)

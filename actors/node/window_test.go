@@ -18,8 +18,7 @@ const testWindow = 40
 func sliding(c *Config) {
 	d := c.Model.(*testDevice)
 	d.window, d.groups = testWindow, kvmgr.Counts{Windowed: 1}
-	c.Sched.Window = testWindow
-	c.Sched.LiveTokens = testSlabTokens * kvmgr.LiveSlabs(testWindow, 2*c.Sched.MaxBatchTokens, testSlabTokens)
+	d.live = kvmgr.LiveSlabs(testWindow, 2*c.Sched.MaxBatchTokens, testSlabTokens)
 }
 
 // slider is a worker with a window and a pool of slabs.

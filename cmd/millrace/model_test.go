@@ -149,8 +149,8 @@ func TestWithADiskAllLayersShareSlabs(t *testing.T) {
 			m, err := newModel(s, nil, zerolog.Nop())
 			t.Cleanup(m.close)
 			require.NoError(t, err)
-			require.Equal(t, groups, m.Groups(), "%s, disk %q", backend, disk)
-			require.Equal(t, groups.Windowed > 0, schedConfig(s, m.program, m.Slabs()).Window > 0)
+			require.Equal(t, groups, m.KV().Counts(), "%s, disk %q", backend, disk)
+			require.Equal(t, groups.Windowed > 0, schedConfig(s, m.KV(), m.program.MaxPositions).KV.Trims())
 		}
 	}
 }
