@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// TestAModelSaysWhatItsSequencesKeep, of each kind of layer, type and eviction.
+// TestAModelSaysWhatItsSequencesKeep, of each kind of layer, type and eviction. What the options alone say of it is the same.
 func TestAModelSaysWhatItsSequencesKeep(t *testing.T) {
 	const rows, pool = 32, 1 << 20
 	window := func(tokens int) kvmgr.Window {
@@ -40,6 +40,7 @@ func TestAModelSaysWhatItsSequencesKeep(t *testing.T) {
 		want := kvmgr.NewSpec(16, c.want...)
 		require.Equal(t, want, m.KV(), "%s with %s and %s", c.dir, o.KV, o.Eviction)
 		require.NoError(t, m.KV().Validate(kvmgr.Wants{}))
+		require.Equal(t, model.KVUses(o.KV, o.Eviction), m.KV().Uses)
 		require.Equal(t, want.Copies, m.SlabLayout() != "")
 		require.Equal(t, want.Copies, m.Program.Lossy() == "")
 		if o.Eviction.H2O || o.KV == model.KVKivi { // the simulated device has neither
