@@ -114,17 +114,12 @@ type Worker struct {
 	// Description is an api.Description. Earlier versions have none.
 	Description Description `json:"description,omitzero"`
 
-	Slabs      int  `json:"slabs"`
-	FreeSlabs  int  `json:"free_slabs"` // neither used nor promised
-	UsedSlabs  int  `json:"used_slabs"`
-	Cached     int  `json:"cached_slabs"`   // kept for their tokens alone
-	Promised   int  `json:"promised_slabs"` // reserved, not leased yet
-	SlabTokens int  `json:"slab_tokens"`
-	LiveSlabs  int  `json:"live_slabs,omitempty"` // of a windowed group of layers, that a sequence has at once at most; 0: any number
-	HeadSlabs  int  `json:"head_slabs,omitempty"` // of a sequence, before those of its tokens
-	NoBeams    bool `json:"no_beams,omitempty"`   // there are no beam searches
-	// Groups are the groups of layers, each with slabs of its own. Members of earlier versions have one.
-	Groups kvmgr.Groups `json:"groups,omitzero"`
+	Slabs      int `json:"slabs"`
+	FreeSlabs  int `json:"free_slabs"` // neither used nor promised
+	UsedSlabs  int `json:"used_slabs"`
+	Cached     int `json:"cached_slabs"`   // kept for their tokens alone
+	Promised   int `json:"promised_slabs"` // reserved, not leased yet
+	kvmgr.Need     // of a sequence
 	// Layout is the order of the bytes in a slab. Workers of equal layout and numerics copy slabs from each other.
 	Layout string `json:"layout,omitempty"`
 

@@ -67,9 +67,7 @@ type Model struct {
 	numerics   numerics.Ingredients
 	slabs      int
 	slabBytes  int
-	headSlabs  int
-	mostSlabs  int
-	groups     kvmgr.Groups
+	kv         kvmgr.Spec
 	file       atomic.Pointer[kvfile.File] // see PoolFile
 	memory     *slabFile                   // nil: the device commits slabs
 	batch      []device.Rows
@@ -134,7 +132,6 @@ func (m *Model) open() (err error) {
 	if err := m.Program.SetEviction(m.options.Eviction); err != nil {
 		return err
 	}
-	m.groups = Groups(m.Program)
 	if m.content, err = m.hashContent(); err != nil {
 		return err
 	}
@@ -158,7 +155,7 @@ func (m *Model) load() (err error) {
 			return err
 		}
 		info := m.engine.Info()
-		m.slabBytes, m.headSlabs, m.mostSlabs = int(info.SlabBytes), info.HeadSlabs, info.MostSlabs
+		m.slabBytes, m.kv = int(info.SlabBytes), KV(m.Program, info, m.options.MaxRows, m.slabs)
 		if m.layout, err = m.slabLayout(); err != nil {
 			return err
 		}
@@ -172,7 +169,7 @@ func (m *Model) load() (err error) {
 // warmSlabs bounds the leading slabs that identify uses.
 func (m *Model) warmSlabs() int {
 	prompt := numerics.Prompt(m.Program.Vocab, m.Program.MaxPositions)
-	return min(m.slabs, probeSlabs*m.groups.Count()+m.engine.Slabs(max(m.options.MaxRows, len(prompt))))
+	return min(m.slabs, probeSlabs*len(m.kv.Groups)+m.engine.Slabs(max(m.options.MaxRows, len(prompt))))
 }
 
 // poolSize returns the number of slabs: those that KVMemory or else the free memory holds, and of a measured size at most
@@ -270,23 +267,8 @@ func (m *Model) Slabs() int { return m.slabs }
 // Mappings is the number of slabs that all regions may hold together.
 func (m *Model) Mappings() int { return m.engine.Info().MaxSlabs }
 
-// HeadSlabs is the number of slabs of a region before those of its tokens.
-func (m *Model) HeadSlabs() int { return m.headSlabs }
-
-// MostSlabs is the number of slabs of a region, however many tokens it has; 0: any number.
-func (m *Model) MostSlabs() int { return m.mostSlabs }
-
-// Groups are the groups of layers that have slabs of their own.
-func (m *Model) Groups() kvmgr.Groups { return m.groups }
-
-// Groups are the groups of layers of a program, for the allocator.
-func Groups(p *model.Program) kvmgr.Groups {
-	g := p.Groups()
-	return kvmgr.Groups{Full: g.Full, Windowed: g.Windowed}
-}
-
-// SlabTokens is the number of tokens of a slab.
-func (m *Model) SlabTokens() int { return device.SlabTokens }
+// KV is what a sequence keeps.
+func (m *Model) KV() kvmgr.Spec { return m.kv }
 
 // Vocab is the number of logits per output.
 func (m *Model) Vocab() int { return m.Program.Vocab }

@@ -48,7 +48,7 @@ func (m *Model) warmUp() (probe string, err error) {
 		return "", err
 	}
 	defer region.Close()
-	if m.headSlabs > 0 || m.mostSlabs > 0 { // the same slab must not be at two places
+	if !m.kv.Beams { // the same slab must not be at two places
 		return m.wholeProbe(region, prompt)
 	}
 	slabs := make([]int32, m.engine.Slabs(len(prompt)))
@@ -107,7 +107,7 @@ func (m *Model) runProbe(region *device.Region, prompt []int32, first, end int) 
 func (m *Model) runAmongOthers(rows device.Rows) (device.Logits, error) {
 	groups := m.engine.Groups().Count()
 	others := min(m.options.MaxRows-len(rows.Tokens), m.Program.MaxPositions, (m.slabs/groups-probeSlabs)*device.SlabTokens)
-	if m.packed != nil || rows.Position > 0 || others < 1 || m.headSlabs > 0 || m.mostSlabs > 0 {
+	if m.packed != nil || rows.Position > 0 || others < 1 || !m.kv.Beams {
 		return m.engine.Run([]device.Rows{rows})
 	}
 	region, err := m.engine.NewRegionAt(probeSlabs*groups, others)

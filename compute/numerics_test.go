@@ -84,7 +84,7 @@ func TestTheProbeTakesNothingOfTheCache(t *testing.T) {
 	expected := logits(t, m)
 	var regions []compute.Region
 	for slab := range int32(m.Slabs()) {
-		r, err := m.NewRegion(m.SlabTokens())
+		r, err := m.NewRegion(m.KV().SlabTokens)
 		require.NoError(t, err)
 		require.NoError(t, r.Append([]int32{slab}))
 		regions = append(regions, r)

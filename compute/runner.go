@@ -8,14 +8,10 @@ import "github.com/millrace/millrace/kvmgr"
 
 // Runner runs steps over a KV pool. One goroutine drives it.
 type Runner interface {
-	Slabs() int      // physical slabs of the pool
-	SlabTokens() int // tokens per slab
-	HeadSlabs() int  // of a region, before those of its tokens
-	// MostSlabs is the number of slabs of a region, however many tokens it has; 0: any number.
-	MostSlabs() int
+	Slabs() int    // physical slabs of the pool
 	Mappings() int // slabs that all regions may hold together, a shared one counted for each; 0: any number
-	// Groups are the groups of layers: SlabTokens tokens have a slab for each.
-	Groups() kvmgr.Groups
+	// KV is what a sequence keeps in the pool. It does not change.
+	KV() kvmgr.Spec
 	Vocab() int       // logits per output
 	HiddenWidth() int // elements of a hidden state
 	// NewRegion reserves addresses for a sequence of up to the given tokens.
@@ -31,14 +27,10 @@ type Runner interface {
 	Reload() error
 }
 
-// HasBeams says whether a runner has beam searches. They share the slabs of their prompt, which no other sequence can read where a region has slabs before
-// those of its tokens, or gives tokens up.
-func HasBeams(r Runner) bool { return r.HeadSlabs() == 0 && r.MostSlabs() == 0 }
-
 // SlabMemory is the bytes of a pool's physical slabs. Slabs can be copied between pools of the same layout whose devices
 // compute the same bits. It may be used beside the goroutine that runs steps, for tokens that no step touches.
 type SlabMemory interface {
-	// SlabLayout describes the order of the bytes in a slab. "": slabs cannot be copied to other pools.
+	// SlabLayout describes the order of the bytes in a slab. "": slabs cannot be copied to other pools, see kvmgr.Uses.
 	SlabLayout() string
 	SlabBytes() int
 	// ReadSlab copies a slab to memory of SlabBytes.
@@ -47,7 +39,7 @@ type SlabMemory interface {
 	WriteSlab(slab int32, from []byte) error
 }
 
-// Region is the KV cache of one sequence. A place is SlabTokens tokens, with a slab for each group of layers.
+// Region is the KV cache of one sequence. A place is the tokens of a slab, with a slab for each group of layers.
 type Region interface {
 	// Append maps physical slabs after those already mapped: those of all groups for each place. -1 in a windowed group says that the
 	// sequence needs none there, and none before. After an error the region can only be closed.

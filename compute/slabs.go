@@ -32,9 +32,9 @@ func (m *Model) WriteSlab(slab int32, from []byte) error {
 	return m.engine.WriteSlab(slab, from)
 }
 
-// slabLayout names what the order of the bytes in a slab depends on. It is "" where keys and values are lossy: what is left of a sequence is not copied to other workers.
+// slabLayout names what the order of the bytes in a slab depends on. It is "" where they are not copied.
 func (m *Model) slabLayout() (string, error) {
-	if m.Program.Lossy() != "" {
+	if !m.kv.Copies {
 		return "", nil
 	}
 	info, err := m.Device.Info()

@@ -228,12 +228,15 @@ func (s *Serve) spill() error {
 
 // lossy refuses settings that copy keys and values where these are lossy.
 func (s *Serve) lossy() error {
-	kivi := model.KVKivi.String()
-	cause := "--kv-type " + kivi
-	if e, err := model.ParseEviction(s.KVEviction); err == nil && !e.None() { // Device.Validate reports an error
-		cause = "--kv-eviction " + s.KVEviction
-	} else if s.KVType != kivi {
+	kv, kvErr := model.ParseKVType(s.KVType)
+	eviction, evictionErr := model.ParseEviction(s.KVEviction)
+	valid := kvErr == nil && evictionErr == nil // else Device.Validate says so
+	if !valid || model.KVUses(kv, eviction).Copies {
 		return nil
+	}
+	cause := "--kv-eviction " + s.KVEviction
+	if eviction.None() {
+		cause = "--kv-type " + s.KVType
 	}
 	var copies string
 	roles := s.Roles.List()

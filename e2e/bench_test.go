@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
@@ -34,7 +35,7 @@ func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 4096,
 		Sched: sched.Config{
 			MaxBatchTokens: max(streams, 512), MaxBatchSize: streams, MaxSequenceTokens: 4096,
-			SlabTokens: computetest.SlabTokens, LeaseAheadTokens: 2 * computetest.SlabTokens,
+			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,
 		},
 		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})

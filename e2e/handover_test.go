@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/e2e/natstest"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/kvmgr/kvfile"
 	"github.com/millrace/millrace/metrics"
 )
@@ -63,7 +64,7 @@ func memberOn(t *testing.T, disk string, pools *kvfile.Dir, url string, kv model
 		Roles: roles, ModelID: "tiny-chat", Model: m, Pools: pools, Pool: m.PoolFile, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: 128, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64, DraftRows: 8,
-			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		KVDisk:  node.KVDisk{Dir: disk, Size: 64 << 20},
 		Cluster: node.Cluster{Conn: conn, Beat: 20 * time.Millisecond}, Metrics: series, Log: zerolog.Nop(),

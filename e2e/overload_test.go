@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
@@ -60,7 +61,7 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 		ModelID: "m", Model: device, Tokenizer: tok, Context: 4096,
 		Sched: sched.Config{
 			MaxBatchTokens: 512, ChunkTokens: 128, MaxBatchSize: batch, MaxWaiting: waiting, MaxSequenceTokens: 4096,
-			SlabTokens: computetest.SlabTokens, LeaseAheadTokens: 2 * computetest.SlabTokens,
+			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,
 		},
 		MaxRequests: batch + waiting, Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/metrics/metricstest"
 	"github.com/millrace/millrace/tokenizer"
@@ -77,7 +78,7 @@ func startAndEnd(t testing.TB, s size) (p *node.Node, series *metrics.Metrics, e
 		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts, Predict: s.predict,
-			MaxSequenceTokens: m.Program.MaxPositions, SlabTokens: device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		KVSpill:     node.KVDisk{Dir: s.spill, Size: 16 << 20},
 		KVDisk:      node.KVDisk{Dir: s.disk, Size: 64 << 20},

@@ -35,7 +35,7 @@ func TestChangesAddUpToTheTree(t *testing.T) {
 	stored, removed := 0, 0
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		cfg := Config{Slabs: 8 + int(seed), SlabTokens: 1 + int(seed%5)}
+		cfg := layout{Slabs: 8 + int(seed), SlabTokens: 1 + int(seed%5)}
 		if seed%2 == 1 {
 			cfg.Window, cfg.Live = 2+int(seed%7), LiveSlabs(2+int(seed%7), 2*cfg.SlabTokens, cfg.SlabTokens)
 		}

@@ -48,7 +48,7 @@ func (t *tree) cool(n *node) {
 	for ; n.parent != nil && !n.cold; n = n.parent {
 		n.cold = true
 		c.queue = append(c.queue, n)
-		if t.window > 0 {
+		if t.slides {
 			break
 		}
 	}

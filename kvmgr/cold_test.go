@@ -32,7 +32,7 @@ func coldSlabs(t *testing.T, m *Manager, p Prompt) (at []int) {
 }
 
 func TestReleasedSlabsAreListedAfterThoseBeforeThem(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 4, Cold: true})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(4, Full{}), Cold: true})
 	require.NoError(t, err)
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
 	begin := func(seq Seq, tokens int) {

@@ -1,56 +1,20 @@
 package kvmgr
 
-import (
-	"iter"
-	"math"
-)
+import "iter"
 
-// Groups counts the groups of layers: the tokens of a slab have one slab for each. A sequence keeps the slabs of full groups, whose layers see all
-// tokens, to its end, and gives those of windowed groups back: see Trim. All slabs have the same size and lie in one pool. Lists of slabs are by
-// position, with one of each group for a position, the full groups first. The zero value is one group.
-type Groups struct {
+// Counts counts the groups of layers of a Spec. A sequence keeps the slabs of full groups to its end, and gives those of windowed groups back: see Trim.
+// Lists of slabs are by position, with one of each group for a position, the full groups first. The zero value is one group.
+type Counts struct {
 	Full     int `json:"full,omitempty"`
 	Windowed int `json:"windowed,omitempty"`
 }
 
 // Count is the number of groups.
-func (g Groups) Count() int { return max(g.Full+g.Windowed, 1) }
-
-// or returns g, or one group if it is zero. Without a window all groups are full.
-func (g Groups) or(window int) Groups {
-	switch {
-	case window == 0:
-		return Groups{Full: g.Count()}
-	case g == Groups{}:
-		return Groups{Windowed: 1}
-	}
-	return g
-}
-
-// Groups returns the groups that the Manager has.
-func (m *Manager) Groups() Groups { return m.groups }
+func (c Counts) Count() int { return max(c.Full+c.Windowed, 1) }
 
 // Slabs is the number of slabs of some positions, of which windowed groups have those from first on.
-func (g Groups) Slabs(positions, first int) int {
-	return g.Full*positions + g.Windowed*max(positions-first, 0)
-}
-
-// Need is the number of slabs that a sequence of some positions has at once at most: live of them in each windowed group; 0: any number.
-func (g Groups) Need(positions, live int) int {
-	g = g.or(live)
-	return g.Full*positions + g.Windowed*min(positions, live)
-}
-
-// Longest is the number of positions of the longest sequence that fits into a pool of slabs, with live as for Need.
-func (g Groups) Longest(pool, live int) int {
-	g = g.or(live)
-	switch n := pool / g.Count(); {
-	case g.Windowed == 0 || n < live:
-		return n
-	case g.Full == 0:
-		return math.MaxInt32
-	}
-	return (pool - g.Windowed*live) / g.Full
+func (c Counts) Slabs(positions, first int) int {
+	return c.Full*positions + c.Windowed*max(positions-first, 0)
 }
 
 // from is the first position at which a region has a slab of a group.
@@ -96,11 +60,7 @@ func (m *Manager) match(space string, tokens []int32, beams bool, want func(*nod
 	limit := len(tokens)
 	for g := 0; g < len(m.trees); g++ {
 		t := &m.trees[g]
-		window := t.window
-		if beams {
-			window = 0
-		}
-		n := t.match(space, tokens[:limit], window, want)
+		n := t.match(space, tokens[:limit], beams, want)
 		if g == 0 && limit == len(tokens) && n.pending != nil {
 			f.pending, f.soon = n.pending, len(n.path)*t.slabTokens+n.soon
 		}

@@ -10,7 +10,7 @@ import (
 // seven slabs each.
 func mixed(t *testing.T, slabs int) *Manager {
 	t.Helper()
-	m, err := New(Config{Slabs: slabs, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 9, 4), Groups: Groups{Full: 1, Windowed: 2}})
+	m, err := New(layout{Slabs: slabs, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 9, 4), Groups: Counts{Full: 1, Windowed: 2}}.config())
 	require.NoError(t, err)
 	return m
 }
@@ -104,35 +104,4 @@ func TestAnImportOfGroupsHasAllSlabsOfTheFullOnes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 101, hit.Tokens)
 	require.NoError(t, m.Check())
-}
-
-func TestGroupsCountSlabs(t *testing.T) {
-	for _, c := range []struct {
-		g                     Groups
-		positions, live, need int
-		pool, longest         int
-	}{
-		{Groups{}, 10, 0, 10, 12, 12},
-		{Groups{}, 10, 4, 4, 4, 1<<31 - 1},
-		{Groups{Windowed: 1}, 10, 4, 4, 3, 3},
-		{Groups{Full: 1}, 10, 0, 10, 12, 12},
-		{Groups{Full: 1, Windowed: 2}, 10, 4, 18, 20, 12},
-		{Groups{Full: 2, Windowed: 2}, 10, 4, 28, 28, 10},
-		{Groups{Full: 2, Windowed: 2}, 3, 4, 12, 13, 3},
-		{Groups{Full: 1, Windowed: 2}, 10, 0, 30, 31, 10}, // nothing is given back
-	} {
-		require.Equal(t, c.need, c.g.Need(c.positions, c.live), "%+v", c)
-		require.Equal(t, c.longest, c.g.Longest(c.pool, c.live), "%+v", c)
-	}
-}
-
-func TestGroupsThatCannotBeAreRefused(t *testing.T) {
-	for _, c := range []Config{
-		{Groups: Groups{Full: -1, Windowed: 2}, Window: 10, Live: 100},
-		{Groups: Groups{Full: 1, Windowed: 1}, Window: 10, Live: 100, Cold: true},
-	} {
-		c.Slabs, c.SlabTokens = 10, 4
-		_, err := New(c)
-		require.ErrorIs(t, err, ErrInvalid, "%+v", c)
-	}
 }

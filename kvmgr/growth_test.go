@@ -49,7 +49,7 @@ func TestADeniedGrowthWaitsForARelease(t *testing.T) {
 }
 
 func TestGrowthIsBoundedByMappings(t *testing.T) {
-	m, err := New(Config{Slabs: 100, SlabTokens: 16, Mappings: 10})
+	m, err := New(Config{Slabs: 100, Spec: NewSpec(16, Full{}), Mappings: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestADenialNamesWhatIsMissing(t *testing.T) {
 
 func BenchmarkGrowthOfManyInATightPool(b *testing.B) {
 	const regions, each = 64, 256
-	m, err := New(Config{Slabs: regions * (each + 2), SlabTokens: 16})
+	m, err := New(Config{Slabs: regions * (each + 2), Spec: NewSpec(16, Full{})})
 	if err != nil {
 		b.Fatal(err)
 	}

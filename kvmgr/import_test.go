@@ -16,7 +16,7 @@ func tokensFrom(first, n int) []int32 {
 }
 
 func TestAnImportFillsTheTreeForOthers(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 4})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(4, Full{})})
 	require.NoError(t, err)
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
 	slabs, computed, err := m.Import(1, Declared(len(p.Tokens)), p)
@@ -53,7 +53,7 @@ func TestAnImportFillsTheTreeForOthers(t *testing.T) {
 }
 
 func TestAnImportThatEndsEarlyKeepsWhatCame(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 4})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(4, Full{})})
 	require.NoError(t, err)
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
 	_, _, err = m.Import(1, Declared(len(p.Tokens)), p)
@@ -72,7 +72,7 @@ func TestAnImportThatEndsEarlyKeepsWhatCame(t *testing.T) {
 }
 
 func TestAnImportTakesNothingThatIsPromised(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 4})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(4, Full{})})
 	require.NoError(t, err)
 	require.NoError(t, m.Reserve(1, Declared(32))) // eight slabs, none leased
 	_, _, err = m.Import(2, Declared(14), Prompt{Tokens: tokensFrom(100, 14)})
@@ -81,7 +81,7 @@ func TestAnImportTakesNothingThatIsPromised(t *testing.T) {
 }
 
 func TestATailThatItsSequenceStillWritesIsNotFound(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 4})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(4, Full{})})
 	require.NoError(t, err)
 	p := Prompt{Tokens: tokensFrom(100, 6)}
 	_, err = m.ReservePrompt(1, Declared(12), p)
@@ -99,7 +99,7 @@ func TestATailThatItsSequenceStillWritesIsNotFound(t *testing.T) {
 
 // TestATailThatARunningSequenceHasToo is found in the slab of the one that has ended: nobody writes to that.
 func TestATailThatARunningSequenceHasToo(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 8})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(8, Full{})})
 	require.NoError(t, err)
 	longer := Prompt{Tokens: tokensFrom(100, 7)}
 	_, err = m.ReservePrompt(1, Declared(20), longer)

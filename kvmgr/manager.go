@@ -1,8 +1,10 @@
 // Package kvmgr is the allocator of a device's KV cache: which physical slab
-// belongs to which sequence. It must not know memory, tensors or tokens: it counts, and
+// belongs to which sequence. It must not know memory, tensors or what a token means: it counts, and
 // the compute actor maps what is leased here.
 //
-// A slab holds the keys and values of SlabTokens tokens, for a group of layers: see Groups. A
+// What a sequence keeps, and what may be done with it, is a Spec.
+//
+// A slab holds the keys and values of SlabTokens tokens, for a group of layers: see Spec. A
 // sequence is promised slabs before it runs, and leases them as it grows. The first invariant is
 //
 //	promised <= free + cached
@@ -58,27 +60,22 @@ type Seq uint64
 
 // Config sizes a Manager.
 type Config struct {
-	Slabs      int   // physical slabs of the pool, numbered from 0
-	Committed  int   // of them, the first ones, which have memory from the start; 0: all. See Grown
-	SlabTokens int   // tokens per slab
-	Mappings   int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
-	Slots      int   // of the tier, numbered from 0; 0: there is none
-	Head       int   // slabs of a sequence without beams before those of its tokens. Sequences share no prefix then, and the tier has no slots
-	Most       int   // slabs of a sequence without beams at most, however many tokens it has; 0: any number. Likewise, and without a head
-	Cold       bool  // Cold lists slabs
-	Worth      Worth // orders evictions of the prefix tree; nil: ReusedLRU
-	Window     int   // tokens that a token sees in windowed groups, itself included, at least 2; 0: there are none. See Trim
-	Live       int   // slabs of a windowed group that a sequence has at once at most: see LiveSlabs
-	Sinks      int   // of them, leading slabs that it keeps beside its window. Then there is one group, sequences share no prefix, and the tier has no slots
-	Groups     Groups
+	Slabs     int   // physical slabs of the pool, numbered from 0
+	Committed int   // of them, the first ones, which have memory from the start; 0: all. See Grown
+	Mappings  int   // slabs that all regions may hold together, a shared one counted for each; 0: any number
+	Slots     int   // of the tier, numbered from 0; 0: there is none
+	Cold      bool  // Cold lists slabs
+	Worth     Worth // orders evictions of the prefix tree; nil: ReusedLRU
+	Spec            // of all sequences
 }
 
 // Manager owns the slabs of one pool.
 type Manager struct {
-	slabTokens  int
-	groups      Groups
-	head        int     // see Config
-	mostSlabs   int     // see Config.Most
+	spec        Spec
+	slabTokens  int // see Spec
+	groups      Counts
+	live        int     // slabs of a windowed group that a region has at once at most
+	sinks       int     // of these, the first ones, which it keeps
 	free        freeSet // committed ones
 	refs        []int32 // [slabs] regions that hold the slab
 	fixed       []int32 // [slabs] of these, the regions that do not slide
@@ -86,8 +83,6 @@ type Manager struct {
 	bySlab      []*node // [slabs] the node of each slab, nil without
 	uncommitted freeSet // slabs without memory
 	trees       []tree  // by group
-	live        int     // see Config, as sinks
-	sinks       int
 	tier        tier
 	ready       []Seq     // see Ready
 	taken       []int32   // of extend, reused
@@ -107,7 +102,7 @@ type Manager struct {
 type region struct {
 	seq     Seq
 	end     int // tokens at its declared end
-	groups  Groups
+	groups  Counts
 	full    int     // the most slabs that it has at once until then, shared ones included
 	tokens  int     // promised, in tokens
 	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
@@ -183,7 +178,7 @@ func (m *Manager) count(r *region, sign int) {
 	m.mapped += sign * r.quota
 	m.needed += sign * r.need()
 	if r.slides {
-		m.slid += sign * Groups{Windowed: r.groups.Windowed}.Slabs(r.positions(), r.gone())
+		m.slid += sign * Counts{Windowed: r.groups.Windowed}.Slabs(r.positions(), r.gone())
 	}
 }
 
@@ -198,48 +193,27 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Slots < 0 || cfg.Slots > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: slots %d, expected 0 to %d", ErrInvalid, cfg.Slots, math.MaxInt32)
 	}
-	if cfg.SlabTokens < 1 {
-		return nil, fmt.Errorf("%w: tokens per slab %d, expected at least 1", ErrInvalid, cfg.SlabTokens)
-	}
-	if cfg.Head < 0 || cfg.Head > 0 && (cfg.Window > 0 || cfg.Slots > 0 || cfg.Groups.Count() > 1) {
-		return nil, fmt.Errorf("%w: %d slabs before those of the tokens with a window of %d, %d slots and %d groups, expected neither and one group",
-			ErrInvalid, cfg.Head, cfg.Window, cfg.Slots, cfg.Groups.Count())
-	}
-	if cfg.Most < 0 || cfg.Most > 0 && (cfg.Head > 0 || cfg.Window > 0 || cfg.Slots > 0 || cfg.Groups.Count() > 1) {
-		return nil, fmt.Errorf("%w: %d slabs of a sequence at most with %d before those of the tokens, a window of %d, %d slots and %d groups, expected none of these and one group",
-			ErrInvalid, cfg.Most, cfg.Head, cfg.Window, cfg.Slots, cfg.Groups.Count())
-	}
-	if err := cfg.checkWindow(); err != nil {
+	if err := cfg.Validate(Wants{Disk: cfg.Cold, Tier: cfg.Slots > 0}); err != nil {
 		return nil, err
-	}
-	groups := cfg.Groups.or(cfg.Window)
-	if min(groups.Full, groups.Windowed) < 0 || cfg.Cold && groups.Count() > 1 {
-		return nil, fmt.Errorf("%w: %+v, lists of cold slabs: %t, expected no negative number, and one group with such lists", ErrInvalid, cfg.Groups, cfg.Cold)
 	}
 	if cfg.Worth == nil {
 		cfg.Worth = ReusedLRU
 	}
 	m := &Manager{
+		spec:       cfg.Spec,
 		slabTokens: cfg.SlabTokens,
-		groups:     groups,
-		head:       cfg.Head,
-		mostSlabs:  cfg.Most,
+		groups:     cfg.Counts(),
 		mappings:   cfg.Mappings,
 		free:       newFreeSet(cfg.Slabs),
 		refs:       make([]int32, cfg.Slabs),
 		fixed:      make([]int32, cfg.Slabs),
-		live:       cfg.Live,
-		sinks:      cfg.Sinks,
 		bySlab:     make([]*node, cfg.Slabs),
 		regions:    make(map[Seq]*region),
 		tier:       newTier(cfg.Slots),
 	}
-	for group := range groups.Count() {
-		window := cfg.Window
-		if group < groups.Full {
-			window = 0
-		}
-		m.trees = append(m.trees, newTree(m.bySlab, group, cfg.SlabTokens, window, cfg.Worth))
+	m.live, m.sinks = cfg.last().trims()
+	for i := range cfg.Groups {
+		m.trees = append(m.trees, newTree(m.bySlab, i, cfg.Spec, cfg.Worth))
 	}
 	m.trees[0].cold.wanted = cfg.Cold
 	m.uncommitted = newFreeSet(cfg.Slabs)

@@ -11,7 +11,7 @@ import (
 // newManager returns a manager whose books are checked when the test ends.
 func newManager(tb testing.TB, slabs int) *Manager {
 	tb.Helper()
-	m, err := New(Config{Slabs: slabs, SlabTokens: 16})
+	m, err := New(Config{Slabs: slabs, Spec: NewSpec(16, Full{})})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestMisuseIsAnErrorAndChangesNothing(t *testing.T) {
 	if after := m.Stats(); after != before {
 		t.Errorf("stats changed from %+v to %+v", before, after)
 	}
-	for _, cfg := range []Config{{Slabs: 0, SlabTokens: 16}, {Slabs: -1, SlabTokens: 16}, {Slabs: 1, SlabTokens: 0}, {Slabs: math.MaxInt32 + 1, SlabTokens: 16}} {
+	for _, cfg := range []Config{{Slabs: 0, Spec: NewSpec(16, Full{})}, {Slabs: -1, Spec: NewSpec(16, Full{})}, {Slabs: 1, Spec: NewSpec(0, Full{})}, {Slabs: math.MaxInt32 + 1, Spec: NewSpec(16, Full{})}} {
 		if _, err := New(cfg); !errors.Is(err, ErrInvalid) {
 			t.Errorf("New(%+v): %v", cfg, err)
 		}

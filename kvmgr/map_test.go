@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheMapCountsSlabsByState(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 2})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(2, Full{})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestTheMapCountsSlabsByState(t *testing.T) {
 }
 
 func TestSummariesAreTheRegionsWithoutTheirSlabs(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 2})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(2, Full{})})
 	if err != nil {
 		t.Fatal(err)
 	}

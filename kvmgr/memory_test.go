@@ -67,7 +67,7 @@ func (w *world) set(list []Range, memory bool) {
 // partly returns a Manager of which some slabs have memory.
 func partly(t *testing.T, slabs, committed int) *Manager {
 	t.Helper()
-	m, err := New(Config{Slabs: slabs, SlabTokens: 16, Committed: committed})
+	m, err := New(Config{Slabs: slabs, Spec: NewSpec(16, Full{}), Committed: committed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ type world struct {
 	label    string
 	step     int
 	m        *Manager
-	cfg      Config
-	g        Groups
+	cfg      layout
+	g        Counts
 	next     func(n int) int // 0 to n-1; random numbers, or the fuzzer's
 	contents [][]uint64      // of each token of a slab: a hash of the group, the space and the tokens up to it
 	tier     [][]uint64      // of each token of a slot
@@ -66,12 +66,36 @@ type offering struct {
 	ids   []int32
 }
 
-func newWorld(t testing.TB, label string, cfg Config, next func(int) int) *world {
-	m, err := New(cfg)
+// layout is a Config by numbers, for tests that draw them.
+type layout struct {
+	Slabs, Committed, SlabTokens, Mappings, Slots int
+	Groups                                        Counts // without a window all are full
+	Head, Most, Window, Live, Sinks               int    // 0: none
+}
+
+func (l layout) config() Config {
+	c := l.Groups
+	switch {
+	case l.Window == 0:
+		c = Counts{Full: c.Count()}
+	case c == Counts{}:
+		c = Counts{Windowed: 1}
+	}
+	full := Group(Full{Head: l.Head})
+	if l.Most > 0 {
+		full = Bounded{Slabs: l.Most}
+	}
+	windowed := Group(Window{Tokens: l.Window, Live: l.Live, Sinks: l.Sinks})
+	groups := append(slices.Repeat([]Group{full}, c.Full), slices.Repeat([]Group{windowed}, c.Windowed)...)
+	return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Slots: l.Slots, Spec: NewSpec(l.SlabTokens, groups...)}
+}
+
+func newWorld(t testing.TB, label string, cfg layout, next func(int) int) *world {
+	m, err := New(cfg.config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, label: label, m: m, cfg: cfg, g: m.Groups(), next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
+	w := &world{t: t, label: label, m: m, cfg: cfg, g: m.groups, next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
 	w.memory = make([]bool, cfg.Slabs)
 	for i := range w.memory {
 		w.memory[i] = cfg.Committed == 0 || i < cfg.Committed

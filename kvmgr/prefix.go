@@ -65,7 +65,7 @@ func (m *Manager) checkPrompt(seq Seq, l Length, p Prompt) error {
 
 // begin admits a region that begins with the slabs of a prompt's longest computed prefix, less those of windowed groups before position from.
 func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
-	if m.sinks > 0 || m.head > 0 || m.mostSlabs > 0 {
+	if !m.spec.Shares {
 		return Hit{}, m.add(r, &found{})
 	}
 	for i := range m.trees {
@@ -172,7 +172,7 @@ func (m *Manager) pend(r *region, tokens []int32) {
 	for i := r.paths[0].inTree; i*m.slabTokens < len(tokens); i++ {
 		part := tokens[i*m.slabTokens : min(len(tokens), (i+1)*m.slabTokens)]
 		at, ok := parent.find(part)
-		if ok && (t.window == 0 || parent.children[at].pending) { // another sequence computes it too, or has just computed it
+		if ok && (!t.slides || parent.children[at].pending) { // another sequence computes it too, or has just computed it
 			break
 		}
 		if !ok {
@@ -270,7 +270,7 @@ func (m *Manager) commit(r *region, group int, tokens []int32) bool {
 	switch {
 	case n.slab < 0:
 		m.ready = append(m.ready, t.fill(n, slab)...)
-	case n.held && t.window > 0: // the node stays, as long as the region follows it
+	case n.held && t.slides: // the node stays, as long as the region follows it
 	case n.held: // another sequence computed the same tokens meanwhile
 		p.doubles++
 		if m.ref(r, group, n.slab); !m.alone(r) || !m.safe() {
@@ -356,7 +356,7 @@ func (m *Manager) Forget() {
 	for group := range m.trees {
 		t := &m.trees[group]
 		noted, wanted := t.changes, t.cold.wanted
-		*t = newTree(m.bySlab, group, m.slabTokens, t.window, t.worthOf)
+		*t = newTree(m.bySlab, group, m.spec, t.worthOf)
 		t.changes, t.cold.wanted, t.observer = noted, wanted, m.observer
 	}
 }

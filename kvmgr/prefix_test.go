@@ -95,7 +95,7 @@ func TestALeaseEvictsWhatIsWorthTheLeast(t *testing.T) {
 		ids  []int32
 		want int
 	}{{"old", old, 0}, {"young", young, 32}, {"often", often, 32}} {
-		if found := m.trees[0].match("", c.ids, 0, hasSlab); len(found.path)*16 != c.want {
+		if found := m.trees[0].match("", c.ids, false, hasSlab); len(found.path)*16 != c.want {
 			t.Errorf("%s: found %d tokens, expected %d", c.name, len(found.path)*16, c.want)
 		}
 	}
@@ -105,7 +105,7 @@ func TestASlabThatWasUsedAgainStaysTwiceAsLong(t *testing.T) {
 	const stay = 5 // reservations of two slabs, until the pool is full
 	m := newManager(t, 2*stay+2)
 	again := promptFrom(0, 32)
-	kept := func() bool { return len(m.trees[0].match("", again, 0, hasSlab).path) == 2 }
+	kept := func() bool { return len(m.trees[0].match("", again, false, hasSlab).path) == 2 }
 	seq := Seq(0)
 	read := func(ids []int32) {
 		seq++
@@ -127,7 +127,7 @@ func TestASlabThatWasUsedAgainStaysTwiceAsLong(t *testing.T) {
 }
 
 func TestAnotherWorthEvictsOtherSlabs(t *testing.T) {
-	m, err := New(Config{Slabs: 4, SlabTokens: 16, Worth: func(u Use) int64 { return -u.Last }})
+	m, err := New(Config{Slabs: 4, Spec: NewSpec(16, Full{}), Worth: func(u Use) int64 { return -u.Last }})
 	wantErr(t, err, nil)
 	old, young := promptFrom(1, 32), promptFrom(2, 32)
 	for seq, ids := range [][]int32{old, young} {
@@ -143,14 +143,14 @@ func TestAnotherWorthEvictsOtherSlabs(t *testing.T) {
 		ids  []int32
 		want int
 	}{{"old", old, 2}, {"young", young, 0}} {
-		if found := m.trees[0].match("", c.ids, 0, hasSlab); len(found.path) != c.want {
+		if found := m.trees[0].match("", c.ids, false, hasSlab); len(found.path) != c.want {
 			t.Errorf("%s: found %d slabs, expected %d", c.name, len(found.path), c.want)
 		}
 	}
 }
 
 func TestSharedSlabsNeedAMappingInEachRegion(t *testing.T) {
-	m, err := New(Config{Slabs: 10, SlabTokens: 16, Mappings: 10})
+	m, err := New(Config{Slabs: 10, Spec: NewSpec(16, Full{}), Mappings: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,9 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 	happened := map[string]int{}
 	for seed := range uint64(seeds) {
 		rng := rand.New(rand.NewPCG(seed, 20))
-		cfg := Config{Slabs: 2 + rng.IntN(30), SlabTokens: 1 + rng.IntN(5)}
+		cfg := layout{Slabs: 2 + rng.IntN(30), SlabTokens: 1 + rng.IntN(5)}
 		if seed%10 == 0 {
-			cfg = Config{Slabs: 2 + rng.IntN(150), SlabTokens: 1 + rng.IntN(17)}
+			cfg = layout{Slabs: 2 + rng.IntN(150), SlabTokens: 1 + rng.IntN(17)}
 		}
 		if seed%3 == 0 {
 			cfg.Mappings = cfg.Slabs + rng.IntN(cfg.Slabs)
@@ -71,7 +71,7 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 }
 
 // grouped gives a manager some groups, and as many slabs for each as it had for all. A window is of some of them.
-func grouped(cfg Config, rng *rand.Rand) Config {
+func grouped(cfg layout, rng *rand.Rand) layout {
 	cfg.Groups.Full = 1 + rng.IntN(3)
 	if cfg.Window > 0 {
 		cfg.Groups.Windowed = 1 + rng.IntN(3)
@@ -82,7 +82,7 @@ func grouped(cfg Config, rng *rand.Rand) Config {
 }
 
 // lossy gives the sequences of a manager with a window sinks, and of one without a window slabs before those of their tokens, or a bound.
-func lossy(cfg Config, rng *rand.Rand) Config {
+func lossy(cfg layout, rng *rand.Rand) layout {
 	if cfg.Slots = 0; cfg.Window > 0 {
 		cfg.Sinks = 1 + rng.IntN(3)
 		cfg.Live += cfg.Sinks
@@ -101,7 +101,7 @@ func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
 	hits := 0
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		cfg := Config{Slabs: 4000, SlabTokens: 1 + int(seed%5)}
+		cfg := layout{Slabs: 4000, SlabTokens: 1 + int(seed%5)}
 		if seed%2 == 1 {
 			cfg.Window = 2 + rng.IntN(2*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
@@ -128,12 +128,12 @@ func FuzzManager(f *testing.F) {
 		if len(in) < 2 {
 			return
 		}
-		cfg := Config{Slabs: 2 + int(in[0])%130, SlabTokens: 1 + int(in[1])%20}
+		cfg := layout{Slabs: 2 + int(in[0])%130, SlabTokens: 1 + int(in[1])%20}
 		if in[0] >= 128 {
 			cfg.Window = 2 + int(in[1])%(3*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
 			if in[0]%2 == 1 {
-				cfg.Groups, cfg.Slabs = Groups{Full: 1, Windowed: 2}, 3*cfg.Slabs
+				cfg.Groups, cfg.Slabs = Counts{Full: 1, Windowed: 2}, 3*cfg.Slabs
 			}
 		}
 		if in[0]%4 == 3 {
@@ -227,7 +227,7 @@ func TestLeaseDoesNotAllocate(t *testing.T) {
 // The worst case of the free set: every second slab is free.
 func BenchmarkLeaseFragmented(b *testing.B) {
 	const slabs = 100_000
-	m, err := New(Config{Slabs: slabs, SlabTokens: 16})
+	m, err := New(Config{Slabs: slabs, Spec: NewSpec(16, Full{})})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -36,11 +36,8 @@ func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
 
 // slabsOf is the number of positions that hold a region's first tokens, those of each beam counted.
 func (m *Manager) slabsOf(r *region, tokens int) int {
-	switch {
-	case m.head > 0 && r.prompt == 0:
-		return m.head + m.slabsFor(tokens)
-	case m.mostSlabs > 0 && r.prompt == 0:
-		return min(m.slabsFor(tokens), m.mostSlabs)
+	if r.prompt == 0 {
+		return m.spec.places(tokens)
 	}
 	shared := min(tokens, r.prompt)
 	return m.slabsFor(shared) + r.beams*m.slabsFor(tokens-shared)

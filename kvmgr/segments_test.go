@@ -91,7 +91,7 @@ func TestBeamSearchIsAdmittedExactly(t *testing.T) {
 }
 
 func TestABeamSearchSharesItsPrompt(t *testing.T) {
-	m, err := New(Config{Slabs: 20, SlabTokens: 4})
+	m, err := New(Config{Slabs: 20, Spec: NewSpec(4, Full{})})
 	require.NoError(t, err)
 	p := Prompt{Space: "a", Tokens: tokensFrom(100, 14)}
 	search := Segments{Prompt: 14, Response: 6, Beams: 2}

@@ -9,7 +9,7 @@ import (
 // sinking is a manager of slabs of four tokens, whose tokens see ten and those of the first slab. A sequence has at most eight slabs at once.
 func sinking(t *testing.T, slabs int) *Manager {
 	t.Helper()
-	m, err := New(Config{Slabs: slabs, SlabTokens: 4, Window: 10, Live: 1 + LiveSlabs(10, 9, 4), Sinks: 1})
+	m, err := New(Config{Slabs: slabs, Spec: NewSpec(4, Window{Tokens: 10, Live: 1 + LiveSlabs(10, 9, 4), Sinks: 1})})
 	require.NoError(t, err)
 	return m
 }
@@ -23,7 +23,7 @@ func TestASequenceKeepsItsSinksPastThePool(t *testing.T) {
 	_, err = m.Lease(1, 33)
 	require.ErrorIs(t, err, ErrBeyondReservation, "it gives slabs back first")
 	for at := 1; at < 400; at++ {
-		require.NoError(t, m.Trim(1, FirstKept(at, 10, 4)))
+		require.NoError(t, m.Trim(1, m.spec.FirstKept(at)))
 		_, err := m.Lease(1, at+1)
 		require.NoError(t, err)
 		require.NoError(t, m.Check())
@@ -62,15 +62,4 @@ func TestSequencesWithSinksShareNoPrefix(t *testing.T) {
 	require.NoError(t, m.Check())
 	_, tokens := m.Find(prompt)
 	require.Zero(t, tokens)
-}
-
-func TestSinksNeedAWindowAndNoTier(t *testing.T) {
-	for _, c := range []Config{
-		{Slabs: 9, SlabTokens: 4, Sinks: 1}, {Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: -1},
-		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Slots: 3}, {Slabs: 9, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 4, 4), Sinks: 1},
-		{Slabs: 9, SlabTokens: 4, Window: 10, Live: 8, Sinks: 1, Groups: Groups{Full: 1, Windowed: 1}},
-	} {
-		_, err := New(c)
-		require.ErrorIs(t, err, ErrInvalid, "%+v", c)
-	}
 }

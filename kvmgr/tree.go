@@ -19,15 +19,16 @@ import (
 // A node without a slab may be pending: a sequence is computing its tokens, and others may wait for it. A node may have
 // fewer tokens than a slab holds, and no children then: the tokens at the end of a prompt or of a sequence.
 //
-// Without a window every other node has its slab. A region that holds a node holds all nodes above it. So a node that no region holds has no
+// Where sequences keep all slabs every other node has its slab. A region that holds a node holds all nodes above it. So a node that no region holds has no
 // node below it that a region holds, and every such node can be evicted, leaves first.
 //
-// With a window a region holds the last nodes of its path only, and a hit needs no more than these. Any node that no region holds can
+// Where they give slabs back, as those of a window, a region holds the last nodes of its path only, and a hit needs no more than these. Any node that no region holds can
 // be evicted. It loses its slab, and stays while there are nodes below it, or a region follows it.
 type tree struct {
 	group      int
 	slabTokens int
-	window     int // see Config; 0 of a full group
+	of         Group
+	slides     bool // sequences give its slabs back, see Trim
 	worthOf    Worth
 	spaces     map[string]*node
 	bySlab     []*node // of Manager
@@ -63,8 +64,9 @@ type node struct {
 	cold     bool       // listed as cold
 }
 
-func newTree(bySlab []*node, group, slabTokens, window int, worth Worth) tree {
-	return tree{group: group, slabTokens: slabTokens, window: window, worthOf: worth, spaces: make(map[string]*node), bySlab: bySlab}
+func newTree(bySlab []*node, group int, spec Spec, worth Worth) tree {
+	of := spec.Groups[group]
+	return tree{group: group, of: of, slides: trims(of), slabTokens: spec.SlabTokens, worthOf: worth, spaces: make(map[string]*node), bySlab: bySlab}
 }
 
 // find returns the place of tokens among a node's children, which are in lexical order, and whether a child has them.
@@ -83,8 +85,8 @@ type match struct {
 }
 
 // match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the next
-// token sees them in its window; 0: all. The last one may have the first of its tokens only, if it is wanted.
-func (t *tree) match(space string, tokens []int32, window int, want func(*node) bool) (m match) {
+// token sees them, or to the root if all are wanted. The last one may have the first of its tokens only, if it is wanted.
+func (t *tree) match(space string, tokens []int32, all bool, want func(*node) bool) (m match) {
 	root := t.spaces[space]
 	if root == nil {
 		return m
@@ -92,10 +94,10 @@ func (t *tree) match(space string, tokens []int32, window int, want func(*node) 
 	walk := root.walk(tokens, t.slabTokens)
 	tokens = tokens[len(walk)*t.slabTokens:]
 	seen := func(position int) int { // the first slab that a token at a position sees
-		if window == 0 {
+		if all {
 			return 0
 		}
-		return max(0, position-window+1) / t.slabTokens
+		return t.of.sees(position) / t.slabTokens
 	}
 	there, found := 0, 0 // the slabs from there on are
 	for i, n := range walk {
@@ -194,12 +196,12 @@ func (t *tree) root(space string) *node {
 // insert adds a node without a slab below parent, at the place that find returned.
 func (t *tree) insert(parent *node, at int, tokens []int32) {
 	n := &node{parent: parent, group: t.group, tokens: slices.Clone(tokens), slab: -1, heapAt: -1}
-	if t.window == 0 {
+	if !t.slides {
 		t.unleaf(parent)
 	} else {
 		n.depth = parent.depth + 1
 	}
-	if t.window > 0 && t.hashes() {
+	if t.slides && t.hashes() {
 		n.hash = n.chained()
 	}
 	parent.children = slices.Insert(parent.children, at, n)
@@ -238,7 +240,7 @@ func (t *tree) drop(n *node) (waiters []Seq) {
 	n.used = t.clock
 	t.idle++
 	for _, c := range slices.Clone(n.children) {
-		if c.slab < 0 && t.window == 0 {
+		if c.slab < 0 && !t.slides {
 			waiters = append(waiters, t.cut(c)...)
 		}
 	}
@@ -251,7 +253,7 @@ func (t *tree) drop(n *node) (waiters []Seq) {
 // which are pending too, go with it.
 func (t *tree) cut(n *node) (waiters []Seq) {
 	for _, c := range slices.Clone(n.children) {
-		if t.window == 0 {
+		if !t.slides {
 			waiters = append(waiters, t.cut(c)...)
 		}
 	}
@@ -272,7 +274,7 @@ func (t *tree) prune(n *node) {
 
 // evictable says whether a node's slab can be evicted now.
 func (t *tree) evictable(n *node) bool {
-	return n.slab >= 0 && !n.held && (t.window > 0 || len(n.children) == 0)
+	return n.slab >= 0 && !n.held && (t.slides || len(n.children) == 0)
 }
 
 // leaf lists a node, if it is evictable.
@@ -380,9 +382,9 @@ func (t *tree) checkNode(n, c *node) error {
 	switch {
 	case c.pending && c.slab >= 0 || len(c.waiters) > 0 && !c.pending:
 		return fmt.Errorf("kvmgr: check: slab %d is computed, and pending: %t; %d sequences wait for it", c.slab, c.pending, len(c.waiters))
-	case c.slab < 0 && !c.pending && (t.window == 0 || c.pins == 0 && len(c.children) == 0):
+	case c.slab < 0 && !c.pending && (!t.slides || c.pins == 0 && len(c.children) == 0):
 		return errors.New("kvmgr: check: the tree has a slab that is of no use")
-	case t.window > 0:
+	case t.slides:
 	case c.slab < 0 && slices.ContainsFunc(c.children, func(d *node) bool { return d.slab >= 0 }):
 		return errors.New("kvmgr: check: a slab follows a pending one")
 	case c.held && n.slab >= 0 && !n.held:

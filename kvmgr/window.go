@@ -1,133 +1,58 @@
 package kvmgr
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
+
+// Window is a group whose layers see a window of the past: a running sequence gives slabs back, see Manager.Trim. All windows of a Spec are equal.
+type Window struct {
+	Tokens int // that a token sees in any layer of the group, itself included; at least 2
+	Live   int // slabs that a sequence has at once at most, those of sinks counted: see LiveSlabs
+	Sinks  int // leading slabs that a sequence keeps beside its window. With sinks there is one group, and no other sequence reads the slabs
+}
+
+// NewWindow returns the Window of some tokens and sinks in a pool of slabs. A sequence has slabs for its window, for the rows of the step that runs and for those
+// of the next one. In a small pool, of which full groups need at least half, the steps of its prompt are shorter.
+func NewWindow(tokens, sinks, rows, pool int, c Counts, slabTokens int) Window {
+	most := (pool - sinks) / max(c.Windowed, 1)
+	if c.Full > 0 {
+		most /= 2
+	}
+	live := min(LiveSlabs(tokens, 2*rows, slabTokens), max(most, LiveSlabs(tokens, slabTokens, slabTokens)))
+	return Window{Tokens: tokens, Live: sinks + live, Sinks: sinks}
+}
+
+func (g Window) String() string {
+	if g.Sinks > 0 {
+		return fmt.Sprintf("a window of %d tokens and %d slabs of sinks", g.Tokens, g.Sinks)
+	}
+	return fmt.Sprintf("a window of %d tokens", g.Tokens)
+}
+
+func (g Window) validate(slabTokens int) error {
+	least := g.Sinks + LiveSlabs(g.Tokens, slabTokens, slabTokens)
+	if g.Tokens < 2 || g.Tokens > mostTokens || g.Sinks < 0 || g.Live < least || g.Live > 2*mostTokens {
+		return fmt.Errorf("%w: a window of %d tokens and %d slabs of sinks with %d slabs at once, expected at least 2, 0 and %d", ErrInvalid, g.Tokens, g.Sinks, g.Live, least)
+	}
+	return nil
+}
+
+func (g Window) uses() Uses {
+	plain := g.Sinks == 0
+	return Uses{Shares: plain, Copies: plain, Beams: true, Rollback: true}
+}
+
+func (g Window) alone() bool { return g.Sinks > 0 }
+
+func (Window) places(tokens, slabTokens int) int { return divideUp(tokens, slabTokens) }
+
+func (g Window) sees(position int) int { return max(0, position-g.Tokens+1) }
+
+func (g Window) trims() (live, kept int) { return g.Live, g.Sinks }
+
+func (g Window) need(n *Need) {
+	n.LiveSlabs = g.Live
+	n.Groups.Windowed++
+}
 
 // LiveSlabs returns the most slabs of a windowed group that a sequence has at once, whose tokens see a window: those of its next token's window, one more, and
 // those of ahead tokens from that token on.
 func LiveSlabs(window, ahead, slabTokens int) int { return divideUp(window-1+ahead, slabTokens) + 2 }
-
-// FirstKept returns the first token whose slab a sequence keeps when its next token is at a position: the first one that this token sees, less
-// a slab. So the window of the last whole slab before the position is complete too, for others to continue there.
-func FirstKept(position, window, slabTokens int) int { return max(0, position-(window-1)-slabTokens) }
-
-// checkWindow returns an ErrInvalid for a window that cannot be, or for which too few slabs may live.
-func (c *Config) checkWindow() error {
-	if c.Sinks < 0 || c.Sinks > 0 && (c.Window == 0 || c.Slots > 0 || c.Groups.or(c.Window) != Groups{Windowed: 1}) {
-		return fmt.Errorf("%w: %d slabs of sinks with a window of %d tokens, %d slots and groups %+v, expected a window, no slots and one windowed group",
-			ErrInvalid, c.Sinks, c.Window, c.Slots, c.Groups)
-	}
-	if c.Window == 0 {
-		return nil
-	}
-	if least := c.Sinks + LiveSlabs(c.Window, c.SlabTokens, c.SlabTokens); c.Window < 2 || c.Live < least {
-		return fmt.Errorf("%w: a window of %d tokens with %d slabs at once, expected at least 2, and %d", ErrInvalid, c.Window, c.Live, least)
-	}
-	return nil
-}
-
-// window is that of windowed groups, 0 without such groups.
-func (m *Manager) window() int { return m.trees[len(m.trees)-1].window }
-
-// gone is the number of leading positions whose slabs of windowed groups a region gave back, or never had.
-func (r *region) gone() int { return max(0, r.first-r.sinks) }
-
-// slides says whether a region gives slabs back to have others: it has more of them than may live at once.
-func (m *Manager) slides(r *region) bool {
-	return m.window() > 0 && r.prompt == 0 && m.slabsOf(r, r.end)-r.gone() > m.live
-}
-
-// most is the number of slabs that a region has at once at most, while it has some tokens.
-func (m *Manager) most(r *region, tokens int) int {
-	n := m.slabsOf(r, tokens)
-	return m.groups.Full*n + m.groups.Windowed*m.liveOf(r, n)
-}
-
-// liveOf is the number of slabs of a windowed group that a region has at once at most, while it has some positions.
-func (m *Manager) liveOf(r *region, positions int) int {
-	n := max(positions-r.gone(), 0)
-	if r.slides {
-		n = min(n, m.live)
-	}
-	return n
-}
-
-// firstKept is the first position whose slabs of windowed groups a sequence of some computed tokens needs.
-func (m *Manager) firstKept(tokens int) int {
-	if m.window() == 0 {
-		return 0
-	}
-	return FirstKept(tokens, m.window(), m.slabTokens) / m.slabTokens
-}
-
-// Trim says that no step reads a sequence's first tokens any more in windowed groups. The sequence gives back their slabs of these groups that have no
-// others, but for those of its sinks: they stay in the prefix trees, or are free. What they leave is for its next tokens, and for others where the
-// sequence needs less until its declared end. Without a window, and with beams, Trim does nothing. Error: ErrUnknownSequence.
-func (m *Manager) Trim(seq Seq, tokens int) error {
-	r, ok := m.regions[seq]
-	if !ok {
-		return fmt.Errorf("%w: trim of %d", ErrUnknownSequence, seq)
-	}
-	to := min(tokens/m.slabTokens, r.positions())
-	if m.window() == 0 || r.prompt > 0 || to <= r.first {
-		return nil
-	}
-	m.count(r, -1)
-	for group := m.groups.Full; group < len(m.trees); group++ {
-		if to > r.paths[group].inTree {
-			m.cutTail(r, group)
-		}
-		for i := max(r.first, r.sinks); i < to; i++ {
-			m.unref(r, group, r.at(i, group))
-		}
-	}
-	r.first = to
-	r.full, r.quota = m.most(r, r.end), m.most(r, r.tokens)
-	m.count(r, 1)
-	return nil
-}
-
-// Limit returns the tokens up to which a sequence may lease slabs at present: those that it is promised, or fewer before Trim; 0 without the
-// sequence.
-func (m *Manager) Limit(seq Seq) int {
-	r := m.regions[seq]
-	switch {
-	case r == nil:
-		return 0
-	case r.slides:
-		return min(r.tokens, (r.gone()+m.liveOf(r, m.slabsOf(r, r.tokens)))*m.slabTokens)
-	}
-	return r.tokens
-}
-
-// Released returns the number of leading positions whose slabs of windowed groups a sequence gave back, or never needed, those of its sinks counted.
-func (m *Manager) Released(seq Seq) int {
-	if r := m.regions[seq]; r != nil {
-		return r.first
-	}
-	return 0
-}
-
-// Live returns the slabs that a sequence has beside those of its sinks, and the position of the first ones: those before it were given back, or never
-// needed. In windowed groups beside full ones these are -1. The slice is the caller's to read for ever.
-func (m *Manager) Live(seq Seq) (first int, slabs []int32) {
-	r := m.regions[seq]
-	switch {
-	case r == nil:
-		return 0, nil
-	case m.groups.Full == 0:
-		begin := min(r.first*m.groups.Count(), len(r.slabs))
-		return r.first, r.slabs[begin:len(r.slabs):len(r.slabs)]
-	case r.first == 0:
-		return 0, slices.Clip(r.slabs)
-	}
-	slabs = slices.Clone(r.slabs)
-	for i := range min(r.first, r.positions()) {
-		for group := m.groups.Full; group < m.groups.Count(); group++ {
-			slabs[i*m.groups.Count()+group] = -1
-		}
-	}
-	return 0, slabs
-}

@@ -9,7 +9,7 @@ import (
 // windowed is a manager of slabs of four tokens, whose tokens see ten. A sequence has at most seven slabs at once.
 func windowed(t *testing.T, slabs int) *Manager {
 	t.Helper()
-	m, err := New(Config{Slabs: slabs, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 9, 4)})
+	m, err := New(Config{Slabs: slabs, Spec: NewSpec(4, Window{Tokens: 10, Live: LiveSlabs(10, 9, 4)})})
 	require.NoError(t, err)
 	require.Equal(t, 7, m.live)
 	return m
@@ -19,7 +19,7 @@ func windowed(t *testing.T, slabs int) *Manager {
 func runTo(t *testing.T, m *Manager, seq Seq, tokens []int32, from int) {
 	t.Helper()
 	for at := from; at < len(tokens); at++ {
-		require.NoError(t, m.Trim(seq, FirstKept(at, 10, 4)))
+		require.NoError(t, m.Trim(seq, m.spec.FirstKept(at)))
 		_, err := m.Lease(seq, at+1)
 		require.NoError(t, err)
 		require.NoError(t, m.Commit(seq, tokens[:at+1], at+1 == len(tokens)))
@@ -168,17 +168,9 @@ func TestWithAWindowAPrefixIsReportedUntilItIsForgotten(t *testing.T) {
 	require.Len(t, m.Changes(), 100, "all are removed")
 }
 
-func TestAWindowThatCannotBeIsRefused(t *testing.T) {
-	for _, c := range []Config{{Window: 1, Live: 100}, {Window: -1, Live: 100}, {Window: 10, Live: LiveSlabs(10, 4, 4) - 1}} {
-		c.Slabs, c.SlabTokens = 10, 4
-		_, err := New(c)
-		require.ErrorIs(t, err, ErrInvalid, "%+v", c)
-	}
-}
-
 // TestSlabsOutsideAWindowAreListedOnce for who keeps them elsewhere, as they are given back.
 func TestSlabsOutsideAWindowAreListedOnce(t *testing.T) {
-	m, err := New(Config{Slabs: 30, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 9, 4), Cold: true})
+	m, err := New(Config{Slabs: 30, Spec: NewSpec(4, Window{Tokens: 10, Live: LiveSlabs(10, 9, 4)}), Cold: true})
 	require.NoError(t, err)
 	tokens := tokensFrom(100, 80)
 	_, err = m.ReservePrompt(1, Declared(80), Prompt{Tokens: tokens[:20]})
@@ -190,7 +182,7 @@ func TestSlabsOutsideAWindowAreListedOnce(t *testing.T) {
 		}
 	}
 	for n := 1; n <= 79; n++ {
-		require.NoError(t, m.Trim(1, FirstKept(n-1, 10, 4)))
+		require.NoError(t, m.Trim(1, m.spec.FirstKept(n-1)))
 		_, err := m.Lease(1, n)
 		require.NoError(t, err)
 		require.NoError(t, m.Commit(1, tokens[:n], false))

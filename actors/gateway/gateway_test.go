@@ -72,7 +72,7 @@ func (a alone) Members() []*cluster.Member {
 	one := cluster.Pool{Actors: []string{"one"}}
 	return []*cluster.Member{{
 		Node: a.node, Roles: cluster.Roles(), Model: "m", Tokenizer: &cluster.Tokenizer{Pool: one}, Detok: &one,
-		Worker: &cluster.Worker{Context: 2048, Vocab: 4096, Slabs: 100, FreeSlabs: 100, SlabTokens: 16, Capacity: 8, Queue: 8},
+		Worker: &cluster.Worker{Context: 2048, Vocab: 4096, Slabs: 100, FreeSlabs: 100, Need: kvmgr.Need{SlabTokens: 16}, Capacity: 8, Queue: 8},
 	}}
 }
 func (alone) Others() []*cluster.Member { return nil }
@@ -257,7 +257,7 @@ func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 // TestAModelHasRoomForTokensBesideTheFirstSlabs of a sequence, on each of its workers.
 func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	worker := func(slabs, head int) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, HeadSlabs: head, NoBeams: head > 0, SlabTokens: 16}}
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, Need: kvmgr.NewSpec(16, kvmgr.Full{Head: head}).Need()}}
 	}
 	list := newModels(members{list: []*cluster.Member{worker(100, 0), worker(100, 22), worker(90, 0)}})
 	m, err := list.get("m")
@@ -266,9 +266,10 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	require.Equal(t, 78, m.longest)
 	require.True(t, m.noBeams)
 	r := newRouting(&Config{Node: "me"}, newTestWatch().watch, nil)
-	require.Equal(t, 8, r.workers([]*cluster.Member{{Worker: &cluster.Worker{FreeSlabs: 30, HeadSlabs: 22}}})[0].FreeSlabs)
+	at := r.workers([]*cluster.Member{worker(100, 22)})[0]
+	require.Equal(t, 22+8, at.KV.AtOnce(8))
 	heavy := worker(100, 0)
-	heavy.Worker.Groups, heavy.Worker.LiveSlabs, heavy.Worker.NoBeams = kvmgr.Groups{Windowed: 1}, 20, true
+	heavy.Worker.Need = kvmgr.NewSpec(16, kvmgr.Bounded{Slabs: 20}).Need()
 	list = newModels(members{list: []*cluster.Member{worker(1000, 0), heavy}})
 	m, err = list.get("m")
 	require.NoError(t, err)
@@ -278,7 +279,7 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 
 func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
 	worker := func(age int64, d cluster.Description) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Created: time.Unix(1e9-age, 0), Context: 64, Slabs: 10, SlabTokens: 16, Description: d}}
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Created: time.Unix(1e9-age, 0), Context: 64, Slabs: 10, Need: kvmgr.Need{SlabTokens: 16}, Description: d}}
 	}
 	young, old := cluster.Description{Digest: "y", Layers: 3}, cluster.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}
 	list := newModels(members{list: []*cluster.Member{worker(1, young), worker(2, old), worker(1, young)}}).list()

@@ -27,7 +27,7 @@ type model struct {
 	id         string
 	created    time.Time
 	context    int
-	slabs      int // positions of a pool that has all slabs of a beam search, see kvmgr.Groups
+	slabs      int // positions of a pool that has all slabs of a beam search, see kvmgr.Need
 	longest    int // positions of the longest sequence without beams
 	slabTokens int
 	vocab      int
@@ -56,8 +56,7 @@ func (s *models) refresh() {
 			continue
 		}
 		x := fresh[m.Model]
-		pool := max(w.Slabs-w.HeadSlabs, 0) // for the tokens of one sequence
-		slabs, longest := pool/w.Groups.Count(), w.Groups.Longest(pool, w.LiveSlabs)
+		slabs, longest := w.Positions(w.Slabs), w.Longest(w.Slabs)
 		if x == nil {
 			fresh[m.Model] = &model{
 				id: m.Model, created: w.Created, context: w.Context, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,

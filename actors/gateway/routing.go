@@ -65,7 +65,7 @@ func (r *routing) workers(members []*cluster.Member) []route.Worker {
 			Draining:  m.Draining && !local, // what is in this process finishes here
 			Suspected: w.Down != "", Busy: w.InStep > 0, LastStep: now - w.InStep,
 			Running: running, Waiting: sequences - running,
-			Capacity: w.Capacity, FreeSlabs: w.FreeSlabs - w.HeadSlabs, LiveSlabs: w.LiveSlabs, Groups: w.Groups,
+			Capacity: w.Capacity, FreeSlabs: w.FreeSlabs, KV: w.Need,
 		})
 	}
 	return list

@@ -60,9 +60,13 @@ func (w *diskWorker) start() {
 			}
 		}
 	}))
+	group := kvmgr.Group(kvmgr.Full{})
+	if w.window > 0 {
+		group = kvmgr.Window{Tokens: w.window, Live: kvmgr.LiveSlabs(w.window, 32, 16)}
+	}
 	w.Manager, err = New(Config{
-		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { w.t.Error(err) }, Metrics: w.series.Model("m"),
-		Memory: &w.memory, Disk: w.change(w.store), Window: w.window, Live: kvmgr.LiveSlabs(w.window, 32, 16), Log: zerolog.New(&w.log),
+		Root: system.Root, Slabs: 10, KV: kvmgr.NewSpec(16, group), Broken: func(err error) { w.t.Error(err) }, Metrics: w.series.Model("m"),
+		Memory: &w.memory, Disk: w.change(w.store), Log: zerolog.New(&w.log),
 		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
 		},

@@ -12,8 +12,8 @@ import (
 
 // grouped makes layers be in three groups, of which two see 20 tokens. A sequence has six slabs of these at once at most.
 func grouped(c *Config) {
-	c.Slabs, c.Window, c.Live = testSlabs, 20, kvmgr.LiveSlabs(20, 32, 16)
-	c.Groups = kvmgr.Groups{Full: 1, Windowed: 2}
+	window := kvmgr.Window{Tokens: 20, Live: kvmgr.LiveSlabs(20, 32, 16)}
+	c.Slabs, c.KV = testSlabs, kvmgr.NewSpec(16, kvmgr.Full{}, window, window)
 }
 
 // places begins a sequence at the second manager, and says which places of the first sequence's list its slabs have the contents of. All but the

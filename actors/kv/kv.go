@@ -36,29 +36,27 @@ type Manager struct {
 
 // Config is what a KV manager needs.
 type Config struct {
-	Root              *actor.RootContext
-	Spawn             func(name string, a actor.Actor) (*actor.PID, error)
-	Slabs, SlabTokens int
-	Mappings          int // as of kvmgr.Config
-	Window, Live      int // as of kvmgr.Config, as Sinks
-	Sinks, Head, Most int
-	Groups            kvmgr.Groups
-	Predicted         bool        // as sched.Config.Predict
-	BatchSize         int         // as sched.Config.MaxBatchSize; 0: no bound
-	Broken            func(error) // gets the error when the allocator contradicts itself
-	Metrics           *metrics.Model
-	Node              string             // of this process
-	Publish           func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
-	Memory            Memory
-	Pages             Pages                  // nil: all slabs have memory
-	Whole             bool                   // with Pages: all slabs are to have memory soon, and keep it
-	Disk              Store                  // nil: none
-	Tier              Tier                   // nil: none
-	SlabsOf           string                 // see msg.Fetch; "": slabs are not copied to other workers
-	Pools             *kvfile.Dir            // where workers of this host leave their pools; nil: nowhere
-	Pool              func() *kvfile.File    // this worker's, of the memory that it has now; nil: it leaves nothing
-	Alive             func(node string) bool // says whether a worker that slabs come from lives, also if it does not answer; nil: not known
-	Log               zerolog.Logger
+	Root      *actor.RootContext
+	Spawn     func(name string, a actor.Actor) (*actor.PID, error)
+	Slabs     int
+	Mappings  int         // as of kvmgr.Config
+	KV        kvmgr.Spec  // of the Runner
+	Predicted bool        // as sched.Config.Predict
+	BatchSize int         // as sched.Config.MaxBatchSize; 0: no bound
+	Broken    func(error) // gets the error when the allocator contradicts itself
+	Metrics   *metrics.Model
+	Node      string             // of this process
+	Publish   func(prefix.Event) // of the prefix cache, for gateways; nil: this process is alone
+	Memory    Memory
+	Pages     Pages                  // nil: all slabs have memory
+	Whole     bool                   // with Pages: all slabs are to have memory soon, and keep it
+	Disk      Store                  // nil: none
+	Tier      Tier                   // nil: none
+	SlabsOf   string                 // see msg.Fetch; "": slabs are not copied to other workers
+	Pools     *kvfile.Dir            // where workers of this host leave their pools; nil: nowhere
+	Pool      func() *kvfile.File    // this worker's, of the memory that it has now; nil: it leaves nothing
+	Alive     func(node string) bool // says whether a worker that slabs come from lives, also if it does not answer; nil: not known
+	Log       zerolog.Logger
 }
 
 // New spawns the actor.
@@ -72,14 +70,13 @@ func New(cfg Config) (*Manager, error) {
 		start = cfg.Pages.CommittedSlabs()
 	}
 	allocator, err := kvmgr.New(kvmgr.Config{
-		Slabs: cfg.Slabs, Committed: start, SlabTokens: cfg.SlabTokens, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil,
-		Window: cfg.Window, Live: cfg.Live, Sinks: cfg.Sinks, Head: cfg.Head, Most: cfg.Most, Groups: cfg.Groups,
+		Slabs: cfg.Slabs, Committed: start, Mappings: cfg.Mappings, Slots: slots, Cold: cfg.Disk != nil, Spec: cfg.KV,
 	})
 	if err != nil {
 		return nil, err
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
-		kv: allocator, groups: allocator.Groups().Count(), memory: cfg.Memory, slabTokens: cfg.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
+		kv: allocator, groups: len(cfg.KV.Groups), memory: cfg.Memory, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
 		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()

@@ -41,7 +41,7 @@ func newTestManagerOf(t *testing.T, cfg Config) *testManager {
 			m.ready <- r
 		}
 	}))
-	cfg.Root, cfg.SlabTokens, cfg.Broken, cfg.Metrics = system.Root, 16, func(err error) { m.broken <- err }, metrics.New(metrics.Build{}).Model("m")
+	cfg.Root, cfg.KV, cfg.Broken, cfg.Metrics = system.Root, kvmgr.NewSpec(16, kvmgr.Full{}), func(err error) { m.broken <- err }, metrics.New(metrics.Build{}).Model("m")
 	cfg.Spawn = func(name string, a actor.Actor) (*actor.PID, error) {
 		return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
 	}
@@ -112,7 +112,7 @@ func TestABriefStateHasNoSlabIDsAndNoCheck(t *testing.T) {
 // half are kept for their tokens.
 func BenchmarkBriefState(b *testing.B) {
 	const slabs = 100_000
-	allocator, err := kvmgr.New(kvmgr.Config{Slabs: slabs, SlabTokens: 16})
+	allocator, err := kvmgr.New(kvmgr.Config{Slabs: slabs, Spec: kvmgr.NewSpec(16, kvmgr.Full{})})
 	require.NoError(b, err)
 	a := kvActor{exchange: exchange{kv: allocator}}
 	ids := make([]int32, slabs/128*16)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/metrics/metricstest"
 )
@@ -69,7 +70,7 @@ func newTierWorker(t *testing.T) *tierWorker {
 	}))
 	var err error
 	w.Manager, err = New(Config{
-		Root: system.Root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { t.Error(err) }, Metrics: w.series.Model("m"),
+		Root: system.Root, Slabs: 10, KV: kvmgr.NewSpec(16, kvmgr.Full{}), Broken: func(err error) { t.Error(err) }, Metrics: w.series.Model("m"),
 		Memory: &w.memory, Tier: &w.tier, Log: zerolog.New(io.Discard),
 		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -83,7 +84,7 @@ func newPairWith(t *testing.T, numerics [2]string, configure func(int, *Config))
 	for i := range p.managers {
 		var err error
 		cfg := Config{
-			Root: root, Slabs: 10, SlabTokens: 16, Broken: func(err error) { t.Error(err) }, Metrics: metrics.New(metrics.Build{}).Model("m"),
+			Root: root, Slabs: 10, KV: kvmgr.NewSpec(16, kvmgr.Full{}), Broken: func(err error) { t.Error(err) }, Metrics: metrics.New(metrics.Build{}).Model("m"),
 			Memory: &p.memories[i], SlabsOf: numerics[i], Alive: func(string) bool { return p.alive.Load() },
 			Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 				return root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), fmt.Sprint(name, i))

@@ -15,10 +15,11 @@ const testWindow = 20
 
 // TestOnlyTheLastWindowOfADeadWorkerIsAdopted: another sequence has overwritten the slabs before it.
 func TestOnlyTheLastWindowOfADeadWorkerIsAdopted(t *testing.T) {
-	h := newHeirsWith(t, equals, func(c *Config) { c.Window, c.Live = testWindow, kvmgr.LiveSlabs(testWindow, 32, 16) })
+	kv := kvmgr.NewSpec(16, kvmgr.Window{Tokens: testWindow, Live: kvmgr.LiveSlabs(testWindow, 32, 16)})
+	h := newHeirsWith(t, equals, func(c *Config) { c.KV = kv })
 	tokens := prompt(100, 90)
 	h.runs(1, "a", tokens)
-	r := h.round(0, &msg.KVRound{Extend: []msg.Extend{{Seq: 1, UpTo: 100, Promise: 100, From: kvmgr.FirstKept(90, testWindow, 16)}}})
+	r := h.round(0, &msg.KVRound{Extend: []msg.Extend{{Seq: 1, UpTo: 100, Promise: 100, From: kv.FirstKept(90)}}})
 	require.Len(t, r.Granted[0].Slabs, 1)
 	cached := func(n int) { // counted after the answer
 		require.Eventually(t, func() bool { return h.managers[0].Stats().Cached == n }, 5*time.Second, time.Millisecond, "%d slabs", n)

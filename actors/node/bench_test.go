@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
@@ -38,7 +39,7 @@ func benchPipeline(b *testing.B, streams, tokens int) *Node {
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
 		Sched: sched.Config{
 			MaxBatchTokens: streams, MaxBatchSize: streams, MaxSequenceTokens: 2048,
-			SlabTokens: computetest.SlabTokens, LeaseAheadTokens: 2 * computetest.SlabTokens,
+			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,
 		},
 		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})

@@ -19,7 +19,8 @@ type testDevice struct {
 	slabs  int
 	vocab  int
 	window int // tokens that a token sees, itself included; 0: all
-	groups kvmgr.Groups
+	groups kvmgr.Counts
+	live   int // slabs of a windowed group that a sequence has at once at most
 
 	mu         sync.Mutex
 	owner      map[int32]int // physical slab -> regions that hold it
@@ -52,17 +53,19 @@ type testDevice struct {
 const testSlabTokens = 16
 
 func newTestDevice(slabs int) *testDevice {
-	return &testDevice{slabs: slabs, vocab: 4096, groups: kvmgr.Groups{Full: 1}, owner: map[int32]int{}, written: map[int32]int{}}
+	return &testDevice{slabs: slabs, vocab: 4096, groups: kvmgr.Counts{Full: 1}, owner: map[int32]int{}, written: map[int32]int{}}
 }
 
-func (d *testDevice) Slabs() int           { return d.slabs }
-func (d *testDevice) SlabTokens() int      { return testSlabTokens }
-func (d *testDevice) Mappings() int        { return 0 }
-func (d *testDevice) HeadSlabs() int       { return 0 }
-func (d *testDevice) MostSlabs() int       { return 0 }
-func (d *testDevice) Vocab() int           { return d.vocab }
-func (d *testDevice) Groups() kvmgr.Groups { return d.groups }
-func (d *testDevice) HiddenWidth() int     { return testWidth }
+func (d *testDevice) Slabs() int       { return d.slabs }
+func (d *testDevice) Mappings() int    { return 0 }
+func (d *testDevice) Vocab() int       { return d.vocab }
+func (d *testDevice) HiddenWidth() int { return testWidth }
+
+func (d *testDevice) KV() kvmgr.Spec {
+	full, window := kvmgr.Group(kvmgr.Full{}), kvmgr.Group(kvmgr.Window{Tokens: d.window, Live: d.live})
+	groups := append(slices.Repeat([]kvmgr.Group{full}, d.groups.Full), slices.Repeat([]kvmgr.Group{window}, d.groups.Windowed)...)
+	return kvmgr.NewSpec(testSlabTokens, groups...)
+}
 
 type testRegion struct {
 	d      *testDevice

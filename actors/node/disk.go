@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/actors/kv"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/kvmgr/kvdisk"
 	"github.com/millrace/millrace/kvmgr/tier"
 )
@@ -18,15 +19,12 @@ func (p *Node) openDisk() (kv.Store, error) {
 	if c.Dir == "" {
 		return nil, nil
 	}
-	if n := model.Groups().Count(); n > 1 {
-		return nil, fmt.Errorf("node: the slabs of %d groups of layers cannot be stored on a disk, expected one group", n)
-	}
-	identity := slabsOf(p.cfg.Numerics, model.SlabLayout())
-	if identity == "" {
-		return nil, fmt.Errorf("node: the slabs of backend %s cannot be stored on a disk", p.cfg.Backend)
+	spec := model.KV()
+	if err := spec.Validate(kvmgr.Wants{Disk: true}); err != nil {
+		return nil, fmt.Errorf("node: backend %s: %w", p.cfg.Backend, err)
 	}
 	store, err := kvdisk.Open(kvdisk.Config{
-		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: model.SlabTokens(), Identity: identity, TTL: diskTTL,
+		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: spec.SlabTokens, Identity: slabsOf(p.cfg.Numerics, model.SlabLayout()), TTL: diskTTL,
 	})
 	if err != nil {
 		return nil, err
@@ -43,11 +41,11 @@ func (p *Node) openTier() (kv.Tier, error) {
 	if c.Dir == "" {
 		return nil, nil
 	}
-	if model.SlabLayout() == "" {
-		return nil, fmt.Errorf("node: the slabs of backend %s cannot be spilled", p.cfg.Backend)
+	spec, s := model.KV(), p.cfg.Sched
+	if err := spec.Validate(kvmgr.Wants{Tier: true}); err != nil {
+		return nil, fmt.Errorf("node: backend %s: %w", p.cfg.Backend, err)
 	}
-	s := p.cfg.Sched
-	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64((s.MaxSequenceTokens+s.SlabTokens-1)/s.SlabTokens*model.Groups().Count()) // slabs of all sequences
+	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64((s.MaxSequenceTokens+spec.SlabTokens-1)/spec.SlabTokens*len(spec.Groups)) // slabs of all sequences
 	file, err := tier.Open(c.Dir, min(c.Size, most*int64(model.SlabBytes())), model.SlabBytes())
 	if err != nil {
 		return nil, fmt.Errorf("%w (--kv-spill-size sets less aside, --kv-spill uses another directory)", err)

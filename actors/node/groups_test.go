@@ -16,11 +16,11 @@ func mixing(c *Config) {
 	c.Model.(*testDevice).groups = mixed
 }
 
-var mixed = kvmgr.Groups{Full: 1, Windowed: 2}
+var mixed = kvmgr.Counts{Full: 1, Windowed: 2}
 
 // mixedSlabs is the most slabs that a sequence of some tokens has at these workers.
 func mixedSlabs(tokens int) int {
-	return mixed.Need((tokens+testSlabTokens-1)/testSlabTokens, liveSlabs)
+	return kvmgr.Need{LiveSlabs: liveSlabs, Groups: mixed}.AtOnce((tokens + testSlabTokens - 1) / testSlabTokens)
 }
 
 // mixer is a worker with such layers and a pool of slabs.

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
@@ -104,7 +105,7 @@ func BenchmarkLongHit(b *testing.B) {
 				p, err := New(Config{
 					ModelID: "m", Model: r, Tokenizer: tok, Context: 131072,
 					Sched: sched.Config{
-						MaxBatchTokens: 1 << 20, MaxBatchSize: 8, MaxSequenceTokens: 131072, SlabTokens: 16, LeaseAheadTokens: 32,
+						MaxBatchTokens: 1 << 20, MaxBatchSize: 8, MaxSequenceTokens: 131072, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 					},
 					Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 				})

@@ -11,8 +11,6 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/cluster"
-	"github.com/millrace/millrace/compute"
-	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/tokenizer"
 )
 
@@ -73,12 +71,9 @@ func (p *Node) offerWorker() *cluster.Worker {
 		Actor: msg.ComputeActor, Backend: c.Backend, Weights: c.Weights, Numerics: c.Numerics, Class: c.Class, Created: p.created,
 		Context: c.Context, Vocab: c.Model.Vocab(), Sampling: c.Sampling,
 		Slabs: c.Model.Slabs(), FreeSlabs: slabs.Free, UsedSlabs: slabs.Used, Cached: slabs.Cached, Promised: slabs.Promised,
-		SlabTokens: c.Model.SlabTokens(), LiveSlabs: c.Sched.LiveSlabs(), HeadSlabs: c.Model.HeadSlabs(), NoBeams: !compute.HasBeams(c.Model), Groups: c.Model.Groups(), Layout: c.Model.SlabLayout(),
+		Need: c.Sched.KV.Need(), Layout: c.Model.SlabLayout(),
 		Capacity: c.Sched.MaxBatchSize, Queue: c.Sched.MaxWaiting,
 		Running: p.worker.Running(), Steps: p.worker.Steps(), InStep: p.worker.Stalled(time.Now()),
-	}
-	if most := c.Model.MostSlabs(); most > 0 { // a bound, as that of a window
-		w.Groups, w.LiveSlabs = kvmgr.Groups{Windowed: 1}, most
 	}
 	e := &c.Embedding
 	w.Embedding = cluster.Embedding{Width: c.Model.HiddenWidth(), Pooling: string(cmp.Or(e.Pooling, api.PoolLast)), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem}

@@ -65,13 +65,13 @@ type Config struct {
 	Text         string          // of tokenize, compute and detok: digest of the checkpoint's tokenizer, see api.Pin
 	KVDisk       KVDisk          // where keys and values outlive the process
 	KVSpill      KVDisk          // where those of paused sequences wait
-	Sched        sched.Config
-	Tokenizers   int           // actors of the tokenizer pool, 0: 2
-	Detokenizers int           // actors of the detokenizer pool, 0: 2
-	MaxQueueWait time.Duration // a request that would wait longer until its prompt is begun is refused; 0: none
-	MaxRequests  int           // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
-	StallAfter   time.Duration // without a step for this time, with work at hand, the process is not ready; 0: 30 s
-	GiveUpAfter  time.Duration // no step for this time is a failure for good, see Wait; 0: never
+	Sched        sched.Config    // its KV is that of Model, and it spills with KVSpill
+	Tokenizers   int             // actors of the tokenizer pool, 0: 2
+	Detokenizers int             // actors of the detokenizer pool, 0: 2
+	MaxQueueWait time.Duration   // a request that would wait longer until its prompt is begun is refused; 0: none
+	MaxRequests  int             // requests of a gateway for each worker; more are refused, but for tenants below their share. 0: no bound
+	StallAfter   time.Duration   // without a step for this time, with work at hand, the process is not ready; 0: 30 s
+	GiveUpAfter  time.Duration   // no step for this time is a failure for good, see Wait; 0: never
 
 	admitPatience time.Duration // see loop.hold; 0: its default
 	mapTime       time.Duration // see loop.remap; 0: its default

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 	"github.com/millrace/millrace/tokenizer"
 )
@@ -37,7 +38,7 @@ func testConfig(t *testing.T, d *testDevice) Config {
 		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
 		Sched: sched.Config{
 			MaxBatchTokens: 64, MaxBatchSize: 8, MaxWaiting: 1000, MaxSequenceTokens: 2048,
-			SlabTokens: testSlabTokens, LeaseAheadTokens: 2 * testSlabTokens,
+			KV: kvmgr.NewSpec(testSlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * testSlabTokens,
 		},
 		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	}

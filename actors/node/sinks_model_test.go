@@ -66,9 +66,6 @@ func digestOf(m *compute.Model) string {
 func sinkConfig(c *Config, m *compute.Model, release bool) {
 	modelConfig(c, m, release)
 	c.Context, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
-	if release {
-		c.Sched.SinkSlabs = m.Program.SinkSlabs(testSlabTokens)
-	}
 }
 
 // oneByOne returns the tokens of the first n requests, each of which runs alone.
@@ -208,9 +205,8 @@ func TestAWorkerThatStopsLosesNoTokenWhereSlabsAreNotCopied(t *testing.T) {
 
 // kiviConfig is a worker with a model of KIVI, or of H2O.
 func kiviConfig(c *Config, m *compute.Model) {
-	modelConfig(c, m, false)
+	modelConfig(c, m, true)
 	c.Context, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
-	c.Sched.DraftRows = 0
 }
 
 // TestKiviChangesNoTokenBesideOthers: each sequence has its last tokens in slabs of its own.
@@ -251,7 +247,7 @@ func TestHeavyTokensStayAndNoTokenChanges(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			worker := func(slabs int) (*Node, *compute.Model) {
 				m := lossyModel(t, backend, model.KVAuto, testHeavy, slabs)
-				require.Equal(t, heavySlabs, m.MostSlabs())
+				require.Equal(t, heavySlabs, m.KV().Need().LiveSlabs)
 				cfg := testConfig(t, newTestDevice(0))
 				kiviConfig(&cfg, m)
 				return start(t, cfg), m

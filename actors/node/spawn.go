@@ -53,11 +53,14 @@ func (p *Node) spawnWorker() (err error) {
 	if err != nil {
 		return err
 	}
-	p.cfg.Sched.Spill = spill != nil
+	s := &p.cfg.Sched
+	if s.Spill, s.KV = spill != nil, model.KV(); !s.KV.Rollback {
+		s.DraftRows = 0
+	}
 	p.kv, err = kv.New(kv.Config{
 		Disk: store, Tier: spill,
-		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), SlabTokens: model.SlabTokens(), Mappings: model.Mappings(),
-		Groups: model.Groups(), Window: p.cfg.Sched.Window, Live: p.cfg.Sched.LiveSlabs(), Sinks: p.cfg.Sched.SinkSlabs, Head: model.HeadSlabs(), Most: model.MostSlabs(), Predicted: p.cfg.Sched.Predict, BatchSize: p.cfg.Sched.MaxBatchSize, Broken: p.health.Fail, Metrics: p.metrics,
+		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), Mappings: model.Mappings(),
+		KV: p.cfg.Sched.KV, Predicted: p.cfg.Sched.Predict, BatchSize: p.cfg.Sched.MaxBatchSize, Broken: p.health.Fail, Metrics: p.metrics,
 		Memory: model, Pages: p.cfg.Pages, Whole: p.cfg.WholePool, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools, Pool: p.cfg.Pool, Alive: p.members.alive, Log: p.log,
 	})
 	if err != nil {

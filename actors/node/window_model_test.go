@@ -35,17 +35,18 @@ const (
 type windowed struct {
 	dir    string // of testdata/models
 	window int
-	groups kvmgr.Groups
+	groups kvmgr.Counts
 }
 
 var (
-	allWindowed  = windowed{"mistral-window", 11, kvmgr.Groups{Windowed: 1}}
-	someWindowed = windowed{"qwen2-window", 7, kvmgr.Groups{Full: 1, Windowed: 2}}
+	allWindowed  = windowed{"mistral-window", 11, kvmgr.Counts{Windowed: 1}}
+	someWindowed = windowed{"qwen2-window", 7, kvmgr.Counts{Full: 1, Windowed: 2}}
 )
 
 // slabs is the most slabs that a sequence of some tokens has, if it gives slabs back.
 func (w windowed) slabs(tokens int) int {
-	return w.groups.Need((tokens+testSlabTokens-1)/testSlabTokens, kvmgr.LiveSlabs(w.window, 2*modelRows, testSlabTokens))
+	live := kvmgr.LiveSlabs(w.window, 2*modelRows, testSlabTokens)
+	return kvmgr.Need{LiveSlabs: live, Groups: w.groups}.AtOnce((tokens + testSlabTokens - 1) / testSlabTokens)
 }
 
 // open opens the model with a longer context and a pool of slabs.
@@ -69,18 +70,26 @@ func (w windowed) open(t *testing.T, backend string, kv model.KVType, slabs int)
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
 	require.Equal(t, w.window, m.Program.Window())
-	require.Equal(t, w.groups, m.Groups())
+	require.Equal(t, w.groups, m.KV().Counts())
 	require.Equal(t, slabs, m.Slabs())
 	return m
+}
+
+// keepsAll is a model of whose windows no slab is given back.
+type keepsAll struct{ *compute.Model }
+
+func (m keepsAll) KV() kvmgr.Spec {
+	kv := m.Model.KV()
+	kv.Groups = slices.Repeat([]kvmgr.Group{kvmgr.Full{}}, len(kv.Groups))
+	return kv
 }
 
 // modelConfig is a worker with a model. With release it gives slabs back.
 func modelConfig(c *Config, m *compute.Model, release bool) {
 	c.Model = m
 	c.Sched.MaxBatchTokens, c.Sched.DraftRows = modelRows, 8
-	if release {
-		c.Sched.Window = m.Program.Window()
-		c.Sched.LiveTokens = testSlabTokens * kvmgr.LiveSlabs(c.Sched.Window, 2*modelRows, testSlabTokens)
+	if !release {
+		c.Model = keepsAll{m}
 	}
 }
 

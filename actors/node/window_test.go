@@ -17,9 +17,8 @@ const testWindow = 40
 // sliding makes a worker's tokens see a window, and give back what is before it. Its steps have 64 rows.
 func sliding(c *Config) {
 	d := c.Model.(*testDevice)
-	d.window, d.groups = testWindow, kvmgr.Groups{Windowed: 1}
-	c.Sched.Window = testWindow
-	c.Sched.LiveTokens = testSlabTokens * kvmgr.LiveSlabs(testWindow, 2*c.Sched.MaxBatchTokens, testSlabTokens)
+	d.window, d.groups = testWindow, kvmgr.Counts{Windowed: 1}
+	d.live = kvmgr.LiveSlabs(testWindow, 2*c.Sched.MaxBatchTokens, testSlabTokens)
 }
 
 // slider is a worker with a window and a pool of slabs.

@@ -302,7 +302,7 @@ func (l *loop) submit(g *msg.Generate) {
 		l.end(s, api.FinishError, api.GrammarWithBeams(g.Grammar.Param))
 		return
 	}
-	if g.Beams != nil && !compute.HasBeams(l.Runner) { // likewise, unless it is of an earlier version
+	if g.Beams != nil && !l.Sched.KV.Beams { // likewise, unless it is of an earlier version
 		l.end(s, api.FinishError, api.LossyWithBeams())
 		return
 	}

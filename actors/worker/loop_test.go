@@ -8,16 +8,16 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/tracing"
 )
 
 // What waits for memory, or is refused, may be many choices of a long prompt.
 func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
-	cfg := Config{Runner: computetest.NewNull(64, 4096, 1), Sched: sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, SlabTokens: 16, LeaseAheadTokens: 32}, Tracer: tracing.Off()}
+	cfg := Config{Runner: computetest.NewNull(64, 4096, 1), Sched: sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32}, Tracer: tracing.Off()}
 	s, err := sched.New(cfg.Sched)
 	require.NoError(t, err)
 	l := newLoop(cfg, s) // one that does not run
@@ -35,26 +35,16 @@ func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
 	require.NotNil(t, q.sampler)
 }
 
-// headed is a runner whose regions have slabs before those of their tokens.
-type headed struct{ *computetest.Null }
-
-func (headed) HeadSlabs() int { return 3 }
-
-// bounded is a runner whose regions have three slabs at most.
-type bounded struct{ *computetest.Null }
-
-func (bounded) MostSlabs() int { return 3 }
-
 func TestABeamSearchOfAnEarlierGatewayEndsWhereThereAreNone(t *testing.T) {
-	for _, runner := range []compute.Runner{headed{computetest.NewNull(64, 4096, 1)}, bounded{computetest.NewNull(64, 4096, 1)}} {
-		requireNoBeams(t, runner)
+	for _, g := range []kvmgr.Group{kvmgr.Full{Head: 3}, kvmgr.Bounded{Slabs: 3}} {
+		requireNoBeams(t, kvmgr.NewSpec(16, g))
 	}
 }
 
-func requireNoBeams(t *testing.T, runner compute.Runner) {
+func requireNoBeams(t *testing.T, kv kvmgr.Spec) {
 	t.Helper()
 	l := newIdleLoop(t, Config{})
-	l.Runner = runner
+	l.Sched.KV = kv
 	g := &msg.Generate{Seq: 7, Choices: []msg.SeqID{7}, Prompt: []int32{1}, MaxTokens: 9, Beams: &sample.BeamParams{Width: 2}}
 	l.inFlight.open(g)
 	l.submit(g)

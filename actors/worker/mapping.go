@@ -137,20 +137,20 @@ func begun(g *msg.Granted, backed int) sched.Event {
 // trim unmaps the slabs of a sequence that no step reads any more. An error fails the device, after the round's messages are sent.
 func (l *loop) trim(e sched.Lease) {
 	s := l.sequences[e.ID]
-	if s == nil || s.region == nil || s.beams != nil || e.From/l.Runner.SlabTokens() <= s.first {
+	if s == nil || s.region == nil || s.beams != nil || e.From/l.Sched.KV.SlabTokens <= s.first {
 		return
 	}
-	s.first = e.From / l.Runner.SlabTokens()
+	s.first = e.From / l.Sched.KV.SlabTokens
 	l.fault = cmp.Or(l.fault, s.region.Advance(s.first))
 }
 
 // mapNext maps the next n slabs of a sequence, or all that are left, and at least those of one position.
 func (l *loop) mapNext(s *sequence, n int) (err error) {
-	groups := l.Runner.Groups().Count()
+	groups := len(l.Sched.KV.Groups)
 	positions := max(min(len(s.unmapped), n)/groups, min(len(s.unmapped), 1))
 	n = positions * groups
 	if s.beams != nil {
-		err = s.beams.mapSlabs(s.region, s.unmapped[:n], groups, l.Runner.SlabTokens())
+		err = s.beams.mapSlabs(s.region, s.unmapped[:n], groups, l.Sched.KV.SlabTokens)
 	} else {
 		err = s.region.Append(s.unmapped[:n])
 	}
@@ -163,11 +163,10 @@ func (l *loop) backed(s *sequence) int {
 	if len(s.unmapped) == 0 {
 		return s.leased
 	}
-	slab := l.Runner.SlabTokens()
 	if s.beams != nil {
-		return s.beams.backed(s.mapped, slab)
+		return s.beams.backed(s.mapped, l.Sched.KV.SlabTokens)
 	}
-	return max(0, s.mapped-l.Runner.HeadSlabs()) * slab
+	return l.Sched.KV.Tokens(s.mapped)
 }
 
 // close unmaps a sequence's region, now or in the next rounds. It returns whether that is done. The slabs are the sequence's until
@@ -179,7 +178,7 @@ func (l *loop) close(s *sequence) bool {
 	if s.closes {
 		return false
 	}
-	if (s.mapped-s.first)*l.Runner.Groups().Count() <= mapAtOnce*l.piece() {
+	if (s.mapped-s.first)*len(l.Sched.KV.Groups) <= mapAtOnce*l.piece() {
 		l.closeRegion(s)
 		return true
 	}

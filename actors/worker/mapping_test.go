@@ -9,13 +9,14 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/tracing"
 )
 
 func newIdleLoop(t *testing.T, cfg Config) *loop {
 	t.Helper()
 	cfg.Runner, cfg.Tracer = computetest.NewNull(64, 4096, 1), tracing.Off()
-	cfg.Sched = sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, SlabTokens: 16, LeaseAheadTokens: 32}
+	cfg.Sched = sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32}
 	s, err := sched.New(cfg.Sched)
 	require.NoError(t, err)
 	return newLoop(cfg, s) // one that does not run

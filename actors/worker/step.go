@@ -86,7 +86,7 @@ func (l *loop) step(plan *sched.Plan) error {
 // commit offers the slabs that a step up to a position has filled to other sequences, and at the end of the prompt
 // the tokens of the last one.
 func (l *loop) commit(s *sequence, end int) {
-	slab, prompt := l.Runner.SlabTokens(), len(s.gen.Prompt)+len(s.gen.Generated)
+	slab, prompt := l.Sched.KV.SlabTokens, len(s.gen.Prompt)+len(s.gen.Generated)
 	switch {
 	case s.beams != nil: // each beam has an answer of its own
 		end = min(end, prompt)

@@ -92,7 +92,7 @@ func newCluster(t *testing.T, seed uint64, workers int) *cluster {
 	c.router = route.New(route.Default(), rand.New(rand.NewPCG(seed, 2)))
 	follow := map[string]int{}
 	for i := range workers {
-		kv, err := kvmgr.New(kvmgr.Config{Slabs: totalSlabs / workers, SlabTokens: slabTokens})
+		kv, err := kvmgr.New(kvmgr.Config{Slabs: totalSlabs / workers, Spec: kvmgr.NewSpec(slabTokens, kvmgr.Full{})})
 		require.NoError(t, err)
 		kv.Record()
 		w := &worker{

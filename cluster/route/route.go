@@ -30,22 +30,21 @@ type Time = time.Duration
 type Worker struct {
 	Node      string
 	Model     string
-	Numerics  string // digest of its bits, see api.Pin
-	Text      string // digest of the tokenizer of its checkpoint, see api.Pin
-	Local     bool   // in this process
-	Duty      Duty   // the sequences that it should have
-	Draining  bool   // takes nothing new
-	Suspected bool   // no beat lately
-	Busy      bool   // has sequences
-	LastStep  Time   // the last progress while Busy
-	Running   int    // sequences in steps
-	Waiting   int    // sequences in the queue
-	Capacity  int    // sequences of a step, at least 1
-	FreeSlabs int    // of the KV pool, neither used nor promised
-	LiveSlabs int    // of a windowed group of layers, that a sequence has at once at most; 0: any number
-	Groups    kvmgr.Groups
-	Overlap   int // first slabs of the query's prompt that it has or computes, see Query.ByOverlap
-	Blocks    int // slabs in its prefix cache, as Overlap
+	Numerics  string     // digest of its bits, see api.Pin
+	Text      string     // digest of the tokenizer of its checkpoint, see api.Pin
+	Local     bool       // in this process
+	Duty      Duty       // the sequences that it should have
+	Draining  bool       // takes nothing new
+	Suspected bool       // no beat lately
+	Busy      bool       // has sequences
+	LastStep  Time       // the last progress while Busy
+	Running   int        // sequences in steps
+	Waiting   int        // sequences in the queue
+	Capacity  int        // sequences of a step, at least 1
+	FreeSlabs int        // of the KV pool, neither used nor promised
+	KV        kvmgr.Need // of a sequence
+	Overlap   int        // first slabs of the query's prompt that it has or computes, see Query.ByOverlap
+	Blocks    int        // slabs in its prefix cache, as Overlap
 }
 
 // Load returns the number of sequences per sequence of a step. Above 1, some wait.
@@ -54,7 +53,7 @@ func (w *Worker) Load() float64 {
 }
 
 // fits says that a sequence of some slabs of each group has room.
-func (w *Worker) fits(slabs int) bool { return w.FreeSlabs >= w.Groups.Need(slabs, w.LiveSlabs) }
+func (w *Worker) fits(slabs int) bool { return w.FreeSlabs >= w.KV.AtOnce(slabs) }
 
 // Query is a sequence to place.
 type Query struct {

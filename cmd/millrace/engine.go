@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/kvmgr/plan"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
 )
 
@@ -144,16 +144,15 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
 		c.Backend, c.Weights, c.Description = m.device.Backend, s.Weights, m.describe(s.Weights)
 		c.Pools = m.pools
-		e.metrics.Cache(m.Slabs(), m.SlabTokens())
+		e.metrics.Cache(m.Slabs(), m.KV().SlabTokens)
 		if onDevice, ok := m.Runner.(*compute.Model); ok {
 			c.Pool, c.Pages, c.WholePool = onDevice.PoolFile, onDevice, s.KVMemory > 0
 		}
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}
 		c.KVSpill = node.KVDisk{Dir: s.KVSpill, Size: int64(s.KVSpillSize)}
-		c.Sched = schedConfig(s, m.program, m.Slabs())
-		// The texts of a simulated device repeat: every draft token would be right. KIVI's codes and H2O's sums take no token back.
-		if s.Backend == "sim" || m.program.KV == model.KVKivi || m.program.Eviction.H2O {
+		c.Sched = schedConfig(s, m.KV(), m.program.MaxPositions)
+		if s.Backend == "sim" { // its texts repeat: every draft token would be right
 			c.Sched.DraftRows = 0
 		}
 	}
@@ -161,21 +160,16 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 	return err
 }
 
-// schedConfig configures the scheduler for a program with a pool of slabs.
-func schedConfig(s *config.Serve, p *model.Program, slabs int) sched.Config {
-	c := sched.Config{
+// schedConfig configures the scheduler for sequences of at most longest tokens.
+func schedConfig(s *config.Serve, kv kvmgr.Spec, longest int) sched.Config {
+	return sched.Config{
 		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
 		DraftRows:          min(s.DraftRows, s.MaxBatchTokens),
 		WaitingServedRatio: s.WaitingServedRatio,
 		Predict:            s.Admission == config.AdmissionPredicted,
-		MaxSequenceTokens:  p.MaxPositions,
-		SlabTokens:         device.SlabTokens, LeaseAheadTokens: 2 * device.SlabTokens,
+		MaxSequenceTokens:  longest,
+		KV:                 kv, LeaseAheadTokens: 2 * kv.SlabTokens,
 	}
-	if c.Window = p.Window(); c.Window > 0 {
-		c.SinkSlabs = p.SinkSlabs(device.SlabTokens)
-		c.LiveTokens = device.SlabTokens * plan.LiveSlabs(c.Window, c.MaxBatchTokens, slabs-c.SinkSlabs, compute.Groups(p), device.SlabTokens)
-	}
-	return c
 }
 
 // shutdown lets running requests finish within grace.

@@ -96,7 +96,7 @@ func logits(o logitsOptions) (*logitsResult, error) {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	defer m.Close()
-	if longest := min(m.Program.MaxPositions, m.Slabs()*m.SlabTokens()); len(o.tokens) > longest {
+	if longest := min(m.Program.MaxPositions, m.Slabs()*m.KV().SlabTokens); len(o.tokens) > longest {
 		return nil, config.Usagef("--tokens: found %d tokens, expected at most %d", len(o.tokens), longest)
 	}
 	all, err := runAll(m, o.tokens, o.positions)

@@ -140,7 +140,7 @@ func TestABeatTellsProcessesApartThatAnswerOtherwise(t *testing.T) {
 // TestWithADiskAllLayersShareSlabs of a model of which two of three layers have a window.
 func TestWithADiskAllLayersShareSlabs(t *testing.T) {
 	for _, backend := range []string{"cpu", "sim"} {
-		for disk, groups := range map[string]kvmgr.Groups{"": {Full: 1, Windowed: 2}, t.TempDir(): {Full: 1}} {
+		for disk, groups := range map[string]kvmgr.Counts{"": {Full: 1, Windowed: 2}, t.TempDir(): {Full: 1}} {
 			s := &config.Serve{Model: "../../testdata/models/qwen2-window", KVDisk: disk, MaxBatchTokens: 32, MaxBatchSize: 4, KVMemory: 1 << 20}
 			s.Backend, s.Packed = backend, "off"
 			if backend == "sim" {
@@ -149,8 +149,8 @@ func TestWithADiskAllLayersShareSlabs(t *testing.T) {
 			m, err := newModel(s, nil, zerolog.Nop())
 			t.Cleanup(m.close)
 			require.NoError(t, err)
-			require.Equal(t, groups, m.Groups(), "%s, disk %q", backend, disk)
-			require.Equal(t, groups.Windowed > 0, schedConfig(s, m.program, m.Slabs()).Window > 0)
+			require.Equal(t, groups, m.KV().Counts(), "%s, disk %q", backend, disk)
+			require.Equal(t, groups.Windowed > 0, schedConfig(s, m.KV(), m.program.MaxPositions).KV.Trims())
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/config"
@@ -168,7 +169,7 @@ func openPipeline(a *app, s *config.Simulate) (p *calibrate.Pipeline, stop func(
 		return nil, nil, fmt.Errorf("the model is a %T, expected one on a device", e.model.Runner)
 	}
 	return &calibrate.Pipeline{
-		Engine: e, ModelID: e.modelID, Model: m, Sched: schedConfig(&serve, m.Program, m.Slabs()),
+		Engine: e, ModelID: e.modelID, Model: m, Sched: schedConfig(&serve, m.KV(), m.Program.MaxPositions),
 		SLO: simulate.SLO{TTFT: s.SLOTTFT, TPOT: s.SLOTPOT}, Log: a.log,
 	}, stop, nil
 }
@@ -222,7 +223,7 @@ func simulatedFleet(s *config.Simulate) (*simulate.Config, error) {
 	cfg.Slabs, err = sim.PoolSlabs(&sim.Options{
 		Program: cfg.Program, Device: cfg.Device, MaxSequences: s.MaxBatchSize, KVMemory: int64(s.KVMemory),
 	})
-	cfg.Groups = compute.Groups(cfg.Program)
-	cfg.Sched = schedConfig(&s.Serve, cfg.Program, cfg.Slabs)
+	kv := compute.KV(cfg.Program, device.ProgramInfo{}, max(s.MaxBatchTokens, s.MaxBatchSize), cfg.Slabs)
+	cfg.Sched = schedConfig(&s.Serve, kv, cfg.Program.MaxPositions)
 	return cfg, err
 }

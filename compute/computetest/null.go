@@ -28,14 +28,12 @@ func NewNull(slabs, vocab, token int) *Null {
 // Slabs of the pool.
 func (n *Null) Slabs() int { return n.slabs }
 
-// SlabTokens is that of all runners here.
-func (n *Null) SlabTokens() int { return SlabTokens }
-
-// HeadSlabs is 0.
-func (n *Null) HeadSlabs() int { return 0 }
-
-// MostSlabs is 0.
-func (n *Null) MostSlabs() int { return 0 }
+// KV is that of one group of layers that see all tokens, whose slabs are not copied.
+func (n *Null) KV() kvmgr.Spec {
+	s := kvmgr.NewSpec(SlabTokens, kvmgr.Full{})
+	s.Copies = false
+	return s
+}
 
 // Vocab is the number of logits per row.
 func (n *Null) Vocab() int { return len(n.logits) }
@@ -45,9 +43,6 @@ func (n *Null) NewRegion(int) (compute.Region, error) { return nullRegion{}, nil
 
 // Mappings is 0: any number.
 func (n *Null) Mappings() int { return 0 }
-
-// Groups are all layers.
-func (n *Null) Groups() kvmgr.Groups { return kvmgr.Groups{Full: 1} }
 
 // CopySlab does nothing.
 func (n *Null) CopySlab(int32, int32, int) error { return nil }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // MaxSinks is the most sinks of an Eviction: they are in one slab.
@@ -218,4 +220,18 @@ func (p *Program) Lossy() string {
 		return KVKivi.String()
 	}
 	return p.Eviction.Label()
+}
+
+// KVUses returns what may be done with keys and values of a type of which an eviction gives some up, before a program and its slabs are known.
+func KVUses(t KVType, e Eviction) kvmgr.Uses {
+	g := kvmgr.Group(kvmgr.Full{})
+	switch {
+	case e.H2O:
+		g = kvmgr.Bounded{}
+	case e.Sinks > 0:
+		g = kvmgr.Window{Sinks: 1}
+	case t == KVKivi:
+		g = kvmgr.Full{Head: 1}
+	}
+	return kvmgr.NewSpec(0, g).Uses
 }

@@ -116,7 +116,7 @@ func (s *Scheduler) gaveBack(tokens int) {
 // With a window the lease of a prompt comes in parts: the next one while the step runs that uses up the last.
 func (s *Scheduler) nextLease(seq *sequence, ahead int) (want, from int) {
 	used := seq.computed
-	if s.cfg.Window == 0 || seq.Beams > 0 {
+	if !s.cfg.KV.Trims() || seq.Beams > 0 {
 		if seq.leased-used >= ahead {
 			return seq.leased, 0
 		}
@@ -128,9 +128,8 @@ func (s *Scheduler) nextLease(seq *sequence, ahead int) (want, from int) {
 	if seq.leased-seq.computed >= ahead {
 		return seq.leased, seq.from
 	}
-	from = max(0, seq.position-(s.cfg.Window-1)-s.cfg.SlabTokens) // a slab more: see kvmgr.FirstKept
-	slab := s.cfg.SlabTokens
-	return min(s.leaseFor(seq, used), from/slab*slab+s.cfg.LiveTokens), from
+	from = s.cfg.KV.FirstKept(seq.position)
+	return min(s.leaseFor(seq, used), s.cfg.KV.Limit(from)), from
 }
 
 func (s *Scheduler) granted(e *Event) error {

@@ -3,6 +3,8 @@ package sched
 import (
 	"fmt"
 	"testing"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // churn keeps a scheduler full: every output is sampled, every answer of the KV
@@ -18,7 +20,7 @@ func newChurn(tb testing.TB, size int) *churn {
 	tb.Helper()
 	s, err := New(Config{
 		MaxBatchTokens: 2*size + 256, ChunkTokens: 256, MaxBatchSize: size, MaxWaiting: size,
-		WaitingServedRatio: 0.3, MaxSequenceTokens: 4096, SlabTokens: 16, LeaseAheadTokens: 32,
+		WaitingServedRatio: 0.3, MaxSequenceTokens: 4096, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -3,6 +3,8 @@ package sched
 import (
 	"errors"
 	"fmt"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // ErrConfig is the error for a configuration that cannot work.
@@ -24,7 +26,7 @@ type Config struct {
 	// MaxWaiting is the number of sequences accepted beyond MaxBatchSize. More are refused at once.
 	MaxWaiting int
 	// DraftRows is the number of decode rows up to which draft tokens fill a step without prompts.
-	// Up to this many rows a step takes hardly longer than with one. 0: no draft tokens.
+	// Up to this many rows a step takes hardly longer than with one. 0: no draft tokens. KV without Rollback has none.
 	DraftRows int
 	// WaitingServedRatio holds new prompts back until there are at least
 	// floor(WaitingServedRatio * decode rows) of them, for at most maxHeld steps.
@@ -32,8 +34,8 @@ type Config struct {
 	WaitingServedRatio float64
 	// MaxSequenceTokens is the longest prompt + answer (the context limit).
 	MaxSequenceTokens int
-	// SlabTokens is the number of tokens of a KV slab. Leases are whole slabs.
-	SlabTokens int
+	// KV is what a sequence keeps. Leases are whole slabs.
+	KV kvmgr.Spec
 	// Predict reserves KV for the predicted length of an answer, which grows up to the declared one. Else all of it is
 	// reserved.
 	Predict bool
@@ -42,18 +44,6 @@ type Config struct {
 	// LeaseAheadTokens is the number of unused leased tokens below which the scheduler requests a
 	// longer lease.
 	LeaseAheadTokens int
-	// Window is the number of tokens that a token sees in any layer, itself included, where no layer sees all. A sequence then gives
-	// KV back while it runs, and has KV for LiveTokens tokens at once at most, in whole slabs. 0: a token sees all before it.
-	Window, LiveTokens int
-	SinkSlabs          int // slabs of its first tokens that a sequence keeps beside them
-}
-
-// LiveSlabs is the number of slabs that a sequence has at once at most; 0: any number.
-func (c Config) LiveSlabs() int {
-	if c.LiveTokens == 0 {
-		return 0
-	}
-	return c.SinkSlabs + c.LiveTokens/max(c.SlabTokens, 1)
 }
 
 // limit keeps sums of settings inside 32 bits.
@@ -71,17 +61,14 @@ func (c Config) Validate() error {
 		{"DraftRows", c.DraftRows, 0},
 		{"MaxWaiting", c.MaxWaiting, 0},
 		{"MaxSequenceTokens", c.MaxSequenceTokens, 2},
-		{"SlabTokens", c.SlabTokens, 1},
 		{"LeaseAheadTokens", c.LeaseAheadTokens, 1},
-		{"SinkSlabs", c.SinkSlabs, 0},
 	} {
 		if f.value < f.min || f.value > limit {
 			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrConfig, f.name, f.value, f.min, limit)
 		}
 	}
-	// The window, a slab more, and two for the tokens that follow.
-	if least := c.Window - 1 + 3*c.SlabTokens; c.Window < 0 || c.Window > limit || c.Window > 0 && (c.LiveTokens < least || c.LiveTokens > 2*limit) {
-		return fmt.Errorf("%w: Window is %d with %d LiveTokens, expected at least %d", ErrConfig, c.Window, c.LiveTokens, least)
+	if err := c.KV.Validate(kvmgr.Wants{Tier: c.Spill, Drafts: c.DraftRows > 0}); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	// With a budget below the batch size the decode rows alone could fill every
 	// step and starve an admitted prompt.

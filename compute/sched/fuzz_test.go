@@ -3,6 +3,8 @@ package sched
 import (
 	"maps"
 	"testing"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // FuzzStep throws events at the scheduler in any order, most of them out of
@@ -18,7 +20,7 @@ func FuzzStep(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s, err := New(Config{
 			MaxBatchTokens: 9, ChunkTokens: 5, MaxBatchSize: 3, MaxWaiting: 2, WaitingServedRatio: 0.7,
-			MaxSequenceTokens: 40, SlabTokens: 4, LeaseAheadTokens: 6, DraftRows: 6,
+			MaxSequenceTokens: 40, KV: kvmgr.NewSpec(4, kvmgr.Full{}), LeaseAheadTokens: 6, DraftRows: 6,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -22,14 +22,14 @@ func (s *Scheduler) growth() int { return s.whole(max(int(growth*s.ahead()), 1))
 
 // whole rounds tokens up to whole slabs: a promise of a part of a slab keeps all of it.
 func (s *Scheduler) whole(tokens int) int {
-	return (tokens + s.cfg.SlabTokens - 1) / s.cfg.SlabTokens * s.cfg.SlabTokens
+	return (tokens + s.cfg.KV.SlabTokens - 1) / s.cfg.KV.SlabTokens * s.cfg.KV.SlabTokens
 }
 
 // leaseAhead returns the number of unused leased tokens below which the scheduler requests a longer lease. Half a slab is enough for
 // the answer to come in time.
 func (s *Scheduler) leaseAhead() int {
 	most := s.cfg.LeaseAheadTokens
-	return max(int(float64(most)*s.ahead()), min(most, s.cfg.SlabTokens/2))
+	return max(int(float64(most)*s.ahead()), min(most, s.cfg.KV.SlabTokens/2))
 }
 
 // promise returns the tokens to promise KV for when a sequence begins. Beams get all: each needs a slab at the same step.

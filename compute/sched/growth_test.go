@@ -12,12 +12,12 @@ import (
 func TestAnswersLongerThanPredictedPauseAndReachTheirEnds(t *testing.T) {
 	const short, long, prompt, most = 32, 24, 20, 400
 	s, err := New(Config{
-		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, SlabTokens: 16, LeaseAheadTokens: 32, Predict: true,
+		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32, Predict: true,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := kvmgr.New(kvmgr.Config{Slabs: 80, SlabTokens: 16}) // three declared sequences
+	kv, err := kvmgr.New(kvmgr.Config{Slabs: 80, Spec: kvmgr.NewSpec(16, kvmgr.Full{})}) // three declared sequences
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,15 +103,15 @@ func manage(t *testing.T, kv *kvmgr.Manager, plan *Plan) (events []Event, denied
 
 // TestASequenceBeginsWithWhatAnotherOneGaveBack, while that one runs: its prompt needed more than its answer does.
 func TestASequenceBeginsWithWhatAnotherOneGaveBack(t *testing.T) {
-	const slabs, window, live = 16, 40, 13
+	const slabs = 16
+	spec := kvmgr.NewSpec(16, kvmgr.Window{Tokens: 40, Live: 13})
 	s, err := New(Config{
-		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 3000, SlabTokens: 16, LeaseAheadTokens: 32, Predict: true,
-		Window: window, LiveTokens: live * 16,
+		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 3000, KV: spec, LeaseAheadTokens: 32, Predict: true,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := kvmgr.New(kvmgr.Config{Slabs: slabs, SlabTokens: 16, Window: window, Live: live})
+	kv, err := kvmgr.New(kvmgr.Config{Slabs: slabs, Spec: spec})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestManySequencesGetLessAheadOfTheirTokens(t *testing.T) {
 	}{
 		{0, 64, 32, 0.5}, {1, 64, 32, 0.5}, {few, 64, 32, 0.5}, {2 * few, 32, 16, 0.25}, {4 * few, 16, 8, 0.125}, {100 * few, 16, 8, 0.005},
 	} {
-		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, SlabTokens: 16, LeaseAheadTokens: 32, Predict: true})
+		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32, Predict: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // TestSequencesThatMovedHereAreReadAgainSoon: half of 200 streams lose their worker, and the
@@ -12,7 +14,7 @@ func TestSequencesThatMovedHereAreReadAgainSoon(t *testing.T) {
 	const streams, tokens = 100, 160 // of each of the two workers; of a prompt with its answer so far
 	s, err := New(Config{
 		MaxBatchTokens: 512, ChunkTokens: 256, MaxBatchSize: 2 * streams, MaxWaiting: streams,
-		MaxSequenceTokens: 8192, SlabTokens: 16, LeaseAheadTokens: 32,
+		MaxSequenceTokens: 8192, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // service is a device in virtual time and its load. A step takes a fixed time and more for each of
@@ -80,7 +82,7 @@ func share(tb testing.TB, d service, batch int, loads ...[]Sequence) map[string]
 	tb.Helper()
 	s, err := New(Config{
 		MaxBatchTokens: 512, ChunkTokens: d.chunk, MaxBatchSize: batch, MaxWaiting: 512,
-		MaxSequenceTokens: 8192, SlabTokens: 16, LeaseAheadTokens: 32, WaitingServedRatio: d.ratio,
+		MaxSequenceTokens: 8192, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32, WaitingServedRatio: d.ratio,
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -5,12 +5,14 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 func testConfig() Config {
 	return Config{
 		MaxBatchTokens: 24, MaxBatchSize: 4, MaxWaiting: 3,
-		MaxSequenceTokens: 200, SlabTokens: 16, LeaseAheadTokens: 20,
+		MaxSequenceTokens: 200, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 20,
 	}
 }
 
@@ -24,7 +26,9 @@ func TestConfigNamesTheFieldAtFault(t *testing.T) {
 		"MaxBatchSize is 0":                       func(c *Config) { c.MaxBatchSize = 0 },
 		"MaxWaiting is -2":                        func(c *Config) { c.MaxWaiting = -2 },
 		"MaxSequenceTokens is 1":                  func(c *Config) { c.MaxSequenceTokens = 1 },
-		"SlabTokens is 0":                         func(c *Config) { c.SlabTokens = 0 },
+		"tokens per slab 0":                       func(c *Config) { c.KV.SlabTokens = 0 },
+		"cannot be spilled":                       func(c *Config) { c.KV, c.Spill = kvmgr.NewSpec(16, kvmgr.Full{Head: 1}), true },
+		"takes no draft tokens back":              func(c *Config) { c.KV, c.DraftRows = kvmgr.NewSpec(16, kvmgr.Bounded{Slabs: 9}), 1 },
 		"LeaseAheadTokens is 0":                   func(c *Config) { c.LeaseAheadTokens = 0 },
 		"MaxBatchTokens is 1073741825":            func(c *Config) { c.MaxBatchTokens = 1<<30 + 1 },
 		"LeaseAheadTokens is 9223372036854775807": func(c *Config) { c.LeaseAheadTokens = math.MaxInt },

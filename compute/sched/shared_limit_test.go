@@ -3,6 +3,8 @@ package sched
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 func TestTheSharedLimitIsExact(t *testing.T) {
@@ -108,7 +110,7 @@ func TestTheSharedLimitCountsByShare(t *testing.T) {
 func TestAFullQueueAcceptsMigratedSequences(t *testing.T) {
 	s, err := New(Config{
 		MaxBatchTokens: 8, ChunkTokens: 8, MaxBatchSize: 1, MaxWaiting: 1,
-		MaxSequenceTokens: 64, SlabTokens: 16, LeaseAheadTokens: 32,
+		MaxSequenceTokens: 64, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +131,7 @@ func TestAFullQueueAcceptsMigratedSequences(t *testing.T) {
 func TestPlacesKeptForNewTenantsAreNotKeptFromMigratedSequences(t *testing.T) {
 	s, err := New(Config{
 		MaxBatchTokens: 64, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64,
-		MaxSequenceTokens: 64, SlabTokens: 16, LeaseAheadTokens: 32,
+		MaxSequenceTokens: 64, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 	})
 	if err != nil {
 		t.Fatal(err)

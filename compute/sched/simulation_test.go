@@ -34,6 +34,8 @@ type world struct {
 	times   []time.Duration
 	plans   bytes.Buffer
 	tenants []string
+	window  int            // tokens that a token sees, itself included; 0: all
+	live    int            // slabs of a sequence at once at most, with a window
 	yielded int            // prompt rows since the last step that left nobody out
 	counts  map[string]int // rules that the run has exercised
 }
@@ -69,37 +71,42 @@ func newWorld(t *testing.T, seed uint64) *world {
 	cfg := Config{
 		MaxBatchSize: 1 + rng.IntN(9), MaxWaiting: rng.IntN(40), ChunkTokens: rng.IntN(3) * 9,
 		WaitingServedRatio: float64(rng.IntN(4)) * 0.4, Predict: seed%2 == 1, Spill: seed%4 == 3,
-		MaxSequenceTokens: 180, SlabTokens: 1 + rng.IntN(16), LeaseAheadTokens: 1 + rng.IntN(40),
+		MaxSequenceTokens: 180,
 	}
+	slab := 1 + rng.IntN(16)
+	cfg.LeaseAheadTokens = 1 + rng.IntN(40)
 	if cfg.Spill {
 		cfg.MaxBatchSize += 3
 	}
 	cfg.MaxBatchTokens = cfg.MaxBatchSize + rng.IntN(60)
 	cfg.DraftRows = min(rng.IntN(3)*5, cfg.MaxBatchTokens)
+	groups, window := []kvmgr.Group{kvmgr.Full{}}, kvmgr.Window{}
 	if seed%5 < 2 {
-		cfg.Window = 2 + rng.IntN(40)
-		cfg.LiveTokens = cfg.SlabTokens * kvmgr.LiveSlabs(cfg.Window, cfg.SlabTokens+rng.IntN(60), cfg.SlabTokens)
+		window.Tokens = 2 + rng.IntN(40)
+		window.Live = kvmgr.LiveSlabs(window.Tokens, slab+rng.IntN(60), slab)
+		groups[0] = window
 	}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := kvmgr.Config{
-		Slabs: 160/cfg.SlabTokens + rng.IntN(300/cfg.SlabTokens), SlabTokens: cfg.SlabTokens, Window: cfg.Window, Live: cfg.LiveTokens / cfg.SlabTokens,
-	}
+	pool := kvmgr.Config{Slabs: 160/slab + rng.IntN(300/slab)}
 	if seed%4 == 3 {
-		pool.Slabs = 180/cfg.SlabTokens + 1
+		pool.Slabs = 180/slab + 1
 		pool.Slots = pool.Slabs/4 + rng.IntN(2*pool.Slabs)
 	}
 	if seed%5 == 1 { // layers of both kinds
-		pool.Groups = kvmgr.Groups{Full: 1 + rng.IntN(2), Windowed: 1 + rng.IntN(2)}
-		pool.Slabs, pool.Slots = pool.Groups.Count()*pool.Slabs, pool.Groups.Count()*pool.Slots
+		full := slices.Repeat([]kvmgr.Group{kvmgr.Full{}}, 1+rng.IntN(2))
+		groups = append(full, slices.Repeat(groups, 1+rng.IntN(2))...)
+		pool.Slabs, pool.Slots = len(groups)*pool.Slabs, len(groups)*pool.Slots
+	}
+	pool.Spec = kvmgr.NewSpec(slab, groups...)
+	cfg.KV = pool.Spec
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
 	}
 	kv, err := kvmgr.New(pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, lost: map[ID]bool{}, counts: map[string]int{},
+	return &world{t: t, window: window.Tokens, live: window.Live, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, lost: map[ID]bool{}, counts: map[string]int{},
 		tenants: []string{"a", "b", "c"}[:1+rng.IntN(3)]}
 }
 
@@ -308,7 +315,7 @@ func (w *world) checkChunks(p *Plan) {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		case !l.granted || l.leaving || l.away || l.ended > 0 || l.open:
 			w.t.Fatalf("step %d: %+v runs: %+v", p.Step, c, l)
-		case w.cfg.Window > 0 && l.from > max(0, c.Start-w.cfg.Window+1):
+		case w.window > 0 && l.from > max(0, c.Start-w.window+1):
 			w.t.Fatalf("step %d: %+v sees tokens before %d: %+v", p.Step, c, l.from, l)
 		case c.Row != rows || c.Start != l.position || c.Rows < 1 || c.Start+tokens > min(l.leased, l.PromptTokens+l.made+c.Drafts):
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
@@ -397,14 +404,14 @@ func (w *world) checkLeases(p *Plan) {
 	}
 	for _, e := range p.Lease {
 		l := w.seqs[e.ID]
-		if at, ok := start[e.ID]; ok && e.From > max(0, at-w.cfg.Window+1) || e.From < l.from || e.From > 0 && (w.cfg.Window == 0 || l.Beams > 0) {
+		if at, ok := start[e.ID]; ok && e.From > max(0, at-w.window+1) || e.From < l.from || e.From > 0 && (w.window == 0 || l.Beams > 0) {
 			w.t.Fatalf("step %d: %+v: rows at %d: %+v", p.Step, e, at, l)
 		}
 		if e.From > l.from {
 			w.counts["trimmed"]++
 		}
-		if e.From/w.cfg.SlabTokens*w.cfg.SlabTokens+w.cfg.LiveTokens < e.UpTo && w.cfg.Window > 0 && l.Beams == 0 {
-			w.t.Fatalf("step %d: %+v: more than %d tokens have KV at once", p.Step, e, w.cfg.LiveTokens)
+		if slab := w.cfg.KV.SlabTokens; w.window > 0 && (e.From/slab+w.live)*slab < e.UpTo && l.Beams == 0 {
+			w.t.Fatalf("step %d: %+v: more than %d tokens have KV at once", p.Step, e, w.live*slab)
 		}
 		l.from = e.From
 	}

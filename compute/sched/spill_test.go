@@ -2,6 +2,8 @@ package sched
 
 import (
 	"testing"
+
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // spilling is a scheduler whose KV manager has a tier.
@@ -13,7 +15,7 @@ type spilling struct {
 func newSpilling(t *testing.T) spilling {
 	t.Helper()
 	s, err := New(Config{
-		MaxBatchTokens: 64, MaxBatchSize: 8, MaxWaiting: 100, MaxSequenceTokens: 2000, SlabTokens: 16, LeaseAheadTokens: 16, Predict: true, Spill: true,
+		MaxBatchTokens: 64, MaxBatchSize: 8, MaxWaiting: 100, MaxSequenceTokens: 2000, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 16, Predict: true, Spill: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -110,7 +110,7 @@ func configure(t *testing.T, c *Config, args []string) {
 	fields := map[string]*int{
 		"batch-tokens": &c.MaxBatchTokens, "chunk-tokens": &c.ChunkTokens, "batch-size": &c.MaxBatchSize,
 		"max-waiting": &c.MaxWaiting, "sequence-tokens": &c.MaxSequenceTokens,
-		"slab": &c.SlabTokens, "draft-rows": &c.DraftRows, "lease-ahead": &c.LeaseAheadTokens,
+		"slab": &c.KV.SlabTokens, "draft-rows": &c.DraftRows, "lease-ahead": &c.LeaseAheadTokens,
 	}
 	for _, a := range args {
 		key, value, _ := strings.Cut(a, "=")

@@ -25,11 +25,11 @@ func (r *Runner) NewRegion(tokens int) (compute.Region, error) {
 	if tokens < 0 {
 		return nil, fmt.Errorf("sim: %w: a region of %d tokens", device.ErrInvalid, tokens)
 	}
-	return &region{runner: r, groups: make([]group, r.Groups().Count()), capacity: device.Slabs(tokens)}, nil
+	return &region{runner: r, groups: make([]group, len(r.spec.Groups)), capacity: device.Slabs(tokens)}, nil
 }
 
 // windowed are the groups that give slabs back.
-func (g *region) windowed() []group { return g.groups[g.runner.Groups().Full:] }
+func (g *region) windowed() []group { return g.groups[g.runner.spec.Counts().Full:] }
 
 // Append maps slabs after those that are mapped already.
 func (g *region) Append(slabs []int32) error {
@@ -37,7 +37,7 @@ func (g *region) Append(slabs []int32) error {
 	if at := len(g.groups[0].slabs); len(slabs)%n != 0 || at+len(slabs)/n > g.capacity {
 		return fmt.Errorf("sim: %w: %d slabs of %d groups after %d places, the region has at most %d", device.ErrInvalid, len(slabs), n, at, g.capacity)
 	}
-	full := g.runner.Groups().Full
+	full := g.runner.spec.Counts().Full
 	for i, id := range slabs {
 		to := &g.groups[i%n]
 		none := id == -1 && i%n >= full && to.first == len(to.slabs)

@@ -42,7 +42,7 @@ type Runner struct {
 	stop    chan struct{} // closed by Close: a step that hangs ends
 
 	slabs  int
-	groups kvmgr.Groups
+	spec   kvmgr.Spec
 	kv     []state // [slabs x SlabTokens]
 	logits logits  // [MaxOutputs x vocab]
 	blank  []float32
@@ -64,7 +64,7 @@ func Open(o Options) (*Runner, error) {
 		return nil, fmt.Errorf("sim: %w: %d tokens to answer with, expected at least one, below %d", device.ErrInvalid, len(o.Text), vocab)
 	}
 	r := &Runner{
-		options: o, groups: compute.Groups(o.Program), timer: NewTimer(o.Program, o.Device, o.MaxRows, o.MaxOutputs),
+		options: o, timer: NewTimer(o.Program, o.Device, o.MaxRows, o.MaxOutputs),
 		pacer: pacer{now: time.Now, sleep: time.Sleep}, //nolint:forbidigo // a step takes time: that is what it does
 		words: words{text: o.Text, end: -1, mean: uint64(o.AnswerTokens)},
 		stop:  make(chan struct{}),
@@ -80,6 +80,7 @@ func Open(o Options) (*Runner, error) {
 	if r.slabs, err = PoolSlabs(&r.options); err != nil {
 		return nil, err
 	}
+	r.spec = compute.KV(o.Program, device.ProgramInfo{}, o.MaxRows, r.slabs)
 	r.kv = make([]state, r.slabs*device.SlabTokens)
 	width := o.Program.HiddenWidth()
 	r.logits = logits{make([]float32, o.MaxOutputs*vocab), vocab, make([]float32, o.MaxHidden*width), width}
@@ -142,17 +143,8 @@ func WeightBytes(p *model.Program) uint64 {
 // Slabs is the number of physical slabs of the pool.
 func (r *Runner) Slabs() int { return r.slabs }
 
-// Groups are the groups of layers, of which each has slabs of its own.
-func (r *Runner) Groups() kvmgr.Groups { return r.groups }
-
-// HeadSlabs is 0.
-func (r *Runner) HeadSlabs() int { return 0 }
-
-// MostSlabs is 0.
-func (r *Runner) MostSlabs() int { return 0 }
-
-// SlabTokens is the number of tokens of a slab.
-func (r *Runner) SlabTokens() int { return device.SlabTokens }
+// KV is what a sequence keeps.
+func (r *Runner) KV() kvmgr.Spec { return r.spec }
 
 // Vocab is the number of logits per output.
 func (r *Runner) Vocab() int { return r.logits.vocab }

@@ -43,7 +43,7 @@ func open(t *testing.T, o sim.Options) *sim.Runner {
 // region is one over the given slabs.
 func region(t *testing.T, r compute.Runner, slabs ...int32) compute.Region {
 	t.Helper()
-	g, err := r.NewRegion(len(slabs) * r.SlabTokens())
+	g, err := r.NewRegion(len(slabs) * r.KV().SlabTokens)
 	require.NoError(t, err)
 	require.NoError(t, g.Append(slabs))
 	return g

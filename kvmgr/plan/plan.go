@@ -11,34 +11,17 @@ func TokenBytes(layers, kvHeads, headDim, size int) uint64 {
 	return 2 * uint64(layers) * uint64(kvHeads) * uint64(headDim) * uint64(size)
 }
 
-// Slabs is the number of slabs that the allocator reserves for a request that declares its length, of which at most live slabs
-// of a windowed group live at once; 0: any number. A beam search, whose number is that of equation (3) in each group, keeps all.
-func Slabs(s kvmgr.Segments, g kvmgr.Groups, slabTokens, live int) int {
+// Slabs is the number of slabs that the allocator reserves for a request that declares its length. A beam search, whose number is that of equation (3) in
+// each group, keeps all.
+func Slabs(s kvmgr.Segments, kv kvmgr.Spec) int {
 	if s.Beams > 1 {
-		return g.Count() * kvmgr.SegmentSlabs(s, slabTokens)
+		return len(kv.Groups) * kvmgr.SegmentSlabs(s, kv.SlabTokens)
 	}
-	return g.Need((s.Prompt+s.Response+slabTokens-1)/slabTokens, live) // prompt and response share a slab
-}
-
-// LiveSlabs is the number of slabs of a windowed group that a request has at once at most: for its window, the rows of the step that runs
-// and those of the next one. In a small pool, of which full groups need at least half, the steps of its prompt are shorter. Without a window
-// it is 0: any number.
-func LiveSlabs(window, rows, pool int, g kvmgr.Groups, slabTokens int) int {
-	if window == 0 {
-		return 0
-	}
-	most := pool / max(g.Windowed, 1)
-	if g.Full > 0 {
-		most /= 2
-	}
-	live := kvmgr.LiveSlabs(window, 2*rows, slabTokens)
-	return min(live, max(most, kvmgr.LiveSlabs(window, slabTokens, slabTokens)))
+	return kv.Need().AtOnce((s.Prompt + s.Response + kv.SlabTokens - 1) / kv.SlabTokens) // prompt and response share a slab
 }
 
 // Requests is BSmax of the paper: equal requests that a pool of slabs holds at once.
-func Requests(pool int, s kvmgr.Segments, g kvmgr.Groups, slabTokens, live int) int {
-	return pool / Slabs(s, g, slabTokens, live)
-}
+func Requests(pool int, s kvmgr.Segments, kv kvmgr.Spec) int { return pool / Slabs(s, kv) }
 
 // Throughput is equation (4): tokens per second of batch requests that make response tokens each within
 // the latency of the batch, in seconds.

@@ -63,7 +63,7 @@ func TestThePaperExample(t *testing.T) {
 	require.InDelta(t, 137, float64(standard)/1e9, 0.5)
 	require.InDelta(t, 86, float64(segment)/1e9, 0.5)
 	require.InDelta(t, 0.63, float64(segment)/float64(standard), 0.0051, "62.5%")
-	require.Equal(t, segment, 32*uint64(plan.Slabs(s, kvmgr.Groups{}, 16, 0))*16*token)
+	require.Equal(t, segment, 32*uint64(plan.Slabs(s, kvmgr.NewSpec(16, kvmgr.Full{})))*16*token)
 }
 
 // TestAPoolHoldsTheRequestsThatTheAllocatorAdmits, one more is refused.
@@ -72,7 +72,7 @@ func TestAPoolHoldsTheRequestsThatTheAllocatorAdmits(t *testing.T) {
 		for _, sizes := range [][3]int{{1, 1, 1}, {15, 1, 1}, {15, 2, 1}, {100, 28, 1}, {15, 2, 4}, {16, 16, 2}, {33, 47, 3}} {
 			s := kvmgr.Segments{Prompt: sizes[0], Response: sizes[1], Beams: sizes[2]}
 			for _, pool := range []int{150, 299, 300} {
-				m, err := kvmgr.New(kvmgr.Config{Slabs: pool, SlabTokens: slabTokens})
+				m, err := kvmgr.New(kvmgr.Config{Slabs: pool, Spec: kvmgr.NewSpec(slabTokens, kvmgr.Full{})})
 				require.NoError(t, err)
 				admitted := 0
 				for ; err == nil; admitted++ {
@@ -83,7 +83,7 @@ func TestAPoolHoldsTheRequestsThatTheAllocatorAdmits(t *testing.T) {
 					}
 				}
 				require.True(t, errors.Is(err, kvmgr.ErrNoSlabs) || errors.Is(err, kvmgr.ErrNeverFits), "%v", err)
-				require.Equal(t, admitted-1, plan.Requests(pool, s, kvmgr.Groups{}, slabTokens, 0), "%+v in %d slabs of %d tokens", s, pool, slabTokens)
+				require.Equal(t, admitted-1, plan.Requests(pool, s, kvmgr.NewSpec(slabTokens, kvmgr.Full{})), "%+v in %d slabs of %d tokens", s, pool, slabTokens)
 			}
 		}
 	}

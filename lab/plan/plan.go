@@ -97,7 +97,7 @@ func Make(o Options) (*Report, error) {
 	report := &Report{
 		Notice: notice(o.Devices), Model: o.Model.Name, KVType: p.KV.String(), WeightBytes: o.Model.weightBytes(), TokenBytes: token, SlabBytes: sim.SlabBytes(p),
 		Prompt: r.Prompt, Gen: r.Response, Beams: r.Beams, TPOT: o.TPOT,
-		RequestSlabs: plan.Slabs(r, compute.Groups(p), device.SlabTokens, o.live(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
+		RequestSlabs: plan.Slabs(r, o.kv(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
 	}
 	report.RequestBytes = uint64(report.RequestSlabs) * report.SlabBytes
 	for i, d := range o.Devices {
@@ -123,10 +123,10 @@ func (o *Options) fit(f *Fit) (err error) {
 	if err != nil {
 		return err
 	}
-	live := o.live(f.Slabs)
-	f.Requests = plan.Requests(f.Slabs, o.Request, compute.Groups(o.Model.Program), device.SlabTokens, live)
+	kv := o.kv(f.Slabs)
+	f.Requests = plan.Requests(f.Slabs, o.Request, kv)
 	if f.Requests == 0 {
-		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, compute.Groups(o.Model.Program), device.SlabTokens, live), f.Slabs)
+		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, kv), f.Slabs)
 		return nil
 	}
 	most := min(f.Requests, MostUsers/o.Request.Beams)
@@ -147,9 +147,9 @@ func (o *Options) fit(f *Fit) (err error) {
 	return nil
 }
 
-// live is the most slabs of a windowed group that a request has at once in a pool; 0: any number.
-func (o *Options) live(pool int) int {
-	return plan.LiveSlabs(o.Model.Program.Window(), stepRows, pool, compute.Groups(o.Model.Program), device.SlabTokens)
+// kv is what a request keeps in a pool.
+func (o *Options) kv(pool int) kvmgr.Spec {
+	return compute.KV(o.Model.Program, device.ProgramInfo{}, stepRows, pool)
 }
 
 // shortage says why a device has no room for a slab.
@@ -214,7 +214,7 @@ func (t *timing) point(users int) Point {
 	r := t.o.Request
 	p := Point{
 		Users: users, TTFT: t.prefill(users), TPOT: t.tpot(users),
-		KVBytes: uint64(users*plan.Slabs(r, compute.Groups(t.o.Model.Program), device.SlabTokens, t.o.live(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
+		KVBytes: uint64(users*plan.Slabs(r, t.o.kv(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
 	}
 	p.TokensPerSecond = plan.Throughput(users, r.Response, p.TTFT+float64(r.Response-1)*p.TPOT)
 	if t.fit.Price > 0 {

@@ -71,7 +71,7 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 		r := planned(t, plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{a100()}, Request: request, KVMemory: memory})
 		require.Equal(t, m.Engine().Info().SlabBytes, r.SlabBytes)
 		require.Equal(t, m.Slabs(), r.Devices[0].Slabs)
-		manager, err := kvmgr.New(kvmgr.Config{Slabs: m.Slabs(), SlabTokens: m.SlabTokens(), Groups: m.Groups()})
+		manager, err := kvmgr.New(kvmgr.Config{Slabs: m.Slabs(), Spec: m.KV()})
 		require.NoError(t, err)
 		admitted := 0
 		for ; err == nil; admitted++ {
@@ -89,11 +89,12 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 // TestAPlanCountsTheSlabsOfAWindow: as many requests fit as the allocator admits, whose prompts and answers are many windows long.
 func TestAPlanCountsTheSlabsOfAWindow(t *testing.T) {
 	requests := []kvmgr.Segments{one(20, 11), one(1000, 56), one(1000, 57), one(4000, 2000), {Prompt: 200, Response: 130, Beams: 3}}
-	plansWindows(t, "mistral-window", kvmgr.Config{Window: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)}, append(requests, one(100_000, 50_000)))
-	plansWindows(t, "qwen2-window", kvmgr.Config{Window: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16), Groups: kvmgr.Groups{Full: 1, Windowed: 2}}, requests)
+	mistral, qwen := kvmgr.Window{Tokens: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)}, kvmgr.Window{Tokens: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16)}
+	plansWindows(t, "mistral-window", kvmgr.NewSpec(16, mistral), append(requests, one(100_000, 50_000)))
+	plansWindows(t, "qwen2-window", kvmgr.NewSpec(16, kvmgr.Full{}, qwen, qwen), requests)
 }
 
-func plansWindows(t *testing.T, name string, cfg kvmgr.Config, requests []kvmgr.Segments) {
+func plansWindows(t *testing.T, name string, kv kvmgr.Spec, requests []kvmgr.Segments) {
 	t.Helper()
 	const memory = 3_333_333
 	program, err := compute.ReadProgram("../../testdata/models/" + name)
@@ -102,8 +103,7 @@ func plansWindows(t *testing.T, name string, cfg kvmgr.Config, requests []kvmgr.
 	for _, request := range requests {
 		r := planned(t, plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{a100()}, Request: request, KVMemory: memory})
 		slabs := r.Devices[0].Slabs
-		cfg.Slabs, cfg.SlabTokens = slabs, 16
-		manager, err := kvmgr.New(cfg)
+		manager, err := kvmgr.New(kvmgr.Config{Slabs: slabs, Spec: kv})
 		require.NoError(t, err)
 		admitted := 0
 		for ; err == nil; admitted++ {

@@ -74,7 +74,7 @@ func (w *worker) leave(now time.Duration, q *live) error {
 	}
 	to.report()
 	q.leaving = true
-	whole := (known - 1) / w.slab // the last slab follows when the sequence ends here
+	whole := (known - 1) / w.spec.SlabTokens // the last slab follows when the sequence ends here
 	done := max(now, w.link, to.link) + duration(w.cfg.Device.HandoverSeconds(w.bytes(w.groups.Slabs(whole, to.managed.first(r.ID)))))
 	w.link, to.link = done, done
 	from := q.id

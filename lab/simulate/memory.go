@@ -38,10 +38,11 @@ type memory interface {
 
 // newMemory returns the memory of a worker.
 func newMemory(cfg *Config) (memory, error) {
+	kv := cfg.Sched.KV
 	if cfg.Admission == Recompute {
-		return newPaged(cfg.Slabs/cfg.Groups.Count(), cfg.Sched.SlabTokens), nil
+		return newPaged(cfg.Slabs/len(kv.Groups), kv.SlabTokens), nil
 	}
-	k := kvmgr.Config{Slabs: cfg.Slabs, SlabTokens: cfg.Sched.SlabTokens, Window: cfg.Sched.Window, Live: cfg.Sched.LiveSlabs(), Groups: cfg.Groups}
+	k := kvmgr.Config{Slabs: cfg.Slabs, Spec: kv}
 	if cfg.Admission == Spill {
 		k.Slots = cfg.Slots
 	}
@@ -49,7 +50,7 @@ func newMemory(cfg *Config) (memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory := &managed{Manager: m, window: cfg.Sched.Window, slab: cfg.Sched.SlabTokens}
+	memory := &managed{Manager: m, kv: kv}
 	if cfg.Admission == Context {
 		memory.context = cfg.Sched.MaxSequenceTokens
 	}
@@ -70,7 +71,7 @@ func schedOf(cfg *Config) (sched.Config, error) {
 		if cfg.Prefill > 0 {
 			return c, fmt.Errorf("%w: admission %q with prefill workers, expected one with hand-over", ErrConfig, Recompute)
 		}
-		c.LeaseAheadTokens, c.Window = min(c.LeaseAheadTokens, pagedAhead), 0
+		c.LeaseAheadTokens, c.KV = min(c.LeaseAheadTokens, pagedAhead), kvmgr.NewSpec(c.KV.SlabTokens, kvmgr.Full{}) // it keeps all slabs
 	default:
 		return c, fmt.Errorf("%w: admission %q, expected one of %v", ErrConfig, cfg.Admission, Admissions())
 	}
@@ -81,8 +82,7 @@ func schedOf(cfg *Config) (sched.Config, error) {
 type managed struct {
 	*kvmgr.Manager
 	context int // tokens that each sequence reserves; 0: those that it declares
-	window  int // of its tokens, 0: none
-	slab    int // tokens of one
+	kv      kvmgr.Spec
 }
 
 func (m *managed) reserve(r sched.Reservation) (leased int, err error) {
@@ -101,7 +101,7 @@ func (m *managed) reserve(r sched.Reservation) (leased int, err error) {
 func (m *managed) reserveCopy(r sched.Reservation) error {
 	leased, err := m.reserve(r)
 	for err == nil && leased < r.Lease {
-		if err = m.Trim(kvmgr.Seq(r.ID), kvmgr.FirstKept(leased, m.window, m.slab)); err == nil {
+		if err = m.Trim(kvmgr.Seq(r.ID), m.kv.FirstKept(leased)); err == nil {
 			leased = min(r.Lease, m.Limit(kvmgr.Seq(r.ID)))
 			err = m.lease(r.ID, leased)
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/kvmgr"
 )
 
 // Errors of Run.
@@ -33,8 +32,7 @@ type Config struct {
 	Program *model.Program
 	Device  sim.Device // of each worker
 	Slabs   int        // of each worker's KV pool
-	Groups  kvmgr.Groups
-	Slots   int // of each worker's spill tier; for Spill only
+	Slots   int        // of each worker's spill tier; for Spill only
 	Sched   sched.Config
 	// Admission decides Sched.Predict. "": Predicted where that is set, else Declared.
 	Admission Admission
@@ -193,7 +191,7 @@ func (f *fleet) arrive(r Request) error {
 
 // place returns the worker for a sequence; nil if there is none.
 func (f *fleet) place(now time.Duration, r *Request, begun bool) *worker {
-	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.SlabTokens - 1) / f.cfg.Sched.SlabTokens
+	slabs := (r.Prompt + r.MaxTokens + f.cfg.Sched.KV.SlabTokens - 1) / f.cfg.Sched.KV.SlabTokens
 	i := f.router.Compute(now, route.Query{Slabs: slabs, Begun: begun}, f.news)
 	if i < 0 {
 		return nil

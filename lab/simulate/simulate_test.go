@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/cluster/route"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/lab/roofline"
 	"github.com/millrace/millrace/lab/simulate"
 )
@@ -26,7 +27,7 @@ func fleet(t testing.TB) simulate.Config {
 		SLO: simulate.SLO{TTFT: 300 * time.Millisecond, TPOT: 30 * time.Millisecond},
 		Sched: sched.Config{
 			MaxBatchTokens: 256, ChunkTokens: 128, MaxBatchSize: 24, MaxWaiting: 10,
-			MaxSequenceTokens: p.MaxPositions, SlabTokens: 16, LeaseAheadTokens: 32,
+			MaxSequenceTokens: p.MaxPositions, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 		},
 	}
 }

@@ -12,7 +12,7 @@ import (
 // windowed makes the tokens of a fleet see 256 tokens, in steps of 128: a sequence has 34 slabs at once at most.
 func windowed(c *simulate.Config) {
 	c.Sched.MaxBatchSize, c.Sched.MaxBatchTokens = 128, 128
-	c.Sched.Window, c.Sched.LiveTokens = 256, 16*kvmgr.LiveSlabs(256, 2*128, 16)
+	c.Sched.KV = kvmgr.NewSpec(16, kvmgr.Window{Tokens: 256, Live: kvmgr.LiveSlabs(256, 2*128, 16)})
 }
 
 // TestAWindowHoldsMoreSequences: each declares 2,048 tokens, and needs a quarter of their slabs at once.
@@ -22,7 +22,7 @@ func TestAWindowHoldsMoreSequences(t *testing.T) {
 		c, w := declares(t)
 		c.Admission, c.Slabs, w.Requests, w.QPS = simulate.Declared, 1400, 1000, 1000
 		if windowed(&c); !window {
-			c.Sched.Window = 0
+			c.Sched.KV = kvmgr.NewSpec(16, kvmgr.Full{})
 		}
 		of[window] = run(t, c, w)
 		require.Equal(t, w.Requests, of[window].Served)

@@ -21,7 +21,7 @@ type worker struct {
 	kv    memory
 	timer *sim.Timer    // shared
 	at    *route.Worker // what the router knows of it
-	slab  int           // tokens of one
+	spec  kvmgr.Spec    // of kv
 
 	managed *managed // kv; nil with Recompute
 	paged   *paged   // kv, with Recompute; else nil
@@ -36,8 +36,8 @@ type worker struct {
 	events []sched.Event
 	plan   *sched.Plan // of the step under way
 	busy   bool
-	groups kvmgr.Groups
-	held   int // slabs that hold a token
+	groups kvmgr.Counts // of spec
+	held   int          // slabs that hold a token
 }
 
 // live is a request that has not ended.
@@ -64,21 +64,19 @@ type live struct {
 const slotBits = 24
 
 func newWorker(f *fleet, index int, timer *sim.Timer) (*worker, error) {
-	w := &worker{fleet: f, index: index, timer: timer, at: &f.news[index], slab: f.cfg.Sched.SlabTokens}
+	w := &worker{fleet: f, index: index, timer: timer, at: &f.news[index]}
 	c, err := schedOf(f.cfg)
 	if err != nil {
 		return nil, err
 	}
+	w.spec = c.KV
+	w.groups, w.at.KV = w.spec.Counts(), w.spec.Need()
 	if w.sched, err = sched.New(c); err != nil {
 		return nil, err
 	}
 	w.kv, err = newMemory(f.cfg)
 	w.paged, _ = w.kv.(*paged)
-	w.groups = kvmgr.Groups{Full: 1}
-	if w.managed, _ = w.kv.(*managed); w.managed != nil {
-		w.groups = w.managed.Groups()
-		w.at.Groups = w.groups
-	}
+	w.managed, _ = w.kv.(*managed)
 	return w, err
 }
 
@@ -90,7 +88,7 @@ func (w *worker) later(at time.Duration, do func(now time.Duration) error) {
 // report updates the state that the router sees.
 func (w *worker) report() {
 	w.at.Running, w.at.Waiting = w.sched.Running(), len(w.live)-len(w.spare)-w.sched.Running()
-	w.at.FreeSlabs, w.at.LiveSlabs = w.kv.Stats().Free, w.cfg.Sched.LiveSlabs()
+	w.at.FreeSlabs = w.kv.Stats().Free
 }
 
 func (w *worker) submit(r Request, slice int) {
@@ -196,7 +194,7 @@ func (w *worker) ended(e sched.End) {
 	w.free(e.ID)
 }
 
-func (w *worker) slabsOf(tokens int) int { return (tokens + w.slab - 1) / w.slab }
+func (w *worker) slabsOf(tokens int) int { return (tokens + w.spec.SlabTokens - 1) / w.spec.SlabTokens }
 
 // effects applies the plan to the KV memory.
 func (w *worker) effects(now time.Duration) error {

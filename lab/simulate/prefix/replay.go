@@ -16,7 +16,7 @@ const end = -1
 // arrives. worth orders evictions. A prompt that is larger than the cache hits nothing.
 func (t Trace) Replay(blocks int, worth kvmgr.Worth) (float64, error) {
 	// A slab is a block, and a token is its id. A sequence reserves one slab more, for its end, and does not lease it.
-	m, err := kvmgr.New(kvmgr.Config{Slabs: blocks, SlabTokens: 1, Worth: worth})
+	m, err := kvmgr.New(kvmgr.Config{Slabs: blocks, Spec: kvmgr.NewSpec(1, kvmgr.Full{}), Worth: worth})
 	if err != nil {
 		return 0, err
 	}
