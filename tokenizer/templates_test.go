@@ -54,7 +54,7 @@ func withTemplate(t *testing.T, template string, tokens map[string]string) *Toke
 func TestTemplatesRenderAsInTransformers(t *testing.T) {
 	paths, err := filepath.Glob("../testdata/templates/*.jinja")
 	require.NoError(t, err)
-	require.Len(t, paths, 12)
+	require.Len(t, paths, 14)
 	chats := 0
 	for _, path := range paths {
 		source, err := os.ReadFile(path)

@@ -88,7 +88,7 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 func TestAModelThatIsNotServedIsNamedBeforeItsDownload(t *testing.T) {
 	demo := os.DirFS(absolute(t, "../../models/tiny-chat"))
 	for architecture, want := range map[string]string{
-		"Gemma3ForCausalLM":   "o/tiny is not served, and is not downloaded: architectures: found Gemma3ForCausalLM, expected one of BloomForCausalLM, ",
+		"MambaForCausalLM":    "o/tiny is not served, and is not downloaded: architectures: found MambaForCausalLM, expected one of BloomForCausalLM, ",
 		"Qwen3MoeForCausalLM": "Qwen3ForCausalLM (the nearest is Qwen3ForCausalLM)",
 	} {
 		dir := t.TempDir()
@@ -122,7 +122,7 @@ func TestAGGUFFileIsReadFromItsBegin(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf.partial")
 	require.NoError(t, os.WriteFile(path, bytes.Replace(whole, []byte("qwen2"), []byte("gemma"), 1), 0o600))
 	_, err = admit(n, path)
-	require.ErrorContains(t, err, `o/m:Q8_0 is not served, and is not downloaded: general.architecture: found "gemma", expected llama, qwen2 or qwen3`)
+	require.ErrorContains(t, err, `o/m:Q8_0 is not served, and is not downloaded: general.architecture: found "gemma", expected llama, qwen2, qwen3 or gemma3`)
 }
 
 func TestWithoutANetworkDownloadedModelsAreUsed(t *testing.T) {

@@ -116,7 +116,7 @@ func variants(t *testing.T, backend string) []device.Options {
 func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
 	dirs, err := fixture.Dirs("../../testdata/models")
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(dirs), 25)
+	require.GreaterOrEqual(t, len(dirs), 28)
 	for _, backend := range backends(t) {
 		for _, o := range variants(t, backend) {
 			for _, dir := range dirs {

@@ -159,6 +159,13 @@ func newOp(kind model.OpKind, name string, in, out int) model.Op {
 	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None}
 }
 
+// scaledEmbed writes scale x table[token] to out.
+func (b *builder) scaledEmbed(name string, out, table int, scale float32) {
+	op := newOp(model.OpEmbed, name, model.None, out)
+	op.Weight, op.EmbedScale = table, scale
+	b.op(op)
+}
+
 // embed writes scale 1 x table[token] + positions[position + offset] to out;
 // either table may be None.
 func (b *builder) embed(name string, out, table, positions, offset int) {
@@ -173,6 +180,12 @@ func (b *builder) rmsNorm(name, tensor string, in, out int) {
 	op.Norm, op.Eps = model.NormRMS, b.cfg.Eps
 	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
 	b.op(op)
+}
+
+// addNorm adds the norm of in to out. It reads NAME.weight.
+func (b *builder) addNorm(name, tensor string, in, out int) {
+	b.rmsNorm(name, tensor, in, out)
+	b.program.Ops[len(b.program.Ops)-1].Accumulate = true
 }
 
 // layerNorm reads NAME.weight and NAME.bias.
@@ -243,6 +256,15 @@ func (b *builder) attention(qkv, out int, set func(rope, attention *model.Op)) {
 	set(&rope, &att)
 	b.op(rope)
 	b.op(att)
+}
+
+// qkNorm makes the op norm the heads of q and k, if the configuration says so. at is before the tensors' names.
+func (b *builder) qkNorm(rope *model.Op, at string) {
+	if c := b.cfg; c.QKNorm {
+		rope.QNorm = b.tensor(at+"q_norm.weight", c.HeadDim)
+		rope.KNorm = b.tensor(at+"k_norm.weight", c.HeadDim)
+		rope.Eps = c.Eps
+	}
 }
 
 // selectInLast keeps, after the last layer's attention, only the rows whose logits are wanted. Other

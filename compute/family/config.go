@@ -132,6 +132,9 @@ func parseConfig(f *fields) (*Config, error) {
 		}
 	}
 	c.Architecture = family.class
+	if family.spell != nil {
+		family.spell(f)
+	}
 	c.DType = f.text("", "dtype", "torch_dtype")
 	c.Vocab = f.size(maxVocab, "vocab_size")
 	c.plan = family.config(f, c)
@@ -153,7 +156,7 @@ func (c *Config) familyOf(f *fields) *family {
 		}
 	}
 	for _, name := range names {
-		if known := find(func(x *family) bool { return x.class == name }); known != nil {
+		if known := find(func(x *family) bool { return x.class == name || x.also == name && name != "" }); known != nil {
 			return known
 		}
 		if known := find(func(x *family) bool { return x.bare == name }); known != nil && name != "" {

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -9,11 +10,14 @@ import (
 
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
 type family struct {
-	class  string                      // in config.json's architectures: "LlamaForCausalLM"
-	bare   string                      // the class without an output layer, as embedding models have it; "": not read
-	kind   string                      // model_type of config.json
-	config func(*fields, *Config) plan // reads config.json; defaults are those of the class in transformers
-	gguf   *ggufForm                   // nil: its GGUF files are not read
+	class   string                          // in config.json's architectures: "LlamaForCausalLM"
+	also    string                          // a class that has the same model beside others, as one that sees; "": none
+	bare    string                          // the class without an output layer, as embedding models have it; "": not read
+	kind    string                          // model_type of config.json
+	spell   func(*fields)                   // brings config.json into the common form; nil: it has it
+	config  func(*fields, *Config) plan     // reads config.json; defaults are those of the class in transformers
+	tensors func(*weights.Checkpoint) error // replaces tensors; nil: none
+	gguf    *ggufForm                       // nil: its GGUF files are not read
 
 	models, features string // for docs/models.md
 }
@@ -23,7 +27,7 @@ type plan interface{ build(*builder) }
 
 // families are all that are served, in the order of the documentation.
 func families() []*family {
-	return []*family{&llama, &mistral, &qwen2, &qwen3, &phi3, &gptj, &opt, &bloom}
+	return []*family{&llama, &mistral, &qwen2, &qwen3, &phi3, &gemma3, &gptj, &opt, &bloom}
 }
 
 // find returns the first family for which a predicate holds, nil if there is none.
@@ -40,6 +44,9 @@ func Architectures() []string {
 	var names []string
 	for _, f := range families() {
 		names = append(names, f.class)
+		if f.also != "" {
+			names = append(names, f.also)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -67,7 +74,11 @@ func Table() string {
 	var b strings.Builder
 	b.WriteString("| name | models | features |\n|---|---|---|\n")
 	for _, f := range families() {
-		b.WriteString("| `" + f.class + "` | " + f.models + " | " + f.features + " |\n")
+		classes := "`" + f.class + "`"
+		if f.also != "" {
+			classes += ", `" + f.also + "`"
+		}
+		b.WriteString("| " + classes + " | " + f.models + " | " + f.features + " |\n")
 	}
 	return b.String()
 }
@@ -75,11 +86,26 @@ func Table() string {
 // OpenWeights opens the checkpoint of a configuration, as its family names the tensors. Faults of the files are *weights.FormatError.
 func OpenWeights(c *Config) (*weights.Checkpoint, error) {
 	if !weights.IsGGUF(c.File) {
-		return weights.Open(c.path())
+		return openFolder(c)
 	}
 	g, err := weights.OpenGGUF(c.File, ggufLayout)
 	if err != nil {
 		return nil, err
 	}
 	return g.Checkpoint, nil
+}
+
+func openFolder(c *Config) (*weights.Checkpoint, error) {
+	w, err := weights.Open(c.path())
+	if err != nil {
+		return nil, err
+	}
+	known := find(func(f *family) bool { return f.class == c.Architecture })
+	if known == nil || known.tensors == nil {
+		return w, nil
+	}
+	if err := known.tensors(w); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
 }

@@ -19,9 +19,11 @@ func TestTheDocumentHasEveryFamily(t *testing.T) {
 	_, table, _ := strings.Cut(doc, "\n| name |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	require.Equal(t, Table(), "| name |"+table+"\n")
-	require.True(t, strings.Contains(doc, "architectures `"+strings.Join(ggufNames(), "`, `")+"`;"), "GGUF: %v", ggufNames())
+	_, names, _ := strings.Cut(doc, "one file; architectures `")
+	names, _, _ = strings.Cut(names, "`;")
+	require.Equal(t, strings.Join(ggufNames(), "`, `"), names)
 	for _, f := range families() {
-		require.True(t, f.bare == "" || strings.Contains(doc, "`"+f.bare+"`"), f.bare)
+		require.Contains(t, doc, "`"+f.bare)
 	}
 }
 

@@ -33,7 +33,7 @@ func readFields(path string) (*fields, error) {
 }
 
 func parseFields(path string, raw []byte) (*fields, error) {
-	f := &fields{file: path}
+	f := &fields{file: path, alias: map[string]string{}}
 	if err := json.Unmarshal(weights.PythonJSON(raw), &f.members); err != nil {
 		return nil, &weights.FormatError{File: path, Found: weights.JSONFault(err), Expected: "a JSON object"}
 	}
@@ -189,6 +189,16 @@ func (f *fields) object(name string) *fields {
 		f.fault(name, excerpt(raw), "an object")
 	}
 	return sub
+}
+
+// lift copies the members of a member that is an object to its side, where there is none of the name.
+func (f *fields) lift(name string) {
+	sub := f.object(name)
+	for member, raw := range sub.members {
+		if !f.has(member) {
+			f.members[member], f.alias[member] = raw, sub.prefix+member
+		}
+	}
 }
 
 func (f *fields) adopt(sub *fields) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -14,8 +15,11 @@ import (
 
 // ggufForm is how a family's GGUF files differ from its Hugging Face checkpoints.
 type ggufForm struct {
-	name        string // general.architecture
-	interleaved bool   // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
+	name        string            // general.architecture
+	interleaved bool              // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
+	parts       map[string]string // names of a layer's tensors that differ from Llama's, to those of Hugging Face
+	keys        map[string]string // keys beside Llama's, without the architecture, to members of config.json
+	spell       func(*fields)     // sets what has no key; nil: nothing
 }
 
 // ggufNames are the architectures of GGUF files that are read.
@@ -85,12 +89,14 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 			f.set(name, v)
 		}
 	}
-	for key, name := range map[string]string{
+	keys := map[string]string{
 		"embedding_length": "hidden_size", "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
 		"attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
 		"attention.key_length": "head_dim", "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 		"context_length": "max_position_embeddings", "rope.freq_base": "rope_theta",
-	} {
+	}
+	maps.Copy(keys, known.gguf.keys)
+	for key, name := range keys {
 		rename(kind+"."+key, name)
 	}
 	rename("tokenizer.ggml.bos_token_id", "bos_token_id")
@@ -105,7 +111,10 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 	}
 	f.setTensors(tensors)
 	f.setRopeScaling(m, kind)
-	f.refuse(m, kind)
+	f.refuse(m, kind, keys)
+	if known.gguf.spell != nil {
+		known.gguf.spell(f)
+	}
 	return f, f.err
 }
 
@@ -192,9 +201,12 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	f.set("rope_scaling", scaling)
 }
 
-// refuse reports the features of the file that no op has.
-func (f *fields) refuse(m weights.Metadata, kind string) {
+// refuse reports the features of the file that no op has. The family has those of the keys that it reads.
+func (f *fields) refuse(m weights.Metadata, kind string, read map[string]string) {
 	for _, key := range []string{"expert_count", "attention.sliding_window", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"} {
+		if read[key] != "" {
+			continue
+		}
 		switch v := m[kind+"."+key]; v {
 		case nil, int64(0), float64(0):
 		case float64(1): // a factor that changes nothing

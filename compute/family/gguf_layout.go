@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -14,7 +15,7 @@ func ggufLayout(m weights.Metadata) (weights.Layout, error) {
 	if known == nil {
 		return weights.Layout{}, nil
 	}
-	layout := weights.Layout{Name: huggingFaceName}
+	layout := weights.Layout{Name: func(tensor string) string { return huggingFaceName(tensor, known.gguf.parts) }}
 	if !known.gguf.interleaved {
 		return layout, nil
 	}
@@ -54,8 +55,8 @@ func ggufHeads(m weights.Metadata, key string, missing int64) (int64, error) {
 }
 
 // huggingFaceName translates a tensor's name; those that have no counterpart
-// stay as they are. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
-func huggingFaceName(name string) string {
+// stay as they are. own are the parts of a layer that the family names otherwise. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
+func huggingFaceName(name string, own map[string]string) string {
 	switch name {
 	case "token_embd.weight":
 		return "model.embed_tokens.weight"
@@ -75,7 +76,7 @@ func huggingFaceName(name string) string {
 		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
 		"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 	}
-	if to, ok := parts[part]; ok {
+	if to := cmp.Or(own[part], parts[part]); to != "" {
 		return "model.layers." + layer + "." + to + "." + kind
 	}
 	return name

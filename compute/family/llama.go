@@ -31,7 +31,11 @@ func llamaConfig(f *fields, c *Config) plan {
 // default max_position_embeddings.
 func llamaSizes(f *fields, c *Config, kvHeads, positions int) {
 	decoderSizes(f, c, kvHeads)
-	partial := ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
+	f.wholeHeads(ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings")))
+}
+
+// wholeHeads refuses a rotary embedding of part of a head.
+func (f *fields) wholeHeads(partial float64) {
 	if partial != 1 {
 		f.fault("partial_rotary_factor", fmt.Sprint(partial), "1 for this architecture")
 	}
@@ -84,11 +88,7 @@ func (p llamaPlan) build(b *builder) {
 		b.linear("attn.qkv", normed, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
 			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
-			if c.QKNorm {
-				rope.QNorm = b.tensor(at+"self_attn.q_norm.weight", c.HeadDim)
-				rope.KNorm = b.tensor(at+"self_attn.k_norm.weight", c.HeadDim)
-				rope.Eps = c.Eps
-			}
+			b.qkNorm(rope, at+"self_attn.")
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
 			}

@@ -1,8 +1,10 @@
 package family_test
 
 import (
+	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +22,7 @@ func forEach(t *testing.T, test func(*testing.T, *fixture.Model)) {
 	t.Helper()
 	dirs, err := fixture.Dirs(fixtures)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(dirs), 25)
+	require.GreaterOrEqual(t, len(dirs), 28)
 	for _, dir := range dirs {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			m, err := fixture.Open(dir)
@@ -38,11 +40,14 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 			used = append(used, tensor.Name)
 		}
 		slices.Sort(used)
-		require.Equal(t, m.Weights.Names(), used)
+		images := func(name string) bool {
+			return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "multi_modal_projector.")
+		}
+		require.Equal(t, slices.DeleteFunc(m.Weights.Names(), images), used)
 	})
 }
 
-func TestLayerIsEightOpsOrSevenOfGPTJ(t *testing.T) {
+func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		perLayer := make([]int, m.Config.Layers)
 		for _, op := range m.Program.Ops {
@@ -50,9 +55,9 @@ func TestLayerIsEightOpsOrSevenOfGPTJ(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want := 8
-		if m.Config.Architecture == "GPTJForCausalLM" {
-			want = 7
+		want, other := map[string]int{"GPTJForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		if !other {
+			want = 8
 		}
 		for _, n := range perLayer {
 			require.Equal(t, want, n)
@@ -222,6 +227,17 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		case "phi3-longrope":
 			require.Equal(t, 12, rope.RotaryDim)
 			require.False(t, rope.RotaryInterleaved)
+		case "gemma3", "gemma3-f32", "gemma3-vision":
+			require.Equal(t, []int{9, 9, 0, 9}, []int{find(p, "attn.attention", 0).Window, att.Window, find(p, "attn.attention", 2).Window, find(p, "attn.attention", 3).Window})
+			scalar := map[bool]float64{true: 16, false: 24}[m.Name == "gemma3"]
+			require.InDelta(t, 1/math.Sqrt(scalar), att.Scale, 1e-7)
+			require.True(t, find(p, "mlp.post_norm", 1).Accumulate)
+			require.NotEqual(t, rope.InvFreq, find(p, "attn.rope_store", 2).InvFreq, "another base")
+			scale := float32(6.9375) // the root of 48 in bf16
+			if m.Name == "gemma3-f32" {
+				scale = float32(math.Sqrt(48))
+			}
+			require.Equal(t, scale, find(p, "embed", model.None).EmbedScale)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)

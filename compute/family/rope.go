@@ -39,12 +39,21 @@ const (
 // scaling extends. positions is max_position_embeddings. partial is the rotated
 // part of a head.
 func ropeConfig(f *fields, c *Config, positions int) (partial float64) {
-	name := "rope_scaling" // as in transformers, it goes first
-	if !f.has(name) {
-		name = "rope_parameters"
-	}
-	s := f.object(name)
+	s := f.ropeObject()
 	s.ropeOfLayers(f)
+	return c.readRope(f, s, positions)
+}
+
+// ropeObject is the object that has the rotary embedding's members. As in transformers, rope_scaling goes first.
+func (f *fields) ropeObject() *fields {
+	if f.has("rope_scaling") {
+		return f.object("rope_scaling")
+	}
+	return f.object("rope_parameters")
+}
+
+// readRope is ropeConfig for the members in s.
+func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 	r := Rope{Type: s.text("default", "rope_type", "type")}
 	if r.Type == "su" { // as old configurations have it
 		r.Type = "longrope"
@@ -116,9 +125,9 @@ func (f *fields) factors(name string, n int) []float32 {
 func (f *fields) ropeOfLayers(config *fields) {
 	types := config.texts("layer_types")
 	if len(types) == 0 {
-		types = []string{"full_attention"}
+		types = []string{full}
 	}
-	nested := slices.ContainsFunc([]string{"full_attention", "sliding_attention"}, f.has)
+	nested := slices.ContainsFunc([]string{full, sliding}, f.has)
 	var first map[string]any
 	var members map[string]json.RawMessage
 	for i, kind := range types {

@@ -2,6 +2,12 @@ package family
 
 import "fmt"
 
+// Types of layers, in layer_types.
+const (
+	full    = "full_attention"
+	sliding = "sliding_attention"
+)
+
 // windows reads sliding_window for the layers from first on, unless
 // layer_types says for each layer what it has.
 func (c *Config) windows(f *fields, first, missing int) {
@@ -33,8 +39,8 @@ func layerTypeWindows(f *fields, types []string, window, layers int) []int {
 	windows := make([]int, layers)
 	for i, t := range types {
 		switch t {
-		case "full_attention":
-		case "sliding_attention":
+		case full:
+		case sliding:
 			windows[i] = window
 		default:
 			f.fault("layer_types", fmt.Sprintf("%.40q", t), "full_attention or sliding_attention")

@@ -55,6 +55,38 @@ func (c *Checkpoint) derive(tensors []*derived) error {
 	return nil
 }
 
+// Replace gives vectors other values: those that f gives for their own, in F32. A name that is not there, or of a tensor that is no
+// vector of floats, is left out: its use is the error.
+func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
+	var all []*derived
+	for _, name := range names {
+		t, ok := c.tensors[name]
+		if !ok || len(t.Shape) != 1 || t.DType == Other {
+			continue
+		}
+		src, read := t.Data, reader(t.DType)
+		t.DType, t.Type = F32, F32.String()
+		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
+			for i := first; i < last; i++ {
+				binary.LittleEndian.PutUint32(dst[4*(i-first):], math.Float32bits(f(read(src, i))))
+			}
+		}})
+	}
+	return c.derive(all)
+}
+
+// reader reads element i of a type of floats.
+func reader(d DType) func(b []byte, i int64) float32 {
+	switch d {
+	case F16:
+		return func(b []byte, i int64) float32 { return readHalf(b[2*i:]) }
+	case BF16:
+		return func(b []byte, i int64) float32 { return bfloatToFloat(b[2*i:]) }
+	case F32, Other:
+	}
+	return func(b []byte, i int64) float32 { return readFloat(b[4*i:]) }
+}
+
 // bytes is the size of the data. The shape was checked against the file.
 func (d *derived) bytes() int64 {
 	n := d.DType.Size()

@@ -131,3 +131,41 @@ func editHeader(t *testing.T, file []byte, edit func(map[string]map[string]any))
 	require.NoError(t, err)
 	return append(encode(string(raw), 0), file[length:]...)
 }
+
+func TestTypesRoundToTheNearestEven(t *testing.T) {
+	for _, c := range []struct {
+		dtype    DType
+		from, to float32
+	}{
+		{F32, 6.928203, 6.928203}, {BF16, 6.928203, 6.9375}, {F16, 6.928203, 6.9296875}, {BF16, 1 + 1.0/256, 1}, {BF16, 1 + 3.0/256, 1 + 1.0/64}, {BF16, -2, -2},
+	} {
+		require.Equal(t, c.to, c.dtype.Round(c.from), "%s of %g", c.dtype, c.from)
+	}
+}
+
+// TestReplacedVectorsHaveOtherValues of each type. What is no vector of floats stays.
+func TestReplacedVectorsHaveOtherValues(t *testing.T) {
+	for dtype, data := range map[DType][]byte{
+		F32:  {0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0},
+		F16:  {0, 0x3c, 0, 0xc0},
+		BF16: {0x80, 0x3f, 0, 0xc0},
+	} {
+		c := &Checkpoint{tensors: map[string]Tensor{
+			"v": {Name: "v", DType: dtype, Shape: []int64{2}, Data: data, File: "f"},
+			"m": {Name: "m", DType: dtype, Shape: []int64{1, 2}, Data: data},
+			"o": {Name: "o", DType: Other, Shape: []int64{2}, Data: data},
+		}}
+		require.NoError(t, c.Replace([]string{"v", "m", "o", "absent"}, func(x float32) float32 { return 10 * x }))
+		v, ok := c.Tensor("v")
+		require.True(t, ok)
+		require.Equal(t, []float32{10, -20}, []float32{readFloat(v.Data), readFloat(v.Data[4:])}, dtype)
+		v.Data = nil
+		require.Equal(t, Tensor{Name: "v", DType: F32, Type: "F32", Shape: []int64{2}, File: "f"}, v)
+		for _, same := range []string{"m", "o"} {
+			x, _ := c.Tensor(same)
+			require.Equal(t, data, x.Data)
+		}
+		require.Equal(t, []string{"m", "o", "v"}, c.Names())
+		require.NoError(t, c.Close())
+	}
+}

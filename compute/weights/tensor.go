@@ -7,6 +7,7 @@ package weights
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"unicode"
 )
@@ -46,6 +47,19 @@ func (d DType) Size() int64 {
 	case Other:
 	}
 	return 0
+}
+
+// Round rounds to the nearest value of the type, ties to even.
+func (d DType) Round(f float32) float32 {
+	switch d {
+	case F16:
+		return halfToFloat(floatToHalf(f))
+	case BF16:
+		b := math.Float32bits(f)
+		return math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff)
+	case F32, Other:
+	}
+	return f
 }
 
 // Tensor is one tensor of a checkpoint, row-major, little-endian.

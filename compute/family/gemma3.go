@@ -1,0 +1,178 @@
+package family
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// gemma3 is the text model of Gemma 3: norms before and after each block, an embedding times the root of its width, and two rotary
+// embeddings, one for layers with a window.
+var gemma3 = family{
+	class: "Gemma3ForCausalLM", also: "Gemma3ForConditionalGeneration", bare: "Gemma3TextModel", kind: "gemma3_text",
+	spell:   gemma3Spell,
+	config:  gemma3Config,
+	tensors: gemma3Norms,
+	gguf: &ggufForm{
+		name: "gemma3",
+		parts: map[string]string{
+			"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+		},
+		keys: map[string]string{
+			"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "sliding_window_pattern",
+			"rope.freq_base_swa": "rope_local_base_freq", "final_logit_softcapping": "final_logit_softcapping",
+		},
+		spell: gemma3GGUF,
+	},
+
+	models:   "Gemma 3, the text of models with images too",
+	features: "RMS norms before and after each block, RMS norm over each head of q and k, scaled embedding, gated GELU, sliding windows by `layer_types` or `sliding_window_pattern`, with a rotary base of their own",
+}
+
+// gemma3Plan: ten ops per layer. Source: transformers, modeling_gemma3.py.
+type gemma3Plan struct {
+	scale float32 // of the products of queries and keys
+	local Rope    // rotary embedding of layers with a window
+}
+
+// gemma3Spell takes text_config for the whole, and sets what checkpoints leave out: the defaults of Gemma3TextConfig.
+func gemma3Spell(f *fields) {
+	f.lift("text_config")
+	for name, value := range map[string]any{
+		"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rope_theta": 1e6, "sliding_window": 4096,
+		"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": true,
+	} {
+		if !f.has(name) {
+			f.set(name, value)
+		}
+	}
+	if name, raw := f.get("hidden_activation"); raw != nil {
+		f.members["hidden_act"], f.alias["hidden_act"] = raw, name
+	}
+	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
+	pattern := f.integer(6, 1, maxLayers, "sliding_window_pattern", "_sliding_window_pattern")
+	if !f.has("layer_types") {
+		types := make([]string, layers)
+		for i := range types {
+			types[i] = sliding
+			if (i+1)%pattern == 0 {
+				types[i] = full
+			}
+		}
+		f.set("layer_types", types)
+	}
+}
+
+func gemma3Config(f *fields, c *Config) plan {
+	decoderSizes(f, c, 0)
+	c.QKNorm = true
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	for _, name := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
+		if _, raw := f.get(name); raw != nil {
+			f.fault(name, excerpt(raw), "null")
+		}
+	}
+	if f.flag(false, "use_bidirectional_attention") {
+		f.fault("use_bidirectional_attention", "true", "false")
+	}
+	p := gemma3Plan{scale: float32(1 / math.Sqrt(f.number(256, 1, maxWidth, "query_pre_attn_scalar")))}
+	p.local = gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
+	c.windows(f, 0, 0)
+	return p
+}
+
+// gemma3Rope reads the rotary embedding into c, and returns that of layers with a window, in either spelling.
+func gemma3Rope(f *fields, c *Config, positions int) (local Rope) {
+	local = Rope{Type: "default", Theta: f.number(10000, minTheta, maxTheta, "rope_local_base_freq")}
+	types := f.ropeObject()
+	global := types
+	if types.has(sliding) || types.has(full) {
+		s := types.object(sliding)
+		local.Theta = s.number(local.Theta, minTheta, maxTheta, "rope_theta")
+		if kind := s.text("default", "rope_type", "type"); kind != "default" {
+			s.fault("rope_type", fmt.Sprintf("%.40q", kind), "default")
+		}
+		types.adopt(s)
+		global = types.object(full)
+	}
+	f.adopt(types)
+	f.wholeHeads(c.readRope(f, global, positions))
+	c.MaxPositions = positions // extended already
+	return local
+}
+
+func (p gemma3Plan) build(b *builder) {
+	c := b.cfg
+	b.findPrefix("embed_tokens.weight", "model.", "language_model.model.", "model.language_model.", "language_model.", "")
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	branch := b.slot("branch", model.SlotF32, c.Hidden)
+	global, globalScale := c.Rope.Table(c.HeadDim)
+	local, localScale := p.local.Table(c.HeadDim)
+
+	b.layer = model.None
+	table := b.tokenTable("embed_tokens.weight", c.Hidden)
+	b.scaledEmbed("embed", x, table, p.embedScale(b, table))
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("layers.%d.", i)
+		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"self_attn.")...)
+		b.attention(qkv, attended, func(rope, att *model.Op) {
+			b.qkNorm(rope, at+"self_attn.")
+			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = c.HeadDim, global, globalScale
+			att.Scale, att.Window = p.scale, c.Windows[i]
+			if att.Window > 0 {
+				rope.InvFreq, rope.RotaryScale = local, localScale
+			}
+		})
+		b.selectInLast(&x, &attended)
+		b.linear("attn.out", attended, branch, model.ActNone, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		b.addNorm("attn.post_norm", at+"post_attention_layernorm", branch, x)
+		b.rmsNorm("mlp.norm", at+"pre_feedforward_layernorm", x, normed)
+		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation,
+			b.part(at+"mlp.gate_proj", false, c.Intermediate, c.Hidden), b.part(at+"mlp.up_proj", false, c.Intermediate, c.Hidden))
+		b.linear("mlp.down", mid, branch, model.ActNone, b.part(at+"mlp.down_proj", false, c.Hidden, c.Intermediate))
+		b.addNorm("mlp.post_norm", at+"post_feedforward_layernorm", branch, x)
+	}
+	b.layer = model.None
+	b.rmsNorm("final.norm", "norm", x, normed)
+	b.logits(normed, table, false)
+}
+
+// embedScale is the root of the embedding's width, rounded to the type of the token table: Gemma3TextScaledWordEmbedding.
+func (gemma3Plan) embedScale(b *builder, table int) float32 {
+	scale := float32(math.Sqrt(float64(b.cfg.Hidden)))
+	if t, ok := b.find(b.program.Tensors[table].Name); ok {
+		return t.DType.Round(scale)
+	}
+	return scale
+}
+
+// gemma3Norms adds one to the weights of the norms, as Gemma3RMSNorm does. GGUF files have the sums.
+func gemma3Norms(w *weights.Checkpoint) error {
+	var names []string
+	for _, name := range w.Names() {
+		if strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision") {
+			names = append(names, name)
+		}
+	}
+	return w.Replace(names, func(x float32) float32 { return 1 + x })
+}
+
+// gemma3GGUF sets what llama.cpp knows by the model's size.
+func gemma3GGUF(f *fields) {
+	scalar := f.integer(0, 1, maxHeadDim, "head_dim")
+	if layers := f.size(maxLayers, "num_hidden_layers"); layers == 62 { // 27B
+		scalar = f.size(maxWidth, "hidden_size") / max(f.size(maxHeads, "num_attention_heads"), 1)
+	}
+	f.set("query_pre_attn_scalar", scalar)
+}
