@@ -238,6 +238,14 @@ func TestAttributesOfTheVariants(t *testing.T) {
 				scale = float32(math.Sqrt(48))
 			}
 			require.Equal(t, scale, find(p, "embed", model.None).EmbedScale)
+		case "starcoder2":
+			require.Equal(t, 10, att.Window)
+			require.Equal(t, model.NormLayer, find(p, "mlp.norm", 1).Norm)
+			require.NotEqual(t, model.None, find(p, "mlp.out", 1).Parts[0].Bias)
+		case "starcoder2-plain":
+			require.Equal(t, 0, att.Window)
+			require.Equal(t, model.None, find(p, "attn.qkv", 1).Parts[0].Bias)
+			require.Equal(t, "lm_head.weight", p.Tensors[logits.Parts[0].Weight].Name)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)

@@ -1,0 +1,78 @@
+package family
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// blockPlan is a decoder of layer norms and rotary embeddings: eight ops per layer.
+type blockPlan struct {
+	names  blockNames
+	rotary int // rotated part of a head
+}
+
+// blockNames are the names of a checkpoint's tensors, without .weight and .bias.
+type blockNames struct {
+	decoder string // before all of them but the head's: "model."
+	table   string // token table
+	norm    string // before the head
+
+	layers    string // before the number of a layer
+	attnNorm  string
+	attention string // before q_proj, k_proj and v_proj
+	out       string
+	mlpNorm   string
+	up, down  string
+}
+
+// llamaNames are the names that most checkpoints took from Llama.
+func llamaNames() blockNames {
+	return blockNames{
+		decoder: "model.", table: "embed_tokens", norm: "norm",
+		layers: "layers.", attnNorm: "input_layernorm", attention: "self_attn.", out: "self_attn.o_proj", mlpNorm: "post_attention_layernorm",
+	}
+}
+
+// blockSizes reads the sizes that these decoders have in common. kvHeads is the class's default number of KV heads (0: as many as heads),
+// activation its default hidden_act.
+func blockSizes(f *fields, c *Config, kvHeads int, activation string) {
+	decoderSizes(f, c, kvHeads)
+	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_eps", "norm_epsilon"))
+	c.activation(f, activation, "hidden_act")
+}
+
+func (p blockPlan) build(b *builder) {
+	c, n := b.cfg, p.names
+	b.findPrefix(n.table+".weight", n.decoder, "")
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	invFreq, rotaryScale := c.Rope.Table(p.rotary)
+
+	b.layer = model.None
+	table := b.tokenTable(n.table+".weight", c.Hidden)
+	b.embed("embed", x, table, model.None, 0)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("%s%d.", n.layers, i)
+		b.layerNorm("attn.norm", at+n.attnNorm, x, normed)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+n.attention)...)
+		b.attention(qkv, attended, func(rope, att *model.Op) {
+			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
+			if c.Windows != nil {
+				att.Window = c.Windows[i]
+			}
+		})
+		b.selectInLast(&x, &attended)
+		b.addLinear("attn.out", attended, x, b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
+		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden))
+		b.addLinear("mlp.out", mid, x, b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate))
+	}
+	b.layer = model.None
+	b.layerNorm("final.norm", n.norm, x, normed)
+	b.logits(normed, table, false)
+}
