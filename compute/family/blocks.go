@@ -6,10 +6,12 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// blockPlan is a decoder of layer norms and rotary embeddings: eight ops per layer.
+// blockPlan is a decoder of layer norms and rotary embeddings, whose attention and MLP run one after the other or side by side: eight ops
+// per layer.
 type blockPlan struct {
-	names  blockNames
-	rotary int // rotated part of a head
+	names    blockNames
+	rotary   int  // rotated part of a head
+	parallel bool // the MLP reads the residual that attention reads
 }
 
 // blockNames are the names of a checkpoint's tensors, without .weight and .bias.
@@ -21,6 +23,7 @@ type blockNames struct {
 	layers    string // before the number of a layer
 	attnNorm  string
 	attention string // before q_proj, k_proj and v_proj
+	fused     string // q, k and v as one tensor; "": they are three
 	out       string
 	mlpNorm   string
 	up, down  string
@@ -59,7 +62,7 @@ func (p blockPlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("%s%d.", n.layers, i)
 		b.layerNorm("attn.norm", at+n.attnNorm, x, normed)
-		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+n.attention)...)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, n.qkv(b, at)...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
 			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
 			if c.Windows != nil {
@@ -67,12 +70,26 @@ func (p blockPlan) build(b *builder) {
 			}
 		})
 		b.selectInLast(&x, &attended)
-		b.addLinear("attn.out", attended, x, b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		attend := func() { b.addLinear("attn.out", attended, x, b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim)) }
+		if !p.parallel {
+			attend()
+		}
 		b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
+		if p.parallel {
+			attend()
+		}
 		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.out", mid, x, b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
 	b.layerNorm("final.norm", n.norm, x, normed)
 	b.logits(normed, table, false)
+}
+
+// qkv are the projections q, k and v.
+func (n blockNames) qkv(b *builder, at string) []model.Part {
+	if n.fused != "" {
+		return b.fusedQKV(at+n.fused, b.cfg.QKVBias)
+	}
+	return b.qkvParts(at + n.attention)
 }

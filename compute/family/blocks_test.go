@@ -28,3 +28,23 @@ func TestStarcoder2Defaults(t *testing.T) {
 	_, err = parse(t, blockJSON("Starcoder2ForCausalLM", object{"partial_rotary_factor": 0.5}))
 	require.ErrorContains(t, err, "partial_rotary_factor: found 0.5, expected 1")
 }
+
+func TestGPTNeoXDefaults(t *testing.T) {
+	rotary := func(changes object) int {
+		c, err := parse(t, blockJSON("GPTNeoXForCausalLM", changes))
+		require.NoError(t, err)
+		return c.plan.(gptneoxPlan).rotary
+	}
+	c, err := parse(t, blockJSON("GPTNeoXForCausalLM", nil))
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 8, 32, 2048}, []int{c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions})
+	require.Equal(t, model.ActGELUErf, c.Activation)
+	require.True(t, c.QKVBias && c.OutBias && c.MLPBias && c.plan.(gptneoxPlan).parallel)
+	require.False(t, c.TieEmbeddings)
+	require.Equal(t, 8, rotary(nil))
+	require.Equal(t, 32, rotary(object{"rotary_pct": 1}))
+	require.Equal(t, 16, rotary(object{"rotary_pct": 1, "rope_parameters": object{"partial_rotary_factor": 0.5}}))
+	require.Equal(t, 8, rotary(object{"partial_rotary_factor": 0.5}), "of other classes")
+	_, err = parse(t, blockJSON("GPTNeoXForCausalLM", object{"rotary_pct": 0.1}))
+	require.ErrorContains(t, err, "rotary_pct: found 0.1, expected one that rotates an even number of the 32 elements of a head")
+}

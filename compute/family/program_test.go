@@ -246,6 +246,18 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, 0, att.Window)
 			require.Equal(t, model.None, find(p, "attn.qkv", 1).Parts[0].Bias)
 			require.Equal(t, "lm_head.weight", p.Tensors[logits.Parts[0].Weight].Name)
+		case "gptneox", "gptneox-serial":
+			serial := m.Name == "gptneox-serial"
+			require.Equal(t, map[bool]int{false: 4, true: 8}[serial], rope.RotaryDim)
+			require.False(t, rope.RotaryInterleaved)
+			index := func(name string) int {
+				return slices.IndexFunc(p.Ops, func(op model.Op) bool { return op.Name == name && op.Layer == 1 })
+			}
+			require.Equal(t, serial, index("attn.out") < index("mlp.norm"))
+			require.Equal(t, serial, find(p, "attn.qkv", 1).Parts[0].Bias == model.None)
+			k := find(p, "attn.qkv", 1).Parts[1]
+			require.Equal(t, []int{16, 64, 16, 48}, []int{k.Offset, k.Rows, k.Block, k.Stride})
+			require.Equal(t, map[bool]string{false: "embed_out.weight", true: "lm_head.weight"}[serial], p.Tensors[logits.Parts[0].Weight].Name)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
