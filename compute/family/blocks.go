@@ -7,11 +7,12 @@ import (
 )
 
 // blockPlan is a decoder of layer norms and rotary embeddings, whose attention and MLP run one after the other or side by side: eight ops
-// per layer.
+// per layer, seven if both read one norm.
 type blockPlan struct {
 	names    blockNames
 	rotary   int  // rotated part of a head
-	parallel bool // the MLP reads the residual that attention reads
+	parallel bool // the MLP's own norm reads what attention's norm reads
+	headBias bool
 }
 
 // blockNames are the names of a checkpoint's tensors, without .weight and .bias.
@@ -25,7 +26,7 @@ type blockNames struct {
 	attention string // before q_proj, k_proj and v_proj
 	fused     string // q, k and v as one tensor; "": they are three
 	out       string
-	mlpNorm   string
+	mlpNorm   string // "": the MLP reads the norm of attention
 	up, down  string
 }
 
@@ -69,21 +70,26 @@ func (p blockPlan) build(b *builder) {
 				att.Window = c.Windows[i]
 			}
 		})
-		b.selectInLast(&x, &attended)
-		attend := func() { b.addLinear("attn.out", attended, x, b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim)) }
-		if !p.parallel {
-			attend()
-		}
-		b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
-		if p.parallel {
-			attend()
+		out := b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim)
+		switch {
+		case n.mlpNorm == "":
+			b.selectInLast(&x, &attended, &normed)
+			b.addLinear("attn.out", attended, x, out)
+		case p.parallel:
+			b.selectInLast(&x, &attended)
+			b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
+			b.addLinear("attn.out", attended, x, out)
+		default:
+			b.selectInLast(&x, &attended)
+			b.addLinear("attn.out", attended, x, out)
+			b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
 		}
 		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.out", mid, x, b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
 	b.layerNorm("final.norm", n.norm, x, normed)
-	b.logits(normed, table, false)
+	b.logits(normed, table, p.headBias)
 }
 
 // qkv are the projections q, k and v.

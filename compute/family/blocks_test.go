@@ -48,3 +48,17 @@ func TestGPTNeoXDefaults(t *testing.T) {
 	_, err = parse(t, blockJSON("GPTNeoXForCausalLM", object{"rotary_pct": 0.1}))
 	require.ErrorContains(t, err, "rotary_pct: found 0.1, expected one that rotates an even number of the 32 elements of a head")
 }
+
+func TestPhiDefaults(t *testing.T) {
+	c, err := parse(t, blockJSON("PhiForCausalLM", nil))
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 8, 32, 2048}, []int{c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions})
+	require.Equal(t, 16, c.plan.(blockPlan).rotary)
+	require.Equal(t, model.ActGELUTanh, c.Activation)
+	require.True(t, c.QKVBias && c.OutBias && c.MLPBias)
+	require.False(t, c.TieEmbeddings)
+	_, err = parse(t, blockJSON("PhiForCausalLM", object{"qk_layernorm": true}))
+	require.ErrorContains(t, err, "qk_layernorm: found true, expected false")
+	_, err = parse(t, blockJSON("PhiModel", nil))
+	require.ErrorContains(t, err, "architectures: found PhiModel", "its output layer has a bias")
+}

@@ -129,6 +129,13 @@ func (f *fields) flag(missing bool, name string) bool {
 	return missing
 }
 
+// without refuses a flag that is set.
+func (f *fields) without(name string) {
+	if f.flag(false, name) {
+		f.fault(name, "true", "false")
+	}
+}
+
 func (f *fields) text(missing string, names ...string) string {
 	name, raw := f.get(names...)
 	if raw == nil {

@@ -77,9 +77,7 @@ func gemma3Config(f *fields, c *Config) plan {
 			f.fault(name, excerpt(raw), "null")
 		}
 	}
-	if f.flag(false, "use_bidirectional_attention") {
-		f.fault("use_bidirectional_attention", "true", "false")
-	}
+	f.without("use_bidirectional_attention")
 	p := gemma3Plan{scale: float32(1 / math.Sqrt(f.number(256, 1, maxWidth, "query_pre_attn_scalar")))}
 	p.local = gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
 	c.windows(f, 0, 0)

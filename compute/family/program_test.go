@@ -47,7 +47,7 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 	})
 }
 
-func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
+func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		perLayer := make([]int, m.Config.Layers)
 		for _, op := range m.Program.Ops {
@@ -55,7 +55,7 @@ func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want, other := map[string]int{"GPTJForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
 		if !other {
 			want = 8
 		}
@@ -258,6 +258,10 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			k := find(p, "attn.qkv", 1).Parts[1]
 			require.Equal(t, []int{16, 64, 16, 48}, []int{k.Offset, k.Rows, k.Block, k.Stride})
 			require.Equal(t, map[bool]string{false: "embed_out.weight", true: "lm_head.weight"}[serial], p.Tensors[logits.Parts[0].Weight].Name)
+		case "phi", "phi-gqa":
+			require.Equal(t, map[string]int{"phi": 8, "phi-gqa": 4}[m.Name], rope.RotaryDim)
+			require.Equal(t, "lm_head.bias", p.Tensors[logits.Parts[0].Bias].Name)
+			require.Equal(t, find(p, "attn.qkv", 0).In, find(p, "mlp.in", 0).In, "one norm")
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
