@@ -27,6 +27,7 @@ type blockNames struct {
 	fused     string // q, k and v as one tensor; "": they are three
 	out       string
 	mlpNorm   string // "": the MLP reads the norm of attention
+	gate      string // "": the MLP has none
 	up, down  string
 }
 
@@ -84,7 +85,12 @@ func (p blockPlan) build(b *builder) {
 			b.addLinear("attn.out", attended, x, out)
 			b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
 		}
-		b.linear("mlp.in", normed, mid, c.Activation, b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden))
+		up := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden)
+		if n.gate == "" {
+			b.linear("mlp.in", normed, mid, c.Activation, up)
+		} else {
+			b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+		}
 		b.addLinear("mlp.out", mid, x, b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None

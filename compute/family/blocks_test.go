@@ -62,3 +62,15 @@ func TestPhiDefaults(t *testing.T) {
 	_, err = parse(t, blockJSON("PhiModel", nil))
 	require.ErrorContains(t, err, "architectures: found PhiModel", "its output layer has a bias")
 }
+
+func TestStableLMDefaults(t *testing.T) {
+	c, err := parse(t, blockJSON("StableLmForCausalLM", object{"num_attention_heads": 32, "head_dim": 64}))
+	require.NoError(t, err)
+	require.Equal(t, []int{32, 32, 8, 4096}, []int{c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions})
+	require.Equal(t, 2, c.plan.(blockPlan).rotary)
+	require.Equal(t, model.ActSiLU, c.Activation)
+	require.False(t, c.TieEmbeddings || c.QKVBias || c.OutBias || c.MLPBias)
+	require.NotEmpty(t, c.plan.(blockPlan).names.mlpNorm)
+	_, err = parse(t, blockJSON("StableLmForCausalLM", object{"num_key_value_heads": 8, "qk_layernorm": true}))
+	require.ErrorContains(t, err, "qk_layernorm: found true, expected false")
+}

@@ -56,6 +56,9 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
 			}
 		}
 		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		if m.Name == "stablelm-parallel" {
+			want, other = 7, true
+		}
 		if !other {
 			want = 8
 		}
@@ -262,6 +265,12 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, map[string]int{"phi": 8, "phi-gqa": 4}[m.Name], rope.RotaryDim)
 			require.Equal(t, "lm_head.bias", p.Tensors[logits.Parts[0].Bias].Name)
 			require.Equal(t, find(p, "attn.qkv", 0).In, find(p, "mlp.in", 0).In, "one norm")
+		case "stablelm", "stablelm-parallel":
+			parallel := m.Name == "stablelm-parallel"
+			require.Equal(t, 4, rope.RotaryDim)
+			require.Equal(t, parallel, find(p, "attn.qkv", 1).Parts[2].Bias != model.None)
+			require.Equal(t, model.None, find(p, "attn.out", 1).Parts[0].Bias)
+			require.True(t, find(p, "mlp.gate_up", 1).Gated)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
