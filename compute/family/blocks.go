@@ -13,6 +13,11 @@ type blockPlan struct {
 	rotary   int  // rotated part of a head
 	parallel bool // the MLP's own norm reads what attention's norm reads
 	headBias bool
+
+	plainNorms bool // norms without a bias
+	pairs      bool // the rotary embedding turns pairs (2i, 2i+1)
+	local      bool // only layers with a window have a rotary embedding
+	logitScale float32
 }
 
 // blockNames are the names of a checkpoint's tensors, without .weight and .bias.
@@ -63,12 +68,15 @@ func (p blockPlan) build(b *builder) {
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("%s%d.", n.layers, i)
-		b.layerNorm("attn.norm", at+n.attnNorm, x, normed)
+		p.norm(b, "attn.norm", at+n.attnNorm, x, normed)
 		b.linear("attn.qkv", normed, qkv, model.ActNone, n.qkv(b, at)...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
-			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
+			}
+			if !p.local || att.Window > 0 {
+				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
+				rope.RotaryInterleaved = p.pairs
 			}
 		})
 		out := b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim)
@@ -78,12 +86,12 @@ func (p blockPlan) build(b *builder) {
 			b.addLinear("attn.out", attended, x, out)
 		case p.parallel:
 			b.selectInLast(&x, &attended)
-			b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
+			p.norm(b, "mlp.norm", at+n.mlpNorm, x, normed)
 			b.addLinear("attn.out", attended, x, out)
 		default:
 			b.selectInLast(&x, &attended)
 			b.addLinear("attn.out", attended, x, out)
-			b.layerNorm("mlp.norm", at+n.mlpNorm, x, normed)
+			p.norm(b, "mlp.norm", at+n.mlpNorm, x, normed)
 		}
 		up := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden)
 		if n.gate == "" {
@@ -94,8 +102,16 @@ func (p blockPlan) build(b *builder) {
 		b.addLinear("mlp.out", mid, x, b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
-	b.layerNorm("final.norm", n.norm, x, normed)
+	p.norm(b, "final.norm", n.norm, x, normed)
 	b.logits(normed, table, p.headBias)
+}
+
+func (p blockPlan) norm(b *builder, name, tensor string, in, out int) {
+	if p.plainNorms {
+		b.norm(model.NormLayer, name, tensor, in, out)
+	} else {
+		b.layerNorm(name, tensor, in, out)
+	}
 }
 
 // qkv are the projections q, k and v.

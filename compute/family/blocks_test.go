@@ -74,3 +74,23 @@ func TestStableLMDefaults(t *testing.T) {
 	_, err = parse(t, blockJSON("StableLmForCausalLM", object{"num_key_value_heads": 8, "qk_layernorm": true}))
 	require.ErrorContains(t, err, "qk_layernorm: found true, expected false")
 }
+
+func TestCohereDefaults(t *testing.T) {
+	c, err := parse(t, blockJSON("CohereForCausalLM", object{"head_dim": 16}))
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 8, 16, 8192}, []int{c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions})
+	require.Equal(t, 500000.0, c.Rope.Theta)
+	require.Equal(t, model.ActSiLU, c.Activation)
+	require.True(t, c.TieEmbeddings)
+	require.False(t, c.QKVBias || c.OutBias || c.MLPBias)
+	require.Equal(t, float32(0.0625), c.plan.(blockPlan).logitScale)
+	require.Nil(t, c.Windows)
+	_, err = parse(t, blockJSON("CohereForCausalLM", object{"use_qk_norm": true}))
+	require.ErrorContains(t, err, "use_qk_norm: found true, expected false")
+
+	c, err = parse(t, blockJSON("Cohere2ForCausalLM", object{"head_dim": 16, "num_hidden_layers": 5}))
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 8, 32, 8192}, []int{c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions})
+	require.Equal(t, 10000.0, c.Rope.Theta)
+	require.Equal(t, []int{4096, 4096, 4096, 0, 4096}, c.Windows)
+}

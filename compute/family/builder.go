@@ -180,12 +180,16 @@ func (b *builder) embed(name string, out, table, positions, offset int) {
 	b.op(op)
 }
 
-// rmsNorm reads NAME.weight.
-func (b *builder) rmsNorm(name, tensor string, in, out int) {
+// norm reads NAME.weight.
+func (b *builder) norm(kind model.NormKind, name, tensor string, in, out int) {
 	op := newOp(model.OpNorm, name, in, out)
-	op.Norm, op.Eps = model.NormRMS, b.cfg.Eps
+	op.Norm, op.Eps = kind, b.cfg.Eps
 	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
 	b.op(op)
+}
+
+func (b *builder) rmsNorm(name, tensor string, in, out int) {
+	b.norm(model.NormRMS, name, tensor, in, out)
 }
 
 // addNorm adds the norm of in to out. It reads NAME.weight.
@@ -196,12 +200,8 @@ func (b *builder) addNorm(name, tensor string, in, out int) {
 
 // layerNorm reads NAME.weight and NAME.bias.
 func (b *builder) layerNorm(name, tensor string, in, out int) {
-	op := newOp(model.OpNorm, name, in, out)
-	width := b.program.Slots[in].Width
-	op.Norm, op.Eps = model.NormLayer, b.cfg.Eps
-	op.Weight = b.tensor(tensor+".weight", width)
-	op.Bias = b.tensor(tensor+".bias", width)
-	b.op(op)
+	b.norm(model.NormLayer, name, tensor, in, out)
+	b.program.Ops[len(b.program.Ops)-1].Bias = b.tensor(tensor+".bias", b.program.Slots[in].Width)
 }
 
 // part is a whole tensor as part of a linear op.

@@ -55,7 +55,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
 		if m.Name == "stablelm-parallel" {
 			want, other = 7, true
 		}
@@ -271,6 +271,15 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, parallel, find(p, "attn.qkv", 1).Parts[2].Bias != model.None)
 			require.Equal(t, model.None, find(p, "attn.out", 1).Parts[0].Bias)
 			require.True(t, find(p, "mlp.gate_up", 1).Gated)
+		case "cohere", "cohere-bias", "cohere2":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, model.None, find(p, "attn.norm", 1).Bias)
+			require.Equal(t, m.Name == "cohere-bias", find(p, "attn.out", 1).Parts[0].Bias != model.None)
+			for i := range m.Config.Layers {
+				local, all := find(p, "attn.attention", i).Window > 0, m.Name != "cohere2"
+				require.Equal(t, !all && i != 2, local)
+				require.Equal(t, all || local, find(p, "attn.rope_store", i).RotaryDim > 0)
+			}
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
