@@ -48,7 +48,7 @@ func llamaNames() blockNames {
 // activation its default hidden_act.
 func blockSizes(f *fields, c *Config, kvHeads int, activation string) {
 	decoderSizes(f, c, kvHeads)
-	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_eps", "norm_epsilon"))
+	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"))
 	c.activation(f, activation, "hidden_act")
 }
 

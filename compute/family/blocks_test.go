@@ -94,3 +94,39 @@ func TestCohereDefaults(t *testing.T) {
 	require.Equal(t, 10000.0, c.Rope.Theta)
 	require.Equal(t, []int{4096, 4096, 4096, 0, 4096}, c.Windows)
 }
+
+func TestFalconDefaults(t *testing.T) {
+	read := func(changes object) *Config {
+		c, err := parse(t, blockJSON("FalconForCausalLM", with(object{"intermediate_size": "absent"}, changes)))
+		require.NoError(t, err)
+		return c
+	}
+	c := read(object{"num_kv_heads": 4})
+	require.Equal(t, []int{8, 1, 32, 2048, 1024}, []int{c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions, c.Intermediate})
+	require.Equal(t, model.ActGELUErf, c.Activation)
+	require.True(t, c.TieEmbeddings)
+	require.False(t, c.QKVBias || c.OutBias || c.MLPBias)
+	require.Equal(t, 8, read(object{"multi_query": false, "num_kv_heads": 4}).KVHeads)
+	require.Equal(t, 512, read(object{"n_embed": 512}).Hidden)
+	require.Equal(t, 99, read(object{"ffn_hidden_size": 99}).Intermediate)
+
+	for _, x := range []struct {
+		changes           object
+		kvHeads           int
+		attnNorm, mlpNorm string
+	}{
+		{nil, 1, "input_layernorm", ""},
+		{object{"parallel_attn": false}, 1, "input_layernorm", "post_attention_layernorm"},
+		{object{"new_decoder_architecture": true}, 8, "ln_attn", "ln_mlp"},
+		{object{"new_decoder_architecture": true, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}, 2, "input_layernorm", ""},
+	} {
+		c := read(x.changes)
+		names := c.plan.(blockPlan).names
+		require.Equal(t, x.kvHeads, c.KVHeads)
+		require.Equal(t, []string{x.attnNorm, x.mlpNorm}, []string{names.attnNorm, names.mlpNorm})
+	}
+	_, err := parse(t, blockJSON("FalconForCausalLM", object{"alibi": true}))
+	require.ErrorContains(t, err, "alibi: found true, expected false")
+	_, err = parse(t, blockJSON("FalconForCausalLM", object{"activation": "mish"}))
+	require.ErrorContains(t, err, "activation: found \"mish\"")
+}

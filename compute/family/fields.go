@@ -198,6 +198,16 @@ func (f *fields) object(name string) *fields {
 	return sub
 }
 
+// rename gives members the names that most classes have. A class with names of its own does not read the others.
+func (f *fields) rename(names map[string]string) {
+	for own, name := range names {
+		delete(f.members, name)
+		if _, raw := f.get(own); raw != nil {
+			f.members[name], f.alias[name] = raw, own
+		}
+	}
+}
+
 // lift copies the members of a member that is an object to its side, where there is none of the name.
 func (f *fields) lift(name string) {
 	sub := f.object(name)

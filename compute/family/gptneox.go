@@ -13,14 +13,8 @@ var gptneox = family{
 // gptneoxPlan is blockPlan with the head's name of transformers 4. Source: transformers, modeling_gpt_neox.py.
 type gptneoxPlan struct{ blockPlan }
 
-// gptneoxSpell gives the rotary embedding's members the names that other classes have.
 func gptneoxSpell(f *fields) {
-	for name, own := range map[string]string{"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"} {
-		delete(f.members, name) // GPTNeoXConfig reads only its own
-		if _, raw := f.get(own); raw != nil {
-			f.members[name], f.alias[name] = raw, own
-		}
-	}
+	f.rename(map[string]string{"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"})
 }
 
 func gptneoxConfig(f *fields, c *Config) plan {

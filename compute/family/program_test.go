@@ -56,7 +56,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
 			}
 		}
 		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
-		if m.Name == "stablelm-parallel" {
+		if m.Name == "stablelm-parallel" || m.Name == "falcon" {
 			want, other = 7, true
 		}
 		if !other {
@@ -280,6 +280,13 @@ func TestAttributesOfTheVariants(t *testing.T) {
 				require.Equal(t, !all && i != 2, local)
 				require.Equal(t, all || local, find(p, "attn.rope_store", i).RotaryDim > 0)
 			}
+		case "falcon", "falcon-groups", "falcon-serial":
+			k := find(p, "attn.qkv", 1).Parts[1]
+			require.Equal(t, map[string][]int{
+				"falcon": {64, 16, 16, 96}, "falcon-groups": {32, 32, 16, 64}, "falcon-serial": {16, 64, 16, 48},
+			}[m.Name], []int{k.Offset, k.Rows, k.Block, k.Stride})
+			require.Equal(t, m.Name == "falcon-serial", find(p, "mlp.out", 1).Parts[0].Bias != model.None)
+			require.Equal(t, 16, rope.RotaryDim)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)
