@@ -12,12 +12,12 @@ type blockPlan struct {
 	names    blockNames
 	rotary   int  // rotated part of a head
 	parallel bool // the MLP's own norm reads what attention's norm reads
-	headBias bool
+	headBias bool // the head has a bias
 
-	plainNorms bool // norms without a bias
-	pairs      bool // the rotary embedding turns pairs (2i, 2i+1)
-	local      bool // only layers with a window have a rotary embedding
-	logitScale float32
+	plainNorms bool    // norms without a bias
+	pairs      bool    // the rotary embedding turns pairs (2i, 2i+1)
+	local      bool    // only layers with a window have a rotary embedding
+	logitScale float32 // of Command-R: a factor of the logits
 }
 
 // blockNames are the names of a checkpoint's tensors, without .weight and .bias.
@@ -93,13 +93,14 @@ func (p blockPlan) build(b *builder) {
 			b.addLinear("attn.out", attended, x, out)
 			p.norm(b, "mlp.norm", at+n.mlpNorm, x, normed)
 		}
-		up := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden)
+		up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
 		if n.gate == "" {
 			b.linear("mlp.in", normed, mid, c.Activation, up)
+			b.addLinear("mlp.out", mid, x, down)
 		} else {
 			b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+			b.addLinear("mlp.down", mid, x, down)
 		}
-		b.addLinear("mlp.out", mid, x, b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
 	p.norm(b, "final.norm", n.norm, x, normed)
