@@ -56,7 +56,7 @@ func (p bloomPlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("h.%d.", i)
 		b.layerNorm("attn.norm", at+"input_layernorm", x, normed)
-		b.linear("attn.qkv", normed, qkv, model.ActNone, b.fusedQKV(at+"self_attention.query_key_value")...)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, b.fusedQKV(at+"self_attention.query_key_value", true)...)
 		b.attention(qkv, attended, func(_, att *model.Op) { att.ALiBiSlopes = slopes })
 		b.selectInLast(&x, &attended)
 		if p.normedResidual {
@@ -73,15 +73,17 @@ func (p bloomPlan) build(b *builder) {
 	b.logits(last, table, false)
 }
 
-// fusedQKV takes q, k and v out of rows that lie as [head][q|k|v][head_dim].
-func (b *builder) fusedQKV(name string) []model.Part {
+// fusedQKV takes q, k and v out of rows that lie as [KV head][its q heads|k|v][head_dim].
+func (b *builder) fusedQKV(name string, bias bool) []model.Part {
 	c := b.cfg
-	parts := make([]model.Part, 3)
-	for i := range parts {
-		parts[i] = b.part(name, true, 3*c.Hidden, c.Hidden)
-		parts[i].Offset, parts[i].Rows = i*c.HeadDim, c.Hidden
-		parts[i].Block, parts[i].Stride = c.HeadDim, 3*c.HeadDim
+	whole := b.part(name, bias, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden)
+	queries := c.Heads / c.KVHeads * c.HeadDim
+	parts := []model.Part{whole, whole, whole}
+	for i, offset := range []int{0, queries, queries + c.HeadDim} {
+		parts[i].Offset, parts[i].Block, parts[i].Stride = offset, c.HeadDim, queries+2*c.HeadDim
+		parts[i].Rows = c.KVHeads * c.HeadDim
 	}
+	parts[0].Block, parts[0].Rows = queries, c.Heads*c.HeadDim
 	return parts
 }
 

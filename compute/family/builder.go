@@ -25,7 +25,7 @@ func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
 			Expected: "one of " + strings.Join(Architectures(), ", ")}
 	}
-	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, program: &model.Program{
+	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, head: "lm_head.weight", program: &model.Program{
 		Architecture: cfg.Architecture,
 		Vocab:        cfg.Vocab,
 		Hidden:       cfg.Hidden,
@@ -48,6 +48,7 @@ type builder struct {
 	program *model.Program
 	index   map[string]int // tensor name -> index in program.Tensors
 	prefix  string         // before the names of the decoder's tensors
+	head    string         // name of the head's tensor
 	layer   int            // of the ops that are appended
 	err     error
 }
@@ -78,6 +79,13 @@ func (b *builder) findPrefix(probe string, prefixes ...string) {
 			b.prefix = p
 			return
 		}
+	}
+}
+
+// findHead takes another name for the head if the checkpoint has it.
+func (b *builder) findHead(name string) {
+	if _, ok := b.find(name); ok {
+		b.head = name
 	}
 }
 
@@ -117,8 +125,6 @@ func (b *builder) absolute(name string, shape ...int) int {
 	return i
 }
 
-const head = "lm_head.weight"
-
 // tokenTable is the embedding's tensor; a wrong number of rows is the
 // configuration's vocabulary against the checkpoint's. A tied checkpoint may
 // hold it under the head's name only.
@@ -126,8 +132,8 @@ func (b *builder) tokenTable(name string, width int) int {
 	name = b.prefix + name
 	t, ok := b.find(name)
 	if !ok && b.cfg.TieEmbeddings {
-		if t, ok = b.find(head); ok {
-			name = head
+		if t, ok = b.find(b.head); ok {
+			name = b.head
 		}
 	}
 	if ok && len(t.Shape) == 2 && t.Shape[0] != int64(b.cfg.Vocab) {
@@ -174,12 +180,16 @@ func (b *builder) embed(name string, out, table, positions, offset int) {
 	b.op(op)
 }
 
-// rmsNorm reads NAME.weight.
-func (b *builder) rmsNorm(name, tensor string, in, out int) {
+// norm reads NAME.weight.
+func (b *builder) norm(kind model.NormKind, name, tensor string, in, out int) {
 	op := newOp(model.OpNorm, name, in, out)
-	op.Norm, op.Eps = model.NormRMS, b.cfg.Eps
+	op.Norm, op.Eps = kind, b.cfg.Eps
 	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
 	b.op(op)
+}
+
+func (b *builder) rmsNorm(name, tensor string, in, out int) {
+	b.norm(model.NormRMS, name, tensor, in, out)
 }
 
 // addNorm adds the norm of in to out. It reads NAME.weight.
@@ -190,12 +200,8 @@ func (b *builder) addNorm(name, tensor string, in, out int) {
 
 // layerNorm reads NAME.weight and NAME.bias.
 func (b *builder) layerNorm(name, tensor string, in, out int) {
-	op := newOp(model.OpNorm, name, in, out)
-	width := b.program.Slots[in].Width
-	op.Norm, op.Eps = model.NormLayer, b.cfg.Eps
-	op.Weight = b.tensor(tensor+".weight", width)
-	op.Bias = b.tensor(tensor+".bias", width)
-	b.op(op)
+	b.norm(model.NormLayer, name, tensor, in, out)
+	b.program.Ops[len(b.program.Ops)-1].Bias = b.tensor(tensor+".bias", b.program.Slots[in].Width)
 }
 
 // part is a whole tensor as part of a linear op.
@@ -285,16 +291,16 @@ func (b *builder) selectInLast(slots ...*int) {
 // tied says whether the head is the token table. As in transformers 5, a head
 // of its own with other values goes before the configuration.
 func (b *builder) tied(table int) bool {
-	if _, ok := b.find(head); b.cfg.NoHead && !ok {
+	if _, ok := b.find(b.head); b.cfg.NoHead && !ok {
 		return true // logits that nobody needs
 	}
 	if !b.cfg.TieEmbeddings {
 		return false
 	}
-	if _, ok := b.find(head); !ok || b.err != nil {
+	if _, ok := b.find(b.head); !ok || b.err != nil {
 		return true
 	}
-	own, _ := b.source.Tensor(head)
+	own, _ := b.source.Tensor(b.head)
 	t, _ := b.source.Tensor(b.program.Tensors[table].Name)
 	return own.DType == t.DType && bytes.Equal(own.Data, t.Data)
 }
@@ -304,7 +310,7 @@ func (b *builder) logits(in, table int, bias bool) {
 	c := b.cfg
 	part := model.Part{Weight: table, Bias: model.None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}
 	if !b.tied(table) {
-		part.Weight = b.absolute(head, c.Vocab, b.program.Slots[in].Width)
+		part.Weight = b.absolute(b.head, c.Vocab, b.program.Slots[in].Width)
 	}
 	if bias {
 		part.Bias = b.absolute("lm_head.bias", c.Vocab)

@@ -129,6 +129,13 @@ func (f *fields) flag(missing bool, name string) bool {
 	return missing
 }
 
+// without refuses a flag that is set.
+func (f *fields) without(name string) {
+	if f.flag(false, name) {
+		f.fault(name, "true", "false")
+	}
+}
+
 func (f *fields) text(missing string, names ...string) string {
 	name, raw := f.get(names...)
 	if raw == nil {
@@ -189,6 +196,16 @@ func (f *fields) object(name string) *fields {
 		f.fault(name, excerpt(raw), "an object")
 	}
 	return sub
+}
+
+// rename gives members the names that most classes have. A class with names of its own does not read the others.
+func (f *fields) rename(names map[string]string) {
+	for own, name := range names {
+		delete(f.members, name)
+		if _, raw := f.get(own); raw != nil {
+			f.members[name], f.alias[name] = raw, own
+		}
+	}
 }
 
 // lift copies the members of a member that is an object to its side, where there is none of the name.

@@ -53,18 +53,7 @@ func gemma3Spell(f *fields) {
 	if name, raw := f.get("hidden_activation"); raw != nil {
 		f.members["hidden_act"], f.alias["hidden_act"] = raw, name
 	}
-	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
-	pattern := f.integer(6, 1, maxLayers, "sliding_window_pattern", "_sliding_window_pattern")
-	if !f.has("layer_types") {
-		types := make([]string, layers)
-		for i := range types {
-			types[i] = sliding
-			if (i+1)%pattern == 0 {
-				types[i] = full
-			}
-		}
-		f.set("layer_types", types)
-	}
+	f.layerPattern(6, "sliding_window_pattern", "_sliding_window_pattern")
 }
 
 func gemma3Config(f *fields, c *Config) plan {
@@ -77,9 +66,7 @@ func gemma3Config(f *fields, c *Config) plan {
 			f.fault(name, excerpt(raw), "null")
 		}
 	}
-	if f.flag(false, "use_bidirectional_attention") {
-		f.fault("use_bidirectional_attention", "true", "false")
-	}
+	f.without("use_bidirectional_attention")
 	p := gemma3Plan{scale: float32(1 / math.Sqrt(f.number(256, 1, maxWidth, "query_pre_attn_scalar")))}
 	p.local = gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
 	c.windows(f, 0, 0)
@@ -158,7 +145,7 @@ func (gemma3Plan) embedScale(b *builder, table int) float32 {
 }
 
 // gemma3Norms adds one to the weights of the norms, as Gemma3RMSNorm does. GGUF files have the sums.
-func gemma3Norms(w *weights.Checkpoint) error {
+func gemma3Norms(_ *Config, w *weights.Checkpoint) error {
 	var names []string
 	for _, name := range w.Names() {
 		if strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision") {

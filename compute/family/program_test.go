@@ -47,7 +47,7 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 	})
 }
 
-func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
+func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		perLayer := make([]int, m.Config.Layers)
 		for _, op := range m.Program.Ops {
@@ -55,7 +55,10 @@ func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want, other := map[string]int{"GPTJForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		if m.Name == "stablelm-parallel" || m.Name == "falcon" {
+			want, other = 7, true
+		}
 		if !other {
 			want = 8
 		}
@@ -238,6 +241,52 @@ func TestAttributesOfTheVariants(t *testing.T) {
 				scale = float32(math.Sqrt(48))
 			}
 			require.Equal(t, scale, find(p, "embed", model.None).EmbedScale)
+		case "starcoder2":
+			require.Equal(t, 10, att.Window)
+			require.Equal(t, model.NormLayer, find(p, "mlp.norm", 1).Norm)
+			require.NotEqual(t, model.None, find(p, "mlp.out", 1).Parts[0].Bias)
+		case "starcoder2-plain":
+			require.Equal(t, 0, att.Window)
+			require.Equal(t, model.None, find(p, "attn.qkv", 1).Parts[0].Bias)
+			require.Equal(t, "lm_head.weight", p.Tensors[logits.Parts[0].Weight].Name)
+		case "gptneox", "gptneox-serial":
+			serial := m.Name == "gptneox-serial"
+			require.Equal(t, map[bool]int{false: 4, true: 8}[serial], rope.RotaryDim)
+			require.False(t, rope.RotaryInterleaved)
+			index := func(name string) int {
+				return slices.IndexFunc(p.Ops, func(op model.Op) bool { return op.Name == name && op.Layer == 1 })
+			}
+			require.Equal(t, serial, index("attn.out") < index("mlp.norm"))
+			require.Equal(t, serial, find(p, "attn.qkv", 1).Parts[0].Bias == model.None)
+			k := find(p, "attn.qkv", 1).Parts[1]
+			require.Equal(t, []int{16, 64, 16, 48}, []int{k.Offset, k.Rows, k.Block, k.Stride})
+			require.Equal(t, map[bool]string{false: "embed_out.weight", true: "lm_head.weight"}[serial], p.Tensors[logits.Parts[0].Weight].Name)
+		case "phi", "phi-gqa":
+			require.Equal(t, map[string]int{"phi": 8, "phi-gqa": 4}[m.Name], rope.RotaryDim)
+			require.Equal(t, "lm_head.bias", p.Tensors[logits.Parts[0].Bias].Name)
+			require.Equal(t, find(p, "attn.qkv", 0).In, find(p, "mlp.in", 0).In, "one norm")
+		case "stablelm", "stablelm-parallel":
+			parallel := m.Name == "stablelm-parallel"
+			require.Equal(t, 4, rope.RotaryDim)
+			require.Equal(t, parallel, find(p, "attn.qkv", 1).Parts[2].Bias != model.None)
+			require.Equal(t, model.None, find(p, "attn.out", 1).Parts[0].Bias)
+			require.True(t, find(p, "mlp.gate_up", 1).Gated)
+		case "cohere", "cohere-bias", "cohere2":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, model.None, find(p, "attn.norm", 1).Bias)
+			require.Equal(t, m.Name == "cohere-bias", find(p, "attn.out", 1).Parts[0].Bias != model.None)
+			for i := range m.Config.Layers {
+				local, all := find(p, "attn.attention", i).Window > 0, m.Name != "cohere2"
+				require.Equal(t, !all && i != 2, local)
+				require.Equal(t, all || local, find(p, "attn.rope_store", i).RotaryDim > 0)
+			}
+		case "falcon", "falcon-groups", "falcon-serial":
+			k := find(p, "attn.qkv", 1).Parts[1]
+			require.Equal(t, map[string][]int{
+				"falcon": {64, 16, 16, 96}, "falcon-groups": {32, 32, 16, 64}, "falcon-serial": {16, 64, 16, 48},
+			}[m.Name], []int{k.Offset, k.Rows, k.Block, k.Stride})
+			require.Equal(t, m.Name == "falcon-serial", find(p, "mlp.out", 1).Parts[0].Bias != model.None)
+			require.Equal(t, 16, rope.RotaryDim)
 		case "gptj":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, 6, rope.RotaryDim)

@@ -44,6 +44,20 @@ func ropeConfig(f *fields, c *Config, positions int) (partial float64) {
 	return c.readRope(f, s, positions)
 }
 
+// partialRope is ropeConfig of a class that rotates part of a head. It returns the elements of a head that are rotated. positions and partial
+// are the class's defaults.
+func partialRope(f *fields, c *Config, positions int, partial float64) (rotary int) {
+	if !f.has("partial_rotary_factor") {
+		f.set("partial_rotary_factor", partial)
+	}
+	partial = ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
+	rotary = int(float64(c.HeadDim) * partial)
+	if f.err == nil && (rotary == 0 || rotary%2 != 0) {
+		f.fault("partial_rotary_factor", fmt.Sprint(partial), fmt.Sprintf("one that rotates an even number of the %d elements of a head", c.HeadDim))
+	}
+	return rotary
+}
+
 // ropeObject is the object that has the rotary embedding's members. As in transformers, rope_scaling goes first.
 func (f *fields) ropeObject() *fields {
 	if f.has("rope_scaling") {

@@ -30,6 +30,23 @@ func (c *Config) windows(f *fields, first, missing int) {
 	}
 }
 
+// layerPattern sets layer_types, if it is absent, by the number that says every how many layers one has no window.
+func (f *fields) layerPattern(missing int, names ...string) {
+	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
+	pattern := f.integer(missing, 1, maxLayers, names...)
+	if f.has("layer_types") {
+		return
+	}
+	types := make([]string, layers)
+	for i := range types {
+		types[i] = sliding
+		if (i+1)%pattern == 0 {
+			types[i] = full
+		}
+	}
+	f.set("layer_types", types)
+}
+
 // layerTypeWindows is the window of each layer by its name in layer_types.
 func layerTypeWindows(f *fields, types []string, window, layers int) []int {
 	if len(types) != layers {

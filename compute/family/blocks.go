@@ -1,0 +1,124 @@
+package family
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// blockPlan is a decoder of layer norms and rotary embeddings, whose attention and MLP run one after the other or side by side: eight ops
+// per layer, seven if both read one norm.
+type blockPlan struct {
+	names    blockNames
+	rotary   int  // rotated part of a head
+	parallel bool // the MLP's own norm reads what attention's norm reads
+	headBias bool // the head has a bias
+
+	plainNorms bool    // norms without a bias
+	pairs      bool    // the rotary embedding turns pairs (2i, 2i+1)
+	local      bool    // only layers with a window have a rotary embedding
+	logitScale float32 // of Command-R: a factor of the logits
+}
+
+// blockNames are the names of a checkpoint's tensors, without .weight and .bias.
+type blockNames struct {
+	decoder string // before all of them but the head's: "model."
+	table   string // token table
+	norm    string // before the head
+
+	layers    string // before the number of a layer
+	attnNorm  string
+	attention string // before q_proj, k_proj and v_proj
+	fused     string // q, k and v as one tensor; "": they are three
+	out       string
+	mlpNorm   string // "": the MLP reads the norm of attention
+	gate      string // "": the MLP has none
+	up, down  string
+}
+
+// llamaNames are the names that most checkpoints took from Llama.
+func llamaNames() blockNames {
+	return blockNames{
+		decoder: "model.", table: "embed_tokens", norm: "norm",
+		layers: "layers.", attnNorm: "input_layernorm", attention: "self_attn.", out: "self_attn.o_proj", mlpNorm: "post_attention_layernorm",
+	}
+}
+
+// blockSizes reads the sizes that these decoders have in common. kvHeads is the class's default number of KV heads (0: as many as heads),
+// activation its default hidden_act.
+func blockSizes(f *fields, c *Config, kvHeads int, activation string) {
+	decoderSizes(f, c, kvHeads)
+	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"))
+	c.activation(f, activation, "hidden_act")
+}
+
+func (p blockPlan) build(b *builder) {
+	c, n := b.cfg, p.names
+	b.findPrefix(n.table+".weight", n.decoder, "")
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	invFreq, rotaryScale := c.Rope.Table(p.rotary)
+
+	b.layer = model.None
+	table := b.tokenTable(n.table+".weight", c.Hidden)
+	b.embed("embed", x, table, model.None, 0)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("%s%d.", n.layers, i)
+		p.norm(b, "attn.norm", at+n.attnNorm, x, normed)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, n.qkv(b, at)...)
+		b.attention(qkv, attended, func(rope, att *model.Op) {
+			if c.Windows != nil {
+				att.Window = c.Windows[i]
+			}
+			if !p.local || att.Window > 0 {
+				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
+				rope.RotaryInterleaved = p.pairs
+			}
+		})
+		out := b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim)
+		switch {
+		case n.mlpNorm == "":
+			b.selectInLast(&x, &attended, &normed)
+			b.addLinear("attn.out", attended, x, out)
+		case p.parallel:
+			b.selectInLast(&x, &attended)
+			p.norm(b, "mlp.norm", at+n.mlpNorm, x, normed)
+			b.addLinear("attn.out", attended, x, out)
+		default:
+			b.selectInLast(&x, &attended)
+			b.addLinear("attn.out", attended, x, out)
+			p.norm(b, "mlp.norm", at+n.mlpNorm, x, normed)
+		}
+		up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
+		if n.gate == "" {
+			b.linear("mlp.in", normed, mid, c.Activation, up)
+			b.addLinear("mlp.out", mid, x, down)
+		} else {
+			b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+			b.addLinear("mlp.down", mid, x, down)
+		}
+	}
+	b.layer = model.None
+	p.norm(b, "final.norm", n.norm, x, normed)
+	b.logits(normed, table, p.headBias)
+}
+
+func (p blockPlan) norm(b *builder, name, tensor string, in, out int) {
+	if p.plainNorms {
+		b.norm(model.NormLayer, name, tensor, in, out)
+	} else {
+		b.layerNorm(name, tensor, in, out)
+	}
+}
+
+// qkv are the projections q, k and v.
+func (n blockNames) qkv(b *builder, at string) []model.Part {
+	if n.fused != "" {
+		return b.fusedQKV(at+n.fused, b.cfg.QKVBias)
+	}
+	return b.qkvParts(at + n.attention)
+}

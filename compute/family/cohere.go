@@ -1,0 +1,70 @@
+package family
+
+import "github.com/millrace/millrace/compute/weights"
+
+// cohere is Command-R.
+var cohere = family{
+	class: "CohereForCausalLM", bare: "CohereModel", kind: "cohere",
+	config:  cohereConfig,
+	tensors: cohereNorm,
+
+	models:   "Command-R, Aya 23, Aya Expanse",
+	features: "parallel attention and MLP, layer norms without bias, GQA, rotation of pairs (2i, 2i+1), `logit_scale`",
+}
+
+// cohere2 is Command-R7B and Command-A.
+var cohere2 = family{
+	class: "Cohere2ForCausalLM", bare: "Cohere2Model", kind: "cohere2",
+	spell:   cohere2Spell,
+	config:  cohere2Config,
+	tensors: cohereNorm,
+
+	models:   "Command-R7B, Command-A",
+	features: "as Command-R, sliding windows by `layer_types` or `sliding_window_pattern`, no rotary embedding in the other layers",
+}
+
+// cohereConfig: source is transformers, modeling_cohere.py. Norms of q and k have weights for each head, which no op has.
+func cohereConfig(f *fields, c *Config) plan {
+	if !f.has("rope_theta") {
+		f.set("rope_theta", 500000)
+	}
+	f.without("use_qk_norm")
+	return coherePlan(f, c)
+}
+
+func cohere2Spell(f *fields) {
+	delete(f.members, "head_dim") // Cohere2Config computes it
+	if !f.has("sliding_window") {
+		f.set("sliding_window", 4096)
+	}
+	f.layerPattern(4, "sliding_window_pattern")
+}
+
+// cohere2Config: source is transformers, modeling_cohere2.py.
+func cohere2Config(f *fields, c *Config) plan {
+	p := coherePlan(f, c)
+	p.local = true
+	c.windows(f, 0, 0)
+	return p
+}
+
+func coherePlan(f *fields, c *Config) blockPlan {
+	blockSizes(f, c, 0, "silu")
+	f.wholeHeads(ropeConfig(f, c, f.integer(8192, 1, maxPositions, "max_position_embeddings")))
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
+	names := llamaNames()
+	names.mlpNorm = ""
+	names.gate, names.up, names.down = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+	return blockPlan{
+		names: names, rotary: c.HeadDim, pairs: true, plainNorms: true,
+		logitScale: float32(f.number(0.0625, 1e-6, 1e6, "logit_scale")),
+	}
+}
+
+// cohereNorm multiplies the weight of the last norm, which has no bias, with the factor of the logits.
+func cohereNorm(c *Config, w *weights.Checkpoint) error {
+	scale := c.plan.(blockPlan).logitScale
+	return w.Replace([]string{"model.norm.weight", "norm.weight"}, func(x float32) float32 { return x * scale })
+}

@@ -1,0 +1,38 @@
+package family
+
+// gptneox is GPT-NeoX and Pythia.
+var gptneox = family{
+	class: "GPTNeoXForCausalLM", bare: "GPTNeoXModel", kind: "gpt_neox",
+	spell:  gptneoxSpell,
+	config: gptneoxConfig,
+
+	models:   "GPT-NeoX, Pythia",
+	features: "layer norms, biases, fused q/k/v, part of a head rotated (`rotary_pct`), attention and MLP side by side or not (`use_parallel_residual`)",
+}
+
+// gptneoxPlan is blockPlan with the head's name of transformers 4. Source: transformers, modeling_gpt_neox.py.
+type gptneoxPlan struct{ blockPlan }
+
+func gptneoxSpell(f *fields) {
+	f.rename(map[string]string{"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"})
+}
+
+func gptneoxConfig(f *fields, c *Config) plan {
+	blockSizes(f, c, 0, "gelu")
+	rotary := partialRope(f, c, 2048, 0.25)
+	c.QKVBias = f.flag(true, "attention_bias")
+	c.OutBias, c.MLPBias = c.QKVBias, true
+	return gptneoxPlan{blockPlan{
+		names: blockNames{
+			decoder: "gpt_neox.", table: "embed_in", norm: "final_layer_norm",
+			layers: "layers.", attnNorm: "input_layernorm", fused: "attention.query_key_value", out: "attention.dense",
+			mlpNorm: "post_attention_layernorm", up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h",
+		},
+		rotary: rotary, parallel: f.flag(true, "use_parallel_residual"),
+	}}
+}
+
+func (p gptneoxPlan) build(b *builder) {
+	b.findHead("embed_out.weight")
+	p.blockPlan.build(b)
+}
