@@ -60,11 +60,12 @@ func decoderSizes(f *fields, c *Config, kvHeads int) {
 	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
 }
 
-// llamaPlan is the decoder of Llama, Mistral, Qwen2, Qwen3 and Phi-3: eight ops
-// per layer. Source: transformers, modeling_llama.py.
+// llamaPlan is the decoder of Llama and of the families that differ from it by
+// these attributes: eight ops per layer. Source: transformers, modeling_llama.py.
 type llamaPlan struct {
-	rotary int  // rotated part of a head; 0: all of it
-	fused  bool // q, k and v are one tensor, gate and up another
+	rotary    int    // rotated part of a head; 0: all of it
+	unrotated []bool // layers without a rotary embedding; nil: none
+	fused     bool   // q, k and v are one tensor, gate and up another
 }
 
 func (p llamaPlan) build(b *builder) {
@@ -87,7 +88,9 @@ func (p llamaPlan) build(b *builder) {
 		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
 		b.linear("attn.qkv", normed, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
-			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+			if p.unrotated == nil || !p.unrotated[i] {
+				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+			}
 			b.qkNorm(rope, at+"self_attn.")
 			if c.Windows != nil {
 				att.Window = c.Windows[i]

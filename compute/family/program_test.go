@@ -227,6 +227,12 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		case "phi3-longrope":
 			require.Equal(t, 12, rope.RotaryDim)
 			require.False(t, rope.RotaryInterleaved)
+		case "smollm3":
+			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.Nil(t, m.Config.Windows)
+		case "smollm3-window":
+			require.Equal(t, []int{0, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.Equal(t, []int{9, 0, 9}, m.Config.Windows)
 		case "gemma3", "gemma3-f32", "gemma3-vision":
 			require.Equal(t, []int{9, 9, 0, 9}, []int{find(p, "attn.attention", 0).Window, att.Window, find(p, "attn.attention", 2).Window, find(p, "attn.attention", 3).Window})
 			scalar := map[bool]float64{true: 16, false: 24}[m.Name == "gemma3"]

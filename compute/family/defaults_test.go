@@ -1,0 +1,60 @@
+package family
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMembersThatAreAbsentHaveTheDefaultsOfTheClass in transformers.
+func TestMembersThatAreAbsentHaveTheDefaultsOfTheClass(t *testing.T) {
+	type defaults struct {
+		KVHeads, HeadDim, Positions                  int
+		Theta                                        float64
+		Eps                                          float32
+		TieEmbeddings, QKVBias, OutBias, MLPBias, QK bool
+	}
+	for class, want := range map[string]defaults{
+		"SmolLM3ForCausalLM": {KVHeads: 4, HeadDim: 40, Positions: 32768, Theta: 2e6, Eps: 1e-6, TieEmbeddings: true},
+	} {
+		t.Run(class, func(t *testing.T) {
+			c, err := parse(t, object{"architectures": []string{class}, "vocab_size": 131, "hidden_size": 1280, "intermediate_size": 104,
+				"num_hidden_layers": 5, "num_attention_heads": 32})
+			require.NoError(t, err)
+			require.Equal(t, want, defaults{c.KVHeads, c.HeadDim, c.MaxPositions, c.Rope.Theta, c.Eps, c.TieEmbeddings, c.QKVBias, c.OutBias, c.MLPBias, c.QKNorm})
+		})
+	}
+}
+
+func TestSmolLM3RotatesLayersByTheListOrTheInterval(t *testing.T) {
+	smol := func(changes object) object {
+		return with(with(llamaJSON(), object{"architectures": []string{"SmolLM3ForCausalLM"}, "num_hidden_layers": 4}), changes)
+	}
+	for _, c := range []struct {
+		name      string
+		changes   object
+		unrotated []bool
+		windows   []int
+	}{
+		{"default", object{"sliding_window": 7}, []bool{false, false, false, true}, nil},
+		{"interval", object{"no_rope_layer_interval": 2, "use_sliding_window": true}, []bool{false, true, false, true}, nil},
+		{"list", object{"no_rope_layers": []int{0, 1, 1, 1, 0}, "use_sliding_window": true, "sliding_window": 7}, []bool{true, false, false, false}, []int{7, 0, 0, 0}},
+		{"types go first", object{"use_sliding_window": true, "sliding_window": 7, "layer_types": []string{sliding, full, full, full}},
+			[]bool{false, false, false, true}, []int{7, 0, 0, 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := parse(t, smol(c.changes))
+			require.NoError(t, err)
+			require.Equal(t, c.unrotated, cfg.plan.(llamaPlan).unrotated)
+			require.Equal(t, c.windows, cfg.Windows)
+		})
+	}
+	for want, changes := range map[string]object{
+		"no_rope_layers: found [1,0], expected a list of 0 and 1, one for each of 4 layers":     {"no_rope_layers": []int{1, 0}},
+		"no_rope_layers: found [1,0,2,1], expected a list of 0 and 1, one for each of 4 layers": {"no_rope_layers": []int{1, 0, 2, 1}},
+		"no_rope_layer_interval: found 0, expected an integer in 1..":                           {"no_rope_layer_interval": 0},
+	} {
+		_, err := parse(t, smol(changes))
+		require.ErrorContains(t, err, want)
+	}
+}
