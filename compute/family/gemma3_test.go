@@ -143,6 +143,7 @@ func TestGemmaGGUFHasTheScaleOfLlamaCpp(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 9, c.Windows[0])
 	}
+	m["gemma3.block_count"] = int64(7)
 	m["gemma3.attention.sliding_window_pattern"], m["gemma3.rope.freq_base_swa"] = int64(3), 500.0
 	f, err := ggufFields("a.gguf", m, ggufTables())
 	require.NoError(t, err)
