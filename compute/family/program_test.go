@@ -227,6 +227,11 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		case "phi3-longrope":
 			require.Equal(t, 12, rope.RotaryDim)
 			require.False(t, rope.RotaryInterleaved)
+		case "seed-oss", "seed-oss-bias":
+			other := m.Name == "seed-oss-bias"
+			require.Equal(t, other, find(p, "attn.qkv", 1).Parts[2].Bias == model.None)
+			require.Equal(t, other, find(p, "attn.out", 1).Parts[0].Bias != model.None)
+			require.Equal(t, other, find(p, "mlp.down", 1).Parts[0].Bias != model.None)
 		case "smollm3":
 			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)
