@@ -63,9 +63,10 @@ func decoderSizes(f *fields, c *Config, kvHeads int) {
 // llamaPlan is the decoder of Llama and of the families that differ from it by
 // these attributes: eight ops per layer. Source: transformers, modeling_llama.py.
 type llamaPlan struct {
-	rotary    int    // rotated part of a head; 0: all of it
-	unrotated []bool // layers without a rotary embedding; nil: none
-	fused     bool   // q, k and v are one tensor, gate and up another
+	rotary      int    // rotated part of a head; 0: all of it
+	interleaved bool   // the rotary embedding turns pairs (2i, 2i+1)
+	unrotated   []bool // layers without a rotary embedding; nil: none
+	fused       bool   // q, k and v are one tensor, gate and up another
 }
 
 func (p llamaPlan) build(b *builder) {
@@ -90,6 +91,7 @@ func (p llamaPlan) build(b *builder) {
 		b.attention(qkv, attended, func(rope, att *model.Op) {
 			if p.unrotated == nil || !p.unrotated[i] {
 				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+				rope.RotaryInterleaved = p.interleaved
 			}
 			b.qkNorm(rope, at+"self_attn.")
 			if c.Windows != nil {

@@ -232,6 +232,9 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, other, find(p, "attn.qkv", 1).Parts[2].Bias == model.None)
 			require.Equal(t, other, find(p, "attn.out", 1).Parts[0].Bias != model.None)
 			require.Equal(t, other, find(p, "mlp.down", 1).Parts[0].Bias != model.None)
+		case "ernie45", "ernie45-bias":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, m.Name == "ernie45-bias", find(p, "mlp.down", 1).Parts[0].Bias != model.None)
 		case "smollm3":
 			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)
