@@ -17,6 +17,8 @@ func TestMembersThatAreAbsentHaveTheDefaultsOfTheClass(t *testing.T) {
 	for class, want := range map[string]defaults{
 		"SeedOssForCausalLM":  {KVHeads: 8, HeadDim: 128, Positions: 524288, Theta: 10000, Eps: 1e-6, QKVBias: true},
 		"Ernie4_5ForCausalLM": {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 500000, Eps: 1e-5, TieEmbeddings: true},
+		"GlmForCausalLM":      {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 10000, Eps: 1.5625e-7, QKVBias: true},
+		"Glm4ForCausalLM":     {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 10000, Eps: 1.5625e-7, QKVBias: true},
 		"SmolLM3ForCausalLM":  {KVHeads: 4, HeadDim: 40, Positions: 32768, Theta: 2e6, Eps: 1e-6, TieEmbeddings: true},
 	} {
 		t.Run(class, func(t *testing.T) {

@@ -1,7 +1,5 @@
 package family
 
-import "fmt"
-
 // phi3 is Phi-3, Phi-3.5 and Phi-4-mini: Llama with q, k and v in one tensor, gate and up in another, and part of a head rotated.
 var phi3 = family{
 	class: "Phi3ForCausalLM", bare: "Phi3Model", kind: "phi3",
@@ -12,15 +10,10 @@ var phi3 = family{
 }
 
 func phi3Config(f *fields, c *Config) plan {
-	decoderSizes(f, c, 0)
+	rotary := partialDecoder(f, c, 4096)
 	if !f.has("rms_norm_eps") {
 		c.Eps = 1e-5 // Phi3Config's default
 	}
-	partial := ropeConfig(f, c, f.integer(4096, 1, maxPositions, "max_position_embeddings"))
-	rotary := int(float64(c.HeadDim) * partial)
-	if f.err == nil && (rotary == 0 || rotary%2 != 0) {
-		f.fault("partial_rotary_factor", fmt.Sprint(partial), fmt.Sprintf("one that rotates an even number of the %d elements of a head", c.HeadDim))
-	}
 	c.windows(f, 0, 0)
-	return llamaPlan{rotary: rotary, fused: true}
+	return llamaPlan{rotary: rotary, fused: true, fusedMLP: true}
 }

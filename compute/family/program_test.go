@@ -47,7 +47,7 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 	})
 }
 
-func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
+func TestLayerIsEightOpsSevenOfGPTJAndTenWithNormsAfterBlocks(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		perLayer := make([]int, m.Config.Layers)
 		for _, op := range m.Program.Ops {
@@ -55,7 +55,7 @@ func TestLayerIsEightOpsSevenOfGPTJAndTenOfGemma(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want, other := map[string]int{"GPTJForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		want, other := map[string]int{"GPTJForCausalLM": 7, "Gemma3ForCausalLM": 10, "Glm4ForCausalLM": 10}[m.Config.Architecture]
 		if !other {
 			want = 8
 		}
@@ -235,6 +235,12 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		case "ernie45", "ernie45-bias":
 			require.True(t, rope.RotaryInterleaved)
 			require.Equal(t, m.Name == "ernie45-bias", find(p, "mlp.down", 1).Parts[0].Bias != model.None)
+		case "glm", "glm-no-bias", "glm4":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, map[bool]int{true: 12, false: 8}[m.Name == "glm-no-bias"], rope.RotaryDim)
+			require.Equal(t, m.Name != "glm-no-bias", find(p, "attn.qkv", 1).Parts[2].Bias != model.None)
+			require.Equal(t, 104, find(p, "mlp.gate_up", 1).Parts[1].Offset)
+			require.Equal(t, m.Name != "glm4", find(p, "mlp.down", 1).Accumulate)
 		case "smollm3":
 			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)
