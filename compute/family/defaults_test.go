@@ -19,6 +19,7 @@ func TestMembersThatAreAbsentHaveTheDefaultsOfTheClass(t *testing.T) {
 		"Ernie4_5ForCausalLM": {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 500000, Eps: 1e-5, TieEmbeddings: true},
 		"GlmForCausalLM":      {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 10000, Eps: 1.5625e-7, QKVBias: true},
 		"Glm4ForCausalLM":     {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 10000, Eps: 1.5625e-7, QKVBias: true},
+		"Exaone4ForCausalLM":  {KVHeads: 32, HeadDim: 40, Positions: 2048, Theta: 10000, Eps: 1e-5, QK: true},
 		"SmolLM3ForCausalLM":  {KVHeads: 4, HeadDim: 40, Positions: 32768, Theta: 2e6, Eps: 1e-6, TieEmbeddings: true},
 	} {
 		t.Run(class, func(t *testing.T) {
@@ -60,5 +61,28 @@ func TestSmolLM3RotatesLayersByTheListOrTheInterval(t *testing.T) {
 	} {
 		_, err := parse(t, smol(changes))
 		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestExaone4RotatesLayersWithAWindowIfAnyHasOne(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		changes   object
+		windows   []int
+		unrotated []bool
+	}{
+		{"default", object{"sliding_window": "absent"}, []int{4096, 4096, 4096, 0}, []bool{false, false, false, true}},
+		{"pattern", object{"sliding_window": 7, "sliding_window_pattern": 2}, []int{7, 0, 7, 0}, []bool{false, true, false, true}},
+		{"types go first", object{"sliding_window": 7, "sliding_window_pattern": "LLLG", "layer_types": []string{full, full, full, sliding}},
+			[]int{0, 0, 0, 7}, []bool{true, true, true, false}},
+		{"all full", object{"sliding_window": 7, "layer_types": []string{full, full, full, full}}, []int{0, 0, 0, 0}, []bool{true, true, true, true}},
+		{"null", object{"sliding_window": nil, "sliding_window_pattern": nil}, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := parse(t, with(with(llamaJSON(), object{"architectures": []string{"Exaone4ForCausalLM"}, "num_hidden_layers": 4}), c.changes))
+			require.NoError(t, err)
+			require.Equal(t, c.windows, cfg.Windows)
+			require.Equal(t, c.unrotated, cfg.plan.(llamaPlan).unrotated)
+		})
 	}
 }

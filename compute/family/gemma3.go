@@ -49,18 +49,7 @@ func gemma3Spell(f *fields) {
 	if name, raw := f.get("hidden_activation"); raw != nil {
 		f.members["hidden_act"], f.alias["hidden_act"] = raw, name
 	}
-	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
-	pattern := f.integer(6, 1, maxLayers, "sliding_window_pattern", "_sliding_window_pattern")
-	if !f.has("layer_types") {
-		types := make([]string, layers)
-		for i := range types {
-			types[i] = sliding
-			if (i+1)%pattern == 0 {
-				types[i] = full
-			}
-		}
-		f.set("layer_types", types)
-	}
+	f.patternTypes(6, "sliding_window_pattern", "_sliding_window_pattern")
 }
 
 func gemma3Config(f *fields, c *Config) plan {

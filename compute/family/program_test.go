@@ -241,6 +241,13 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, m.Name != "glm-no-bias", find(p, "attn.qkv", 1).Parts[2].Bias != model.None)
 			require.Equal(t, 104, find(p, "mlp.gate_up", 1).Parts[1].Offset)
 			require.Equal(t, m.Name != "glm4", find(p, "mlp.down", 1).Accumulate)
+		case "exaone4":
+			require.Equal(t, []int{9, 9, 0, 9}, m.Config.Windows)
+			require.Equal(t, []int{8, 0}, []int{rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.NotEqual(t, model.None, rope.QNorm)
+			require.Equal(t, model.SlotF32, p.Slots[find(p, "attn.qkv", 1).In].Type, "reads the residual itself")
+		case "exaone4-full":
+			require.Equal(t, []int{0, 8}, []int{att.Window, rope.RotaryDim})
 		case "smollm3":
 			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)

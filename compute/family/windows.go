@@ -30,6 +30,20 @@ func (c *Config) windows(f *fields, first, missing int) {
 	}
 }
 
+// patternTypes sets layer_types where there is none: each layer whose number is a multiple of the pattern's is full.
+func (f *fields) patternTypes(missing int, names ...string) {
+	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
+	pattern := f.integer(missing, 1, maxLayers, names...)
+	types := make([]string, layers)
+	for i := range types {
+		types[i] = sliding
+		if (i+1)%pattern == 0 {
+			types[i] = full
+		}
+	}
+	f.defaults(map[string]any{"layer_types": types})
+}
+
 // layerTypeWindows is the window of each layer by its name in layer_types.
 func layerTypeWindows(f *fields, types []string, window, layers int) []int {
 	if len(types) != layers {
