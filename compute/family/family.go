@@ -10,14 +10,14 @@ import (
 
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
 type family struct {
-	class   string                          // in config.json's architectures: "LlamaForCausalLM"
-	also    string                          // a class that has the same model beside others, as one that sees; "": none
-	bare    string                          // the class without an output layer, as embedding models have it; "": not read
-	kind    string                          // model_type of config.json
-	spell   func(*fields)                   // brings config.json into the common form; nil: it has it
-	config  func(*fields, *Config) plan     // reads config.json; defaults are those of the class in transformers
-	tensors func(*weights.Checkpoint) error // replaces tensors; nil: none
-	gguf    *ggufForm                       // nil: its GGUF files are not read
+	class   string                                   // in config.json's architectures: "LlamaForCausalLM"
+	also    string                                   // a class that has the same model beside others, as one that sees; "": none
+	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
+	kind    string                                   // model_type of config.json
+	spell   func(*fields)                            // brings config.json into the common form; nil: it has it
+	config  func(*fields, *Config) plan              // reads config.json; defaults are those of the class in transformers
+	tensors func(*Config, *weights.Checkpoint) error // replaces tensors; nil: none
+	gguf    *ggufForm                                // nil: its GGUF files are not read
 
 	models, features string // for docs/models.md
 }
@@ -27,7 +27,7 @@ type plan interface{ build(*builder) }
 
 // families are all that are served, in the order of the documentation.
 func families() []*family {
-	return []*family{&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &gemma3, &gptj, &opt, &bloom}
+	return []*family{&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma3, &gptj, &opt, &bloom}
 }
 
 // find returns the first family for which a predicate holds, nil if there is none.
@@ -104,7 +104,7 @@ func openFolder(c *Config) (*weights.Checkpoint, error) {
 	if known == nil || known.tensors == nil {
 		return w, nil
 	}
-	if err := known.tensors(w); err != nil {
+	if err := known.tensors(c, w); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil

@@ -143,7 +143,7 @@ func (gemma3Plan) embedScale(b *builder, table int) float32 {
 }
 
 // gemma3Norms adds one to the weights of the norms, as Gemma3RMSNorm does. GGUF files have the sums.
-func gemma3Norms(w *weights.Checkpoint) error {
+func gemma3Norms(_ *Config, w *weights.Checkpoint) error {
 	var names []string
 	for _, name := range w.Names() {
 		if strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision") {

@@ -81,6 +81,9 @@ type llamaPlan struct {
 	fused       bool   // q, k and v are one tensor
 	fusedMLP    bool   // gate and up are one tensor
 	norms       layerNorms
+
+	embedScale     float32 // on the embedding; 0: 1
+	attentionScale float32 // of the products of queries and keys; 0: by the size of a head
 }
 
 // layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
@@ -107,7 +110,7 @@ func (p llamaPlan) build(b *builder) {
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.embed("embed", x, table, model.None, 0)
+	b.scaledEmbed("embed", x, table, cmp.Or(p.embedScale, 1))
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
@@ -119,6 +122,7 @@ func (p llamaPlan) build(b *builder) {
 				rope.RotaryInterleaved = p.interleaved
 			}
 			b.qkNorm(rope, at+"self_attn.")
+			att.Scale = cmp.Or(p.attentionScale, att.Scale)
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
 			}

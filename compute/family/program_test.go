@@ -248,6 +248,13 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, model.SlotF32, p.Slots[find(p, "attn.qkv", 1).In].Type, "reads the residual itself")
 		case "exaone4-full":
 			require.Equal(t, []int{0, 8}, []int{att.Window, rope.RotaryDim})
+		case "granite":
+			require.InDelta(t, 1.5/0.5, find(p, "embed", model.None).EmbedScale, 1e-6)
+			require.InDelta(t, 0.01/0.25, find(p, "mlp.norm", 1).Eps, 1e-6)
+			require.InDelta(t, 0.2, att.Scale, 1e-7)
+		case "granite-bias":
+			require.InDelta(t, 1, find(p, "embed", model.None).EmbedScale, 0)
+			require.NotEqual(t, model.None, find(p, "mlp.down", 1).Parts[0].Bias)
 		case "smollm3":
 			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)
