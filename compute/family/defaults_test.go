@@ -21,6 +21,7 @@ func TestMembersThatAreAbsentHaveTheDefaultsOfTheClass(t *testing.T) {
 		"Glm4ForCausalLM":     {KVHeads: 2, HeadDim: 128, Positions: 131072, Theta: 10000, Eps: 1.5625e-7, QKVBias: true},
 		"Exaone4ForCausalLM":  {KVHeads: 32, HeadDim: 40, Positions: 2048, Theta: 10000, Eps: 1e-5, QK: true},
 		"GraniteForCausalLM":  {KVHeads: 32, HeadDim: 40, Positions: 2048, Theta: 10000, Eps: 1e-6},
+		"GemmaForCausalLM":    {KVHeads: 16, HeadDim: 256, Positions: 8192, Theta: 10000, Eps: 1e-6, TieEmbeddings: true},
 		"SmolLM3ForCausalLM":  {KVHeads: 4, HeadDim: 40, Positions: 32768, Theta: 2e6, Eps: 1e-6, TieEmbeddings: true},
 	} {
 		t.Run(class, func(t *testing.T) {

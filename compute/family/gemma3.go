@@ -15,7 +15,7 @@ var gemma3 = family{
 	class: "Gemma3ForCausalLM", also: "Gemma3ForConditionalGeneration", bare: "Gemma3TextModel", kind: "gemma3_text",
 	spell:   gemma3Spell,
 	config:  gemma3Config,
-	tensors: gemma3Norms,
+	tensors: gemmaNorms,
 	gguf: &ggufForm{
 		name: "gemma3",
 		parts: map[string]string{
@@ -62,13 +62,18 @@ func gemma3Config(f *fields, c *Config) plan {
 			f.fault(name, excerpt(raw), "null")
 		}
 	}
-	if f.flag(false, "use_bidirectional_attention") {
-		f.fault("use_bidirectional_attention", "true", "false")
-	}
+	f.causal()
 	p := gemma3Plan{scale: float32(1 / math.Sqrt(f.number(256, 1, maxWidth, "query_pre_attn_scalar")))}
 	p.local = gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
 	c.windows(f, 0, 0)
 	return p
+}
+
+// causal refuses attention to later tokens.
+func (f *fields) causal() {
+	if f.flag(false, "use_bidirectional_attention") {
+		f.fault("use_bidirectional_attention", "true", "false")
+	}
 }
 
 // gemma3Rope reads the rotary embedding into c, and returns that of layers with a window, in either spelling.
@@ -105,7 +110,7 @@ func (p gemma3Plan) build(b *builder) {
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.scaledEmbed("embed", x, table, p.embedScale(b, table))
+	b.scaledEmbed("embed", x, table, b.rounded(float32(math.Sqrt(float64(c.Hidden))), table)) // Gemma3TextScaledWordEmbedding
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
@@ -133,17 +138,8 @@ func (p gemma3Plan) build(b *builder) {
 	b.logits(normed, table, false)
 }
 
-// embedScale is the root of the embedding's width, rounded to the type of the token table: Gemma3TextScaledWordEmbedding.
-func (gemma3Plan) embedScale(b *builder, table int) float32 {
-	scale := float32(math.Sqrt(float64(b.cfg.Hidden)))
-	if t, ok := b.find(b.program.Tensors[table].Name); ok {
-		return t.DType.Round(scale)
-	}
-	return scale
-}
-
-// gemma3Norms adds one to the weights of the norms, as Gemma3RMSNorm does. GGUF files have the sums.
-func gemma3Norms(_ *Config, w *weights.Checkpoint) error {
+// gemmaNorms adds one to the weights of the norms, as GemmaRMSNorm and Gemma3RMSNorm do. GGUF files have the sums.
+func gemmaNorms(_ *Config, w *weights.Checkpoint) error {
 	var names []string
 	for _, name := range w.Names() {
 		if strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision") {

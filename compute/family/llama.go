@@ -82,8 +82,9 @@ type llamaPlan struct {
 	fusedMLP    bool   // gate and up are one tensor
 	norms       layerNorms
 
-	embedScale     float32 // on the embedding; 0: 1
-	attentionScale float32 // of the products of queries and keys; 0: by the size of a head
+	embedScale        float32 // on the embedding; 0: 1
+	embedScaleRounded bool    // to the type of the token table
+	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
 }
 
 // layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
@@ -110,7 +111,11 @@ func (p llamaPlan) build(b *builder) {
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.scaledEmbed("embed", x, table, cmp.Or(p.embedScale, 1))
+	scale := cmp.Or(p.embedScale, 1)
+	if p.embedScaleRounded {
+		scale = b.rounded(scale, table)
+	}
+	b.scaledEmbed("embed", x, table, scale)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)

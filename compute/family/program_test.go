@@ -255,6 +255,10 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		case "granite-bias":
 			require.InDelta(t, 1, find(p, "embed", model.None).EmbedScale, 0)
 			require.NotEqual(t, model.None, find(p, "mlp.down", 1).Parts[0].Bias)
+		case "gemma", "gemma-bias":
+			require.Equal(t, map[string]float32{"gemma": 6.9375, "gemma-bias": 6.9296875}[m.Name], find(p, "embed", model.None).EmbedScale, "in bf16 and f16")
+			require.Equal(t, model.ActGELUTanh, find(p, "mlp.gate_up", 1).Activation)
+			require.Equal(t, m.Name == "gemma-bias", find(p, "attn.out", 1).Parts[0].Bias != model.None)
 		case "smollm3":
 			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)
