@@ -172,6 +172,14 @@ func (b *builder) scaledEmbed(name string, out, table int, scale float32) {
 	b.op(op)
 }
 
+// rounded is a number in the type of a tensor.
+func (b *builder) rounded(v float32, tensor int) float32 {
+	if t, ok := b.find(b.program.Tensors[tensor].Name); ok {
+		return t.DType.Round(v)
+	}
+	return v
+}
+
 // embed writes scale 1 x table[token] + positions[position + offset] to out;
 // either table may be None.
 func (b *builder) embed(name string, out, table, positions, offset int) {

@@ -37,7 +37,7 @@ func cohere2Spell(f *fields) {
 	if !f.has("sliding_window") {
 		f.set("sliding_window", 4096)
 	}
-	f.layerPattern(4, "sliding_window_pattern")
+	f.patternTypes(4, "sliding_window_pattern")
 }
 
 // cohere2Config: source is transformers, modeling_cohere2.py.

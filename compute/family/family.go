@@ -27,7 +27,10 @@ type plan interface{ build(*builder) }
 
 // families are all that are served, in the order of the documentation.
 func families() []*family {
-	return []*family{&llama, &mistral, &qwen2, &qwen3, &phi3, &gemma3, &starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &opt, &bloom}
+	return []*family{
+		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma3,
+		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &opt, &bloom,
+	}
 }
 
 // find returns the first family for which a predicate holds, nil if there is none.

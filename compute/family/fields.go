@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -159,6 +160,24 @@ func (f *fields) texts(name string) []string {
 	return list
 }
 
+// bits is a list of 0 and 1, of n or more, whose first n are returned; nil when it is absent.
+func (f *fields) bits(name string, n int) []bool {
+	_, raw := f.get(name)
+	if raw == nil {
+		return nil
+	}
+	var list []int
+	if json.Unmarshal(raw, &list) != nil || len(list) < n || slices.ContainsFunc(list, func(v int) bool { return v != 0 && v != 1 }) {
+		f.fault(name, excerpt(raw), fmt.Sprintf("a list of 0 and 1, one for each of %d layers", n))
+		return nil
+	}
+	bits := make([]bool, n)
+	for i := range bits {
+		bits[i] = list[i] == 1
+	}
+	return bits
+}
+
 // ids is a token id or a list of them. A token may also be there as its text, which only the tokenizer knows: it is left out.
 func (f *fields) ids(name string) []int32 {
 	_, raw := f.get(name)
@@ -204,6 +223,15 @@ func (f *fields) rename(names map[string]string) {
 		delete(f.members, name)
 		if _, raw := f.get(own); raw != nil {
 			f.members[name], f.alias[name] = raw, own
+		}
+	}
+}
+
+// defaults sets the members that are absent.
+func (f *fields) defaults(values map[string]any) {
+	for name, value := range values {
+		if !f.has(name) {
+			f.set(name, value)
 		}
 	}
 }

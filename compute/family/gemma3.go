@@ -15,7 +15,7 @@ var gemma3 = family{
 	class: "Gemma3ForCausalLM", also: "Gemma3ForConditionalGeneration", bare: "Gemma3TextModel", kind: "gemma3_text",
 	spell:   gemma3Spell,
 	config:  gemma3Config,
-	tensors: gemma3Norms,
+	tensors: gemmaNorms,
 	gguf: &ggufForm{
 		name: "gemma3",
 		parts: map[string]string{
@@ -41,19 +41,15 @@ type gemma3Plan struct {
 // gemma3Spell takes text_config for the whole, and sets what checkpoints leave out: the defaults of Gemma3TextConfig.
 func gemma3Spell(f *fields) {
 	f.lift("text_config")
-	for name, value := range map[string]any{
+	f.defaults(map[string]any{
 		"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
 		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rope_theta": 1e6, "sliding_window": 4096,
 		"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": true,
-	} {
-		if !f.has(name) {
-			f.set(name, value)
-		}
-	}
+	})
 	if name, raw := f.get("hidden_activation"); raw != nil {
 		f.members["hidden_act"], f.alias["hidden_act"] = raw, name
 	}
-	f.layerPattern(6, "sliding_window_pattern", "_sliding_window_pattern")
+	f.patternTypes(6, "sliding_window_pattern", "_sliding_window_pattern")
 }
 
 func gemma3Config(f *fields, c *Config) plan {
@@ -107,7 +103,7 @@ func (p gemma3Plan) build(b *builder) {
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.scaledEmbed("embed", x, table, p.embedScale(b, table))
+	b.scaledEmbed("embed", x, table, b.rounded(float32(math.Sqrt(float64(c.Hidden))), table)) // Gemma3TextScaledWordEmbedding
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
@@ -135,17 +131,8 @@ func (p gemma3Plan) build(b *builder) {
 	b.logits(normed, table, false)
 }
 
-// embedScale is the root of the embedding's width, rounded to the type of the token table: Gemma3TextScaledWordEmbedding.
-func (gemma3Plan) embedScale(b *builder, table int) float32 {
-	scale := float32(math.Sqrt(float64(b.cfg.Hidden)))
-	if t, ok := b.find(b.program.Tensors[table].Name); ok {
-		return t.DType.Round(scale)
-	}
-	return scale
-}
-
-// gemma3Norms adds one to the weights of the norms, as Gemma3RMSNorm does. GGUF files have the sums.
-func gemma3Norms(_ *Config, w *weights.Checkpoint) error {
+// gemmaNorms adds one to the weights of the norms, as GemmaRMSNorm and Gemma3RMSNorm do. GGUF files have the sums.
+func gemmaNorms(_ *Config, w *weights.Checkpoint) error {
 	var names []string
 	for _, name := range w.Names() {
 		if strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision") {

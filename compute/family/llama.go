@@ -60,11 +60,32 @@ func decoderSizes(f *fields, c *Config, kvHeads int) {
 	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
 }
 
-// llamaPlan is the decoder of Llama, Mistral, Qwen2, Qwen3 and Phi-3: eight ops
-// per layer. Source: transformers, modeling_llama.py.
+// partialDecoder is llamaSizes with a rotary embedding of part of a head, whose size it returns.
+func partialDecoder(f *fields, c *Config, positions int) (rotary int) {
+	decoderSizes(f, c, 0)
+	return partialRope(f, c, positions, 1)
+}
+
+// llamaPlan is the decoder of Llama and of the families that differ from it by
+// these attributes: eight ops per layer, ten with norms after the blocks too.
+// Source: transformers, modeling_llama.py.
 type llamaPlan struct {
-	rotary int  // rotated part of a head; 0: all of it
-	fused  bool // q, k and v are one tensor, gate and up another
+	rotary      int    // rotated part of a head; 0: all of it
+	interleaved bool   // the rotary embedding turns pairs (2i, 2i+1)
+	unrotated   []bool // layers without a rotary embedding; nil: none
+	fused       bool   // q, k and v are one tensor
+	fusedMLP    bool   // gate and up are one tensor
+	norms       layerNorms
+
+	embedScale        float32 // on the embedding; 0: 1
+	embedScaleRounded bool    // to the type of the token table
+	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
+}
+
+// layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
+type layerNorms struct {
+	attention, mlp    string // before a block
+	attended, mlpDone string // after it, before its sum with the residual
 }
 
 func (p llamaPlan) build(b *builder) {
@@ -75,34 +96,66 @@ func (p llamaPlan) build(b *builder) {
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
 	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	branch := model.None // what a block gives, where it is normed before it is added
+	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
+	if n.attended != "" {
+		branch = b.slot("branch", model.SlotF32, c.Hidden)
+	}
 	rotary := cmp.Or(p.rotary, c.HeadDim)
 	invFreq, rotaryScale := c.Rope.Table(rotary)
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.embed("embed", x, table, model.None, 0)
+	scale := cmp.Or(p.embedScale, 1)
+	if p.embedScaleRounded {
+		scale = b.rounded(scale, table)
+	}
+	b.scaledEmbed("embed", x, table, scale)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
-		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
-		b.linear("attn.qkv", normed, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
+		in := b.normIf("attn.norm", at, n.attention, x, normed)
+		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
-			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+			if p.unrotated == nil || !p.unrotated[i] {
+				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+				rope.RotaryInterleaved = p.interleaved
+			}
 			b.qkNorm(rope, at+"self_attn.")
+			att.Scale = cmp.Or(p.attentionScale, att.Scale)
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
 			}
 		})
 		b.selectInLast(&x, &attended)
-		b.addLinear("attn.out", attended, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
-		b.rmsNorm("mlp.norm", at+"post_attention_layernorm", x, normed)
+		b.addBlock("attn.out", "attn.post_norm", at, n.attended, attended, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		in = b.normIf("mlp.norm", at, n.mlp, x, normed)
 		gate, up := p.gateUp(b, at+"mlp.")
-		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, gate, up)
-		b.addLinear("mlp.down", mid, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
+		b.gatedLinear("mlp.gate_up", in, mid, c.Activation, gate, up)
+		b.addBlock("mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
 	b.rmsNorm("final.norm", "norm", x, normed)
 	b.logits(normed, table, false)
+}
+
+// normIf appends the norm of x before a block, if the family has it. It returns what the block reads.
+func (b *builder) normIf(name, at, tensor string, x, normed int) int {
+	if tensor == "" {
+		return x
+	}
+	b.rmsNorm(name, at+tensor, x, normed)
+	return normed
+}
+
+// addBlock appends x += part . in, or x += norm(part . in) where the family has a norm there.
+func (b *builder) addBlock(name, norm, at, tensor string, in, branch, x int, part model.Part) {
+	if tensor == "" {
+		b.addLinear(name, in, x, part)
+		return
+	}
+	b.linear(name, in, branch, model.ActNone, part)
+	b.addNorm(norm, at+tensor, branch, x)
 }
 
 // qkv are the projections q, k and v.
@@ -117,7 +170,7 @@ func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 // gateUp are the projections gate and up.
 func (p llamaPlan) gateUp(b *builder, at string) (gate, up model.Part) {
 	c := b.cfg
-	if p.fused {
+	if p.fusedMLP {
 		parts := b.fusedParts(at+"gate_up_proj", c.Hidden, c.Intermediate, c.Intermediate)
 		return parts[0], parts[1]
 	}

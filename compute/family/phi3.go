@@ -10,11 +10,10 @@ var phi3 = family{
 }
 
 func phi3Config(f *fields, c *Config) plan {
-	decoderSizes(f, c, 0)
+	rotary := partialDecoder(f, c, 4096)
 	if !f.has("rms_norm_eps") {
 		c.Eps = 1e-5 // Phi3Config's default
 	}
-	rotary := partialRope(f, c, 4096, 1)
 	c.windows(f, 0, 0)
-	return llamaPlan{rotary: rotary, fused: true}
+	return llamaPlan{rotary: rotary, fused: true, fusedMLP: true}
 }

@@ -47,7 +47,7 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 	})
 }
 
-func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
+func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		perLayer := make([]int, m.Config.Layers)
 		for _, op := range m.Program.Ops {
@@ -55,7 +55,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenOfGemma(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7, "Gemma3ForCausalLM": 10}[m.Config.Architecture]
+		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7, "Gemma3ForCausalLM": 10, "Glm4ForCausalLM": 10}[m.Config.Architecture]
 		if m.Name == "stablelm-parallel" || m.Name == "falcon" {
 			want, other = 7, true
 		}
@@ -230,6 +230,44 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		case "phi3-longrope":
 			require.Equal(t, 12, rope.RotaryDim)
 			require.False(t, rope.RotaryInterleaved)
+		case "seed-oss", "seed-oss-bias":
+			other := m.Name == "seed-oss-bias"
+			require.Equal(t, other, find(p, "attn.qkv", 1).Parts[2].Bias == model.None)
+			require.Equal(t, other, find(p, "attn.out", 1).Parts[0].Bias != model.None)
+			require.Equal(t, other, find(p, "mlp.down", 1).Parts[0].Bias != model.None)
+		case "ernie45", "ernie45-bias":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, m.Name == "ernie45-bias", find(p, "mlp.down", 1).Parts[0].Bias != model.None)
+		case "glm", "glm-no-bias", "glm4":
+			require.True(t, rope.RotaryInterleaved)
+			require.Equal(t, map[bool]int{true: 12, false: 8}[m.Name == "glm-no-bias"], rope.RotaryDim)
+			require.Equal(t, m.Name != "glm-no-bias", find(p, "attn.qkv", 1).Parts[2].Bias != model.None)
+			require.Equal(t, 104, find(p, "mlp.gate_up", 1).Parts[1].Offset)
+			require.Equal(t, m.Name != "glm4", find(p, "mlp.down", 1).Accumulate)
+		case "exaone4":
+			require.Equal(t, []int{9, 9, 0, 9}, m.Config.Windows)
+			require.Equal(t, []int{8, 0}, []int{rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.NotEqual(t, model.None, rope.QNorm)
+			require.Equal(t, model.SlotF32, p.Slots[find(p, "attn.qkv", 1).In].Type, "reads the residual itself")
+		case "exaone4-full":
+			require.Equal(t, []int{0, 8}, []int{att.Window, rope.RotaryDim})
+		case "granite":
+			require.InDelta(t, 1.5/0.5, find(p, "embed", model.None).EmbedScale, 1e-6)
+			require.InDelta(t, 0.01/0.25, find(p, "mlp.norm", 1).Eps, 1e-6)
+			require.InDelta(t, 0.2, att.Scale, 1e-7)
+		case "granite-bias":
+			require.InDelta(t, 1, find(p, "embed", model.None).EmbedScale, 0)
+			require.NotEqual(t, model.None, find(p, "mlp.down", 1).Parts[0].Bias)
+		case "gemma", "gemma-bias":
+			require.Equal(t, map[string]float32{"gemma": 6.9375, "gemma-bias": 6.9296875}[m.Name], find(p, "embed", model.None).EmbedScale, "in bf16 and f16")
+			require.Equal(t, model.ActGELUTanh, find(p, "mlp.gate_up", 1).Activation)
+			require.Equal(t, m.Name == "gemma-bias", find(p, "attn.out", 1).Parts[0].Bias != model.None)
+		case "smollm3":
+			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.Nil(t, m.Config.Windows)
+		case "smollm3-window":
+			require.Equal(t, []int{0, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.Equal(t, []int{9, 0, 9}, m.Config.Windows)
 		case "gemma3", "gemma3-f32", "gemma3-vision":
 			require.Equal(t, []int{9, 9, 0, 9}, []int{find(p, "attn.attention", 0).Window, att.Window, find(p, "attn.attention", 2).Window, find(p, "attn.attention", 3).Window})
 			scalar := map[bool]float64{true: 16, false: 24}[m.Name == "gemma3"]

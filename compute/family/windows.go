@@ -30,13 +30,10 @@ func (c *Config) windows(f *fields, first, missing int) {
 	}
 }
 
-// layerPattern sets layer_types, if it is absent, by the number that says every how many layers one has no window.
-func (f *fields) layerPattern(missing int, names ...string) {
+// patternTypes sets layer_types where there is none: each layer whose number is a multiple of the pattern's is full.
+func (f *fields) patternTypes(missing int, names ...string) {
 	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
 	pattern := f.integer(missing, 1, maxLayers, names...)
-	if f.has("layer_types") {
-		return
-	}
 	types := make([]string, layers)
 	for i := range types {
 		types[i] = sliding
@@ -44,7 +41,7 @@ func (f *fields) layerPattern(missing int, names ...string) {
 			types[i] = full
 		}
 	}
-	f.set("layer_types", types)
+	f.defaults(map[string]any{"layer_types": types})
 }
 
 // layerTypeWindows is the window of each layer by its name in layer_types.
