@@ -117,7 +117,7 @@ func (p llamaPlan) build(b *builder) {
 		in := b.normIf("attn.norm", at, n.attention, x, normed)
 		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
-			if p.unrotated == nil || !p.unrotated[i] {
+			if len(p.unrotated) == 0 || !p.unrotated[i] {
 				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
 				rope.RotaryInterleaved = p.interleaved
 			}

@@ -320,9 +320,8 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			}
 		case "falcon", "falcon-groups", "falcon-serial":
 			k := find(p, "attn.qkv", 1).Parts[1]
-			require.Equal(t, map[string][]int{
-				"falcon": {64, 16, 16, 96}, "falcon-groups": {32, 32, 16, 64}, "falcon-serial": {16, 64, 16, 48},
-			}[m.Name], []int{k.Offset, k.Rows, k.Block, k.Stride})
+			expected := map[string][]int{"falcon": {64, 16, 16, 96}, "falcon-groups": {32, 32, 16, 64}, "falcon-serial": {16, 64, 16, 48}}[m.Name]
+			require.Equal(t, expected, []int{k.Offset, k.Rows, k.Block, k.Stride})
 			require.Equal(t, m.Name == "falcon-serial", find(p, "mlp.out", 1).Parts[0].Bias != model.None)
 			require.Equal(t, 16, rope.RotaryDim)
 		case "gptj":
