@@ -202,6 +202,9 @@ func (j *journal) oldest(ctx context.Context, log string) (uint64, error) {
 		}
 	}
 	m, err := (*j.stream.Load()).GetMsg(ctx, 1, jetstream.WithGetMsgSubject(Subject+log))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, j.absent(ctx, *j.stream.Load(), log)
+	}
 	if errors.Is(err, nats.ErrNoResponders) { // the stream is gone, or the server is not there yet
 		if _, gone := j.creation(ctx); gone != nil {
 			err = gone
@@ -211,6 +214,22 @@ func (j *journal) oldest(ctx context.Context, log string) (uint64, error) {
 		return 0, notThere(err)
 	}
 	return m.Sequence, nil
+}
+
+// absent returns nil if a log that a read did not find is not there. Any replica of a stream answers reads, and one that has started again
+// does not have all records yet. The leader has: it decides.
+func (j *journal) absent(ctx context.Context, s jetstream.Stream, log string) error {
+	if s.CachedInfo().Config.Replicas < 2 {
+		return nil
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(Subject+log))
+	if err != nil {
+		return notThere(err)
+	}
+	if n := info.State.Subjects[Subject+log]; n > 0 {
+		return fmt.Errorf("%w: a replica lacks the %d records of a log", errNoJetStream, n)
+	}
+	return nil
 }
 
 // notThere returns nil for an error that says that there is no log, and an error of JetStream for any other.
