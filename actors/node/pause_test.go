@@ -27,7 +27,7 @@ func short(c *Config) {
 }
 
 func growing(i int) *api.Request {
-	return tokensRequest(fmt.Sprint(i), numbered(1000*(i+1), growingPrompt), growingTokens)
+	return tokensRequest(fmt.Sprint(i), numbered(500*(i+1), growingPrompt), growingTokens)
 }
 
 func (p *Node) paused(t *testing.T) int {

@@ -161,7 +161,7 @@ func TestASpilledSequenceContinuesElsewhere(t *testing.T) {
 				c.KVSpill = KVDisk{Dir: t.TempDir(), Size: 400}
 			})
 			var streams []api.Stream
-			for i := range 4 {
+			for i := range 8 { // more than two of them at each worker, however they are placed
 				s, err := gateway.Submit(context.Background(), growing(i))
 				require.NoError(t, err)
 				streams = append(streams, s)
