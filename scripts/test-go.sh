@@ -41,10 +41,10 @@ flaky=()
 # fail on a busy machine. Races, panics, time-outs and builds that fail are final.
 run() {
   local status=0
-  go test -timeout 15m "$@" 2>&1 | tee "$log" || status=$?
+  go test -timeout 40m "$@" 2>&1 | tee "$log" || status=$?
   [ "$status" -ne 0 ] || return 0
   [ "${MILLRACE_TEST_AGAIN:-}" = 1 ] && ! grep -qE 'DATA RACE|^panic: |failed\]$' "$log" || return "$status"
-  local tests packages again=(-count 1 -timeout 15m)
+  local tests packages again=(-count 1 -timeout 40m)
   mapfile -t tests < <(sed -nE 's/^--- FAIL: ([^ ]+) .*/\1/p' "$log" | sort -u)
   [ ${#tests[@]} -ge 1 ] && [ ${#tests[@]} -le 3 ] || return "$status"
   mapfile -t packages < <(sed -nE 's/^FAIL\s+(\S+)\s.*/\1/p' "$log")
