@@ -37,13 +37,13 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 flaky=()
 
-# run FLAG... PACKAGE...: with MILLRACE_TEST_AGAIN=1, up to three tests that fail are repeated alone, because those of time-outs can
+# run FLAG... PACKAGE...: with TEST_AGAIN=1, up to three tests that fail are repeated alone, because those of time-outs can
 # fail on a busy machine. Races, panics, time-outs and builds that fail are final.
 run() {
   local status=0
   go test -timeout 40m "$@" 2>&1 | tee "$log" || status=$?
   [ "$status" -ne 0 ] || return 0
-  [ "${MILLRACE_TEST_AGAIN:-}" = 1 ] && ! grep -qE 'DATA RACE|^panic: |failed\]$' "$log" || return "$status"
+  [ "${TEST_AGAIN:-}" = 1 ] && ! grep -qE 'DATA RACE|^panic: |failed\]$' "$log" || return "$status"
   local tests packages again=(-count 1 -timeout 40m)
   mapfile -t tests < <(sed -nE 's/^--- FAIL: ([^ ]+) .*/\1/p' "$log" | sort -u)
   [ ${#tests[@]} -ge 1 ] && [ ${#tests[@]} -le 3 ] || return "$status"
