@@ -15,6 +15,20 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
+// newJournal is a journal on a server of its own, whose records are in parts above 100 bytes.
+func newJournal(t *testing.T) *journal {
+	t.Helper()
+	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	j := &journal{js: js, maxAge: time.Minute, maxBytes: 64 << 20, replicas: 1, maxBody: 100, timeout: 10 * time.Second,
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "bytes"})}
+	require.NoError(t, j.ensure(t.Context()))
+	return j
+}
+
 // replica is a stream whose reads are answered by a server that has no records, and whose leader has some.
 type replica struct {
 	jetstream.Stream // the leader, if it is a server; else:
@@ -70,17 +84,10 @@ func TestALogThatAReplicaLacksIsNotGone(t *testing.T) {
 
 // TestTheLeaderOfAStreamCountsTheRecordsOfALog of a server.
 func TestTheLeaderOfAStreamCountsTheRecordsOfALog(t *testing.T) {
-	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
+	j := newJournal(t)
+	_, _, err := j.write(t.Context(), "t.id", []byte("record"), 0)
 	require.NoError(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	j := &journal{js: js, maxAge: time.Minute, maxBytes: 1 << 20, replicas: 1, maxBody: 1000, timeout: 10 * time.Second,
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "bytes"})}
-	require.NoError(t, j.ensure(t.Context()))
-	_, _, err = j.write(t.Context(), "t.id", []byte("record"), 0)
-	require.NoError(t, err)
-	leader, err := js.Stream(t.Context(), Stream)
+	leader, err := j.js.Stream(t.Context(), Stream)
 	require.NoError(t, err)
 	var s jetstream.Stream = &replica{Stream: leader, replicas: 3}
 	j.stream.Store(&s)

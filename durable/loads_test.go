@@ -5,32 +5,20 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/e2e/natstest"
 )
 
 // TestLogsThatAreReadAtOnceComeWholeWithFewConsumers writes the records of many logs in turn, some in parts.
 func TestLogsThatAreReadAtOnceComeWholeWithFewConsumers(t *testing.T) {
-	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
-	require.NoError(t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	j := &journal{js: js, maxAge: time.Minute, maxBytes: 64 << 20, replicas: 1, maxBody: 100, timeout: 10 * time.Second,
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "bytes"})}
-	require.NoError(t, j.ensure(t.Context()))
+	j := newJournal(t)
 	const logs, records = 2*mostLoads + 20, 5
 	name := func(i int) string { return fmt.Sprint("t.", i) }
 	last := make([]uint64, logs)
+	var err error
 	for n := range records {
 		for i := range logs {
 			r := &record{log: logID{byte(i)}, token: 1, events: []api.Event{{Seq: uint64(n), Text: strings.Repeat(name(i), 1+n*20)}}}
@@ -70,7 +58,7 @@ func TestLogsThatAreReadAtOnceComeWholeWithFewConsumers(t *testing.T) {
 	all.Wait()
 	_, err = j.load(t.Context(), "t.none", &state{})
 	require.ErrorIs(t, err, errNoLog)
-	s, err := js.Stream(t.Context(), Stream)
+	s, err := j.js.Stream(t.Context(), Stream)
 	require.NoError(t, err)
 	require.Positive(t, s.CachedInfo().State.Consumers)
 	require.Less(t, s.CachedInfo().State.Consumers, logs/4)

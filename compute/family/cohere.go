@@ -25,18 +25,14 @@ var cohere2 = family{
 
 // cohereConfig: source is transformers, modeling_cohere.py. Norms of q and k have weights for each head, which no op has.
 func cohereConfig(f *fields, c *Config) plan {
-	if !f.has("rope_theta") {
-		f.set("rope_theta", 500000)
-	}
+	f.defaults(map[string]any{"rope_theta": 500000})
 	f.without("use_qk_norm")
 	return coherePlan(f, c)
 }
 
 func cohere2Spell(f *fields) {
 	delete(f.members, "head_dim") // Cohere2Config computes it
-	if !f.has("sliding_window") {
-		f.set("sliding_window", 4096)
-	}
+	f.defaults(map[string]any{"sliding_window": 4096})
 	f.patternTypes(4, "sliding_window_pattern")
 }
 
@@ -66,5 +62,5 @@ func coherePlan(f *fields, c *Config) blockPlan {
 // cohereNorm multiplies the weight of the last norm, which has no bias, with the factor of the logits.
 func cohereNorm(c *Config, w *weights.Checkpoint) error {
 	scale := c.plan.(blockPlan).logitScale
-	return w.Replace([]string{"model.norm.weight", "norm.weight"}, func(x float32) float32 { return x * scale })
+	return w.Replace(finalNorm, func(x float32) float32 { return x * scale })
 }

@@ -11,7 +11,7 @@ import (
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
 type family struct {
 	class   string                                   // in config.json's architectures: "LlamaForCausalLM"
-	also    string                                   // a class that has the same model beside others, as one that sees; "": none
+	also    string                                   // a class of models with images whose text model is this; "": none
 	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
 	kind    string                                   // model_type of config.json
 	spell   func(*fields)                            // brings config.json into the common form; nil: it has it

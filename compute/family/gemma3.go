@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 
-	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
 )
 
@@ -32,12 +31,6 @@ var gemma3 = family{
 	features: "RMS norms before and after each block, RMS norm over each head of q and k, scaled embedding, gated GELU, sliding windows by `layer_types` or `sliding_window_pattern`, with a rotary base of their own",
 }
 
-// gemma3Plan: ten ops per layer. Source: transformers, modeling_gemma3.py.
-type gemma3Plan struct {
-	scale float32 // of the products of queries and keys
-	local Rope    // rotary embedding of layers with a window
-}
-
 // gemma3Spell takes text_config for the whole, and sets what checkpoints leave out: the defaults of Gemma3TextConfig.
 func gemma3Spell(f *fields) {
 	f.lift("text_config")
@@ -52,6 +45,7 @@ func gemma3Spell(f *fields) {
 	f.patternTypes(6, "sliding_window_pattern", "_sliding_window_pattern")
 }
 
+// gemma3Config: source is transformers, modeling_gemma3.py.
 func gemma3Config(f *fields, c *Config) plan {
 	decoderSizes(f, c, 0)
 	c.QKNorm = true
@@ -63,10 +57,18 @@ func gemma3Config(f *fields, c *Config) plan {
 		}
 	}
 	f.without("use_bidirectional_attention")
-	p := gemma3Plan{scale: float32(1 / math.Sqrt(f.number(256, 1, maxWidth, "query_pre_attn_scalar")))}
-	p.local = gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
+	local := gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
 	c.windows(f, 0, 0)
-	return p
+	return llamaPlan{
+		prefixes: []string{"model.", "language_model.model.", "model.language_model.", "language_model.", ""},
+		local:    &local,
+		norms: layerNorms{
+			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
+		},
+		embedScale:        float32(math.Sqrt(float64(c.Hidden))), // Gemma3TextScaledWordEmbedding
+		embedScaleRounded: true,
+		attentionScale:    float32(1 / math.Sqrt(f.number(256, 1, maxWidth, "query_pre_attn_scalar"))),
+	}
 }
 
 // gemma3Rope reads the rotary embedding into c, and returns that of layers with a window, in either spelling.
@@ -87,48 +89,6 @@ func gemma3Rope(f *fields, c *Config, positions int) (local Rope) {
 	f.wholeHeads(c.readRope(f, global, positions))
 	c.MaxPositions = positions // extended already
 	return local
-}
-
-func (p gemma3Plan) build(b *builder) {
-	c := b.cfg
-	b.findPrefix("embed_tokens.weight", "model.", "language_model.model.", "model.language_model.", "language_model.", "")
-	x := b.slot("residual", model.SlotF32, c.Hidden)
-	normed := b.slot("normed", model.SlotOperand, c.Hidden)
-	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
-	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
-	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
-	branch := b.slot("branch", model.SlotF32, c.Hidden)
-	global, globalScale := c.Rope.Table(c.HeadDim)
-	local, localScale := p.local.Table(c.HeadDim)
-
-	b.layer = model.None
-	table := b.tokenTable("embed_tokens.weight", c.Hidden)
-	b.scaledEmbed("embed", x, table, b.rounded(float32(math.Sqrt(float64(c.Hidden))), table)) // Gemma3TextScaledWordEmbedding
-	for i := range c.Layers {
-		b.layer = i
-		at := fmt.Sprintf("layers.%d.", i)
-		b.rmsNorm("attn.norm", at+"input_layernorm", x, normed)
-		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"self_attn.")...)
-		b.attention(qkv, attended, func(rope, att *model.Op) {
-			b.qkNorm(rope, at+"self_attn.")
-			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = c.HeadDim, global, globalScale
-			att.Scale, att.Window = p.scale, c.Windows[i]
-			if att.Window > 0 {
-				rope.InvFreq, rope.RotaryScale = local, localScale
-			}
-		})
-		b.selectInLast(&x, &attended)
-		b.linear("attn.out", attended, branch, model.ActNone, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
-		b.addNorm("attn.post_norm", at+"post_attention_layernorm", branch, x)
-		b.rmsNorm("mlp.norm", at+"pre_feedforward_layernorm", x, normed)
-		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation,
-			b.part(at+"mlp.gate_proj", false, c.Intermediate, c.Hidden), b.part(at+"mlp.up_proj", false, c.Intermediate, c.Hidden))
-		b.linear("mlp.down", mid, branch, model.ActNone, b.part(at+"mlp.down_proj", false, c.Hidden, c.Intermediate))
-		b.addNorm("mlp.post_norm", at+"post_feedforward_layernorm", branch, x)
-	}
-	b.layer = model.None
-	b.rmsNorm("final.norm", "norm", x, normed)
-	b.logits(normed, table, false)
 }
 
 // gemmaNorms adds one to the weights of the norms, as GemmaRMSNorm and Gemma3RMSNorm do. GGUF files have the sums.

@@ -34,10 +34,10 @@ func TestGemmaBothSpellingsSayTheSame(t *testing.T) {
 	require.Equal(t, Rope{Type: "linear", Theta: 2e6, Factor: 8, OriginalPositions: 100}, four.Rope)
 	require.Equal(t, []int{9, 9, 0, 9, 9, 0, 9}, four.Windows)
 	require.Equal(t, 100, four.MaxPositions, "the factor is in it")
-	require.Equal(t, Rope{Type: "default", Theta: 2e4}, four.plan.(gemma3Plan).local)
+	require.Equal(t, Rope{Type: "default", Theta: 2e4}, *four.plan.(llamaPlan).local)
 }
 
-// TestGemmaLeavesOutDefaults: configurations of models that see have text_config with few members.
+// TestGemmaLeavesOutDefaults: configurations of models with images have text_config with few members.
 func TestGemmaLeavesOutDefaults(t *testing.T) {
 	c, err := parse(t, object{
 		"architectures": []string{"Gemma3ForConditionalGeneration"}, "eos_token_id": []int{1, 106}, "torch_dtype": "bfloat16",
@@ -52,8 +52,8 @@ func TestGemmaLeavesOutDefaults(t *testing.T) {
 	require.Equal(t, []int{1024, 1024, 1024, 1024, 1024, 0, 1024}, c.Windows[:7])
 	require.InDelta(t, 1e6, c.Rope.Theta, 0)
 	require.True(t, c.TieEmbeddings && c.QKNorm && !c.QKVBias)
-	p := c.plan.(gemma3Plan)
-	require.InDelta(t, 1.0/16, p.scale, 0)
+	p := c.plan.(llamaPlan)
+	require.InDelta(t, 1.0/16, p.attentionScale, 0)
 	require.InDelta(t, 10000, p.local.Theta, 0)
 }
 
@@ -150,7 +150,7 @@ func TestGemmaGGUFHasTheScaleOfLlamaCpp(t *testing.T) {
 	c, err := parseConfig(f)
 	require.NoError(t, err)
 	require.Equal(t, []int{9, 9, 0, 9}, c.Windows[:4])
-	require.InDelta(t, 500, c.plan.(gemma3Plan).local.Theta, 0)
+	require.InDelta(t, 500, c.plan.(llamaPlan).local.Theta, 0)
 	m["gemma3.final_logit_softcapping"] = 30.0
 	f, err = ggufFields("a.gguf", m, ggufTables())
 	require.NoError(t, err)

@@ -40,5 +40,5 @@ func graniteTensors(c *Config, w *weights.Checkpoint) error {
 	if c.NoHead || scaling == 1 {
 		return nil
 	}
-	return w.Replace([]string{"model.norm.weight", "norm.weight"}, func(x float32) float32 { return x / scaling })
+	return w.Replace(finalNorm, func(x float32) float32 { return x / scaling })
 }

@@ -70,11 +70,13 @@ func partialDecoder(f *fields, c *Config, positions int) (rotary int) {
 // these attributes: eight ops per layer, ten with norms after the blocks too.
 // Source: transformers, modeling_llama.py.
 type llamaPlan struct {
-	rotary      int    // rotated part of a head; 0: all of it
-	interleaved bool   // the rotary embedding turns pairs (2i, 2i+1)
-	unrotated   []bool // layers without a rotary embedding; nil: none
-	fused       bool   // q, k and v are one tensor
-	fusedMLP    bool   // gate and up are one tensor
+	prefixes    []string // before the tensors' names, see findPrefix; nil: those of Llama
+	rotary      int      // rotated part of a head; 0: all of it
+	interleaved bool     // the rotary embedding turns pairs (2i, 2i+1)
+	unrotated   []bool   // layers without a rotary embedding; nil: none
+	local       *Rope    // rotary embedding of layers with a window; nil: that of the others
+	fused       bool     // q, k and v are one tensor
+	fusedMLP    bool     // gate and up are one tensor
 	norms       layerNorms
 
 	embedScale        float32 // on the embedding; 0: 1
@@ -90,7 +92,11 @@ type layerNorms struct {
 
 func (p llamaPlan) build(b *builder) {
 	c := b.cfg
-	b.findPrefix("embed_tokens.weight", "model.", "")
+	prefixes := p.prefixes
+	if prefixes == nil {
+		prefixes = []string{"model.", ""}
+	}
+	b.findPrefix("embed_tokens.weight", prefixes...)
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
@@ -103,6 +109,10 @@ func (p llamaPlan) build(b *builder) {
 	}
 	rotary := cmp.Or(p.rotary, c.HeadDim)
 	invFreq, rotaryScale := c.Rope.Table(rotary)
+	local, localScale := invFreq, rotaryScale
+	if p.local != nil {
+		local, localScale = p.local.Table(rotary)
+	}
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
@@ -117,14 +127,18 @@ func (p llamaPlan) build(b *builder) {
 		in := b.normIf("attn.norm", at, n.attention, x, normed)
 		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
-			if len(p.unrotated) == 0 || !p.unrotated[i] {
-				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
-				rope.RotaryInterleaved = p.interleaved
-			}
 			b.qkNorm(rope, at+"self_attn.")
 			att.Scale = cmp.Or(p.attentionScale, att.Scale)
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
+			}
+			if len(p.unrotated) > 0 && p.unrotated[i] {
+				return
+			}
+			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+			rope.RotaryInterleaved = p.interleaved
+			if att.Window > 0 {
+				rope.InvFreq, rope.RotaryScale = local, localScale
 			}
 		})
 		b.selectInLast(&x, &attended)

@@ -47,9 +47,7 @@ func ropeConfig(f *fields, c *Config, positions int) (partial float64) {
 // partialRope is ropeConfig of a class that rotates part of a head. It returns the elements of a head that are rotated. positions and partial
 // are the class's defaults.
 func partialRope(f *fields, c *Config, positions int, partial float64) (rotary int) {
-	if !f.has("partial_rotary_factor") {
-		f.set("partial_rotary_factor", partial)
-	}
+	f.defaults(map[string]any{"partial_rotary_factor": partial})
 	partial = ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
 	rotary = int(float64(c.HeadDim) * partial)
 	if f.err == nil && (rotary == 0 || rotary%2 != 0) {
@@ -58,7 +56,7 @@ func partialRope(f *fields, c *Config, positions int, partial float64) (rotary i
 	return rotary
 }
 
-// ropeObject is the object that has the rotary embedding's members. As in transformers, rope_scaling goes first.
+// ropeObject is the object that has the rotary embedding's members: rope_scaling, or without it rope_parameters, as in transformers.
 func (f *fields) ropeObject() *fields {
 	if f.has("rope_scaling") {
 		return f.object("rope_scaling")

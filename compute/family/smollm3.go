@@ -21,16 +21,14 @@ func smollm3Config(f *fields, c *Config) plan {
 	if f.err != nil || !f.flag(false, "use_sliding_window") {
 		return p
 	}
-	if !f.has("layer_types") {
-		types := make([]string, c.Layers)
-		for i, has := range p.unrotated {
-			types[i] = full
-			if has {
-				types[i] = sliding
-			}
+	types := make([]string, c.Layers)
+	for i, has := range p.unrotated {
+		types[i] = full
+		if has {
+			types[i] = sliding
 		}
-		f.set("layer_types", types)
 	}
+	f.defaults(map[string]any{"layer_types": types})
 	c.windows(f, 0, 0)
 	return p
 }

@@ -35,8 +35,8 @@ type Checkpoint struct {
 }
 
 // Open maps model.safetensors, or the shards of model.safetensors.index.json,
-// of a directory and checks every header; the layers that GPTQ or AWQ have
-// quantized, by its config.json, are there as the matrices that they stand for.
+// of a directory and checks every header; quantized layers, by its config.json,
+// are there as the matrices that they stand for.
 // Faults of the files are *FormatError.
 func Open(path string) (*Checkpoint, error) {
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}

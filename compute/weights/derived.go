@@ -64,27 +64,15 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 		if !ok || len(t.Shape) != 1 || t.DType == Other {
 			continue
 		}
-		src, read := t.Data, reader(t.DType)
+		from := t
 		t.DType, t.Type = F32, F32.String()
 		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
 			for i := first; i < last; i++ {
-				binary.LittleEndian.PutUint32(dst[4*(i-first):], math.Float32bits(f(read(src, i))))
+				binary.LittleEndian.PutUint32(dst[4*(i-first):], math.Float32bits(f(number(from, int(i)))))
 			}
 		}})
 	}
 	return c.derive(all)
-}
-
-// reader reads element i of a type of floats.
-func reader(d DType) func(b []byte, i int64) float32 {
-	switch d {
-	case F16:
-		return func(b []byte, i int64) float32 { return readHalf(b[2*i:]) }
-	case BF16:
-		return func(b []byte, i int64) float32 { return bfloatToFloat(b[2*i:]) }
-	case F32, Other:
-	}
-	return func(b []byte, i int64) float32 { return readFloat(b[4*i:]) }
 }
 
 // bytes is the size of the data. The shape was checked against the file.
@@ -158,4 +146,16 @@ func readFloat(b []byte) float32 { return math.Float32frombits(binary.LittleEndi
 
 func bfloatToFloat(b []byte) float32 {
 	return math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16)
+}
+
+// number is element i of a tensor of floats.
+func number(t Tensor, i int) float32 {
+	switch t.DType {
+	case F16:
+		return readHalf(t.Data[2*i:])
+	case BF16:
+		return bfloatToFloat(t.Data[2*i:])
+	case F32, Other: // Other was refused
+	}
+	return readFloat(t.Data[4*i:])
 }

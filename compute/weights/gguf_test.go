@@ -61,7 +61,7 @@ func (g *ggufBuilder) file(n int) []byte {
 	return append(g.b, make([]byte, n)...)
 }
 
-// named is a layout that names some tensors otherwise, and whose q has the rows of a number of heads interleaved.
+// named is a layout with other names for some tensors. In the tensors of q the rows of each head are interleaved: "heads" says how many heads there are.
 func named(m Metadata) (Layout, error) {
 	heads, _ := m["heads"].(int64)
 	if heads < 0 {

@@ -118,43 +118,39 @@ func (c *Checkpoint) packedLayer(q *Quantization, name string) (*derived, error)
 
 // groups sets the group of each input.
 func (l *layer) groups(q *Quantization, name string, index Tensor, size, groups int64) error {
-	l.group = make([]int32, l.in)
 	if index.Type == "" || q.isAWQ() {
 		if q.DescAct && !q.isAWQ() && groups > 1 {
 			return fault(name+".g_idx", "one, by desc_act", "no such tensor")
 		}
+		l.group = make([]int32, l.in)
 		for k := range l.group {
 			l.group[k] = int32(int64(k) / size)
 		}
 		return nil
 	}
-	if index.Type != "I32" || !slices.Equal(index.Shape, []int64{int64(l.in)}) {
-		return fault(name+".g_idx", fmt.Sprintf("I32 [%d]", l.in), "%s", kindOf(index))
+	var err error
+	l.group, err = groupsOf(index, name+".g_idx", l.in, groups)
+	return err
+}
+
+// groupsOf reads the group of each input from a tensor of this name.
+func groupsOf(index Tensor, name string, inputs int, groups int64) ([]int32, error) {
+	if index.Type != "I32" || !slices.Equal(index.Shape, []int64{int64(inputs)}) {
+		return nil, fault(name, fmt.Sprintf("I32 [%d]", inputs), "%s", kindOf(index))
 	}
-	for k := range l.group {
-		g := int32(binary.LittleEndian.Uint32(index.Data[4*k:]))
+	group := make([]int32, inputs)
+	for k := range group {
+		g := int32(word(index.Data, k))
 		if g < 0 || int64(g) >= groups {
-			return fault(name+".g_idx", fmt.Sprintf("0 to %d", groups-1), "group %d of input %d", g, k)
+			return nil, fault(name, fmt.Sprintf("0 to %d", groups-1), "group %d of input %d", g, k)
 		}
-		l.group[k] = g
+		group[k] = g
 	}
-	return nil
+	return group, nil
 }
 
 // scale is the scale of group g and output n.
 func (l *layer) scale(g int32, n int) float32 { return number(l.scales, int(g)*l.out+n) }
-
-// number is element i of a tensor of floats.
-func number(t Tensor, i int) float32 {
-	switch t.DType {
-	case F16:
-		return readHalf(t.Data[2*i:])
-	case BF16:
-		return bfloatToFloat(t.Data[2*i:])
-	case F32, Other: // Other was refused
-	}
-	return readFloat(t.Data[4*i:])
-}
 
 // word is word i of a tensor of I32.
 func word(b []byte, i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }

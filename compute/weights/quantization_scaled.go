@@ -229,7 +229,9 @@ func (c *Checkpoint) packedIntegers(s *scaled, name string, codes Tensor) error 
 		}
 	}
 	if index, ok := c.tensors[name+".weight_g_idx"]; ok {
-		return s.groups(index, name, c.across(name))
+		var err error
+		s.group, err = groupsOf(index, name+".weight_g_idx", s.in, c.across(name))
+		return err
 	}
 	return nil
 }
@@ -252,22 +254,6 @@ func (c *Checkpoint) across(name string) int64 {
 	return 1
 }
 
-// groups sets the group of each input.
-func (s *scaled) groups(index Tensor, name string, groups int64) error {
-	if index.Type != "I32" || !slices.Equal(index.Shape, []int64{int64(s.in)}) {
-		return fault(name+".weight_g_idx", fmt.Sprintf("I32 [%d]", s.in), "%s", kindOf(index))
-	}
-	s.group = make([]int32, s.in)
-	for k := range s.group {
-		g := int32(word(index.Data, k))
-		if g < 0 || int64(g) >= groups {
-			return fault(name+".weight_g_idx", fmt.Sprintf("0 to %d", groups-1), "group %d of input %d", g, k)
-		}
-		s.group[k] = g
-	}
-	return nil
-}
-
 func tableValues(to []float32, codes []byte, table *[256]float32) {
 	for k := range to {
 		to[k] = table[codes[k]]
@@ -276,8 +262,8 @@ func tableValues(to []float32, codes []byte, table *[256]float32) {
 
 // e2m1 are the values of E2M1; the second zero is negative.
 var e2m1 = func() (values [16]float32) {
-	for i, v := range [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6} {
-		values[i], values[i+8] = v, -v
+	for i, v := range fp4[:8] {
+		values[i], values[i+8] = float32(v)/2, -float32(v)/2
 	}
 	return values
 }()
