@@ -32,14 +32,6 @@ func newBodies(largest int64, tenants func() int) *bodies {
 	return &bodies{places: places.New(int(bodiesAtOnce*largest/bodyPlace)+bodiesAtOnce, tenants), freed: make(chan struct{}), patience: bodyPatience}
 }
 
-// tenantsOf returns the number of tenants of the keys, which share the room; 1 without keys.
-func tenantsOf(keys api.Keys) func() int {
-	if k, ok := keys.(interface{ Tenants() int }); ok {
-		return k.Tenants
-	}
-	return func() int { return 1 }
-}
-
 // enter waits for the places of a body of some bytes, and returns what gives them back. An error is an *api.Error: other bodies have
 // the places.
 func (b *bodies) enter(ctx context.Context, bytes int) (leave func(), err error) {

@@ -33,6 +33,7 @@ type Options struct {
 	PingAfter   time.Duration   // silence before a comment keeps a stream alive; 1 s
 	CutOff      func() bool     // reports that this process reaches no other one, so streams must not ping; nil: never
 	Keys        api.Keys        // API keys of the callers; nil: no key is needed
+	Tenants     func() int      // number of tenants of the keys, which share the room for bodies; nil: 1
 	Calls       call.Runner     // runs the calls; nil: the engine, without a log
 	Tracer      trace.Tracer    // nil: no traces
 	Responses   Responses       // the stored responses; nil: none is stored
@@ -46,6 +47,9 @@ type Options struct {
 func (o *Options) defaults() {
 	if o.MaxBody == 0 {
 		o.MaxBody = 4 << 20
+	}
+	if o.Tenants == nil {
+		o.Tenants = func() int { return 1 }
 	}
 	if o.CutOff == nil {
 		o.CutOff = func() bool { return false }
@@ -72,7 +76,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 	if opts.Calls == nil {
 		opts.Calls = call.NewDirect(engine)
 	}
-	s := &server{engine: engine, opts: opts, mux: http.NewServeMux(), bodies: newBodies(opts.MaxBody, tenantsOf(opts.Keys))}
+	s := &server{engine: engine, opts: opts, mux: http.NewServeMux(), bodies: newBodies(opts.MaxBody, opts.Tenants)}
 	document, err := s.document()
 	if err != nil {
 		return nil, fmt.Errorf("openai: document: %w", err)

@@ -18,7 +18,7 @@ const browserAccept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*
 func TestABrowserGetsTheDebugPagesWithoutAKeyAndNoState(t *testing.T) {
 	ring, _ := keyring(t, "acme")
 	late := &lateEngine{}
-	gateway, err := httpHandler(late, &gateway{store: &storage{}}, late, ring, nil, &config.Serve{}, zerolog.Nop())
+	gateway, err := httpHandler(late, &gateway{store: &storage{}}, late, &security{keys: ring}, nil, &config.Serve{}, zerolog.Nop())
 	require.NoError(t, err)
 	for name, h := range map[string]http.Handler{"worker": workerHandler(late, ring), "gateway": gateway} {
 		ask := func(path, accept string) *httptest.ResponseRecorder {

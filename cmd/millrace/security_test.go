@@ -219,7 +219,7 @@ func TestNoSecretAndNoPromptIsInTheLogOfAFullRun(t *testing.T) {
 	engine := secure.guard(apitest.New(apitest.Say("the", " answer", " is secret")))
 	service, err := natsapi.Start(conn, engine, natsapi.Options{Logger: log, Keys: secure.callers(), PingAfter: s.PingInterval})
 	require.NoError(t, err)
-	handler, err := httpHandler(engine, &gateway{store: &storage{}}, &lateEngine{}, secure.callers(), nil, s, log)
+	handler, err := httpHandler(engine, &gateway{store: &storage{}}, &lateEngine{}, secure, nil, s, log)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -228,7 +228,7 @@ func openGateway(ctx context.Context, conn *nats.Conn, engine api.Engine, late *
 			g.store.close()
 			stopSharing()
 		}
-		g.http, err = httpHandler(engine, &g, late, secure.callers(), tracer, s, log)
+		g.http, err = httpHandler(engine, &g, late, secure, tracer, s, log)
 	}
 	if err != nil {
 		g.stop()
@@ -346,10 +346,10 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 	})
 }
 
-func httpHandler(served api.Engine, g *gateway, late *lateEngine, keys api.Keys, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, g *gateway, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
 	o := openai.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: keys, Calls: g.calls, Tracer: tracer,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: secure.callers(), Tenants: secure.tenants, Calls: g.calls, Tracer: tracer,
 		Routes:  batchapi.Routes(g.store.files, g.store.batches),
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),
