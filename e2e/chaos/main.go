@@ -98,7 +98,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.lines, "lines", 2000, "lines of the scenario batch, of 16 tokens each")
 	f.IntVar(&o.tenantRequests, "tenant-requests", 250, "of tenants: requests of the watched tenant beside each load, about")
 	f.DurationVar(&o.limit, "limit", 50*time.Minute, "for everything; what has not ended then fails")
-	f.StringVar(&o.previous, "previous", "cca3c8c0", "commit whose program rolling-binary updates from")
+	f.StringVar(&o.previous, "previous", "c87a60bd", "commit whose program rolling-binary updates from")
 	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf", "nats-server configuration with a user for each role (none: NATS trusts everybody)")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")

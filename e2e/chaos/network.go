@@ -76,8 +76,24 @@ func cuts(ctx context.Context, s *suite) (*report, error) {
 // natsRestarts kills the only NATS server and restarts it after 2 s, twice.
 func natsRestarts(ctx context.Context, s *suite) (*report, error) {
 	return s.disturbed(ctx, "nats", s.config("nats"), func(ctx context.Context, t *trial) error {
-		return t.killNATS(ctx, t.NATS()[0], 2)
+		if err := t.killNATS(ctx, t.NATS()[0], 2); err != nil {
+			return err
+		}
+		return t.spied(ctx)
 	})
+}
+
+// spied waits until a try to read another tenant's stream is decided: a gateway waits long for a log of a young JetStream, which may be
+// written again.
+func (t *trial) spied(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*spyPatience)
+	defer cancel()
+	for t.spy.refused.Load()+t.spy.leaked.Load() == 0 && ctx.Err() == nil {
+		if err := wait.For(ctx, time.Second); err != nil {
+			break // the report says that there was none
+		}
+	}
+	return nil
 }
 
 // natsCluster kills each of three clustered NATS servers once.
