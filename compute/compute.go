@@ -125,9 +125,6 @@ func (m *Model) open() (err error) {
 	if m.Config, m.Program, m.checkpoint, err = Read(m.options.Dir); err != nil {
 		return err
 	}
-	if err := m.Program.SetWeights(m.options.Weights); err != nil {
-		return err
-	}
 	m.Program.KV, m.Program.OneGroup = m.options.KV, m.options.OneGroup
 	if err := m.Program.SetEviction(m.options.Eviction); err != nil {
 		return err
@@ -138,10 +135,26 @@ func (m *Model) open() (err error) {
 	return m.load()
 }
 
+// setWeights makes the program keep its weights as the options have it, as far as the device does.
+func (m *Model) setWeights() error {
+	info, err := m.Device.Info()
+	if err != nil {
+		return err
+	}
+	plan := m.options.Weights
+	if !info.KeepsBlocks {
+		plan = plan.WithoutBlocks()
+	}
+	return m.Program.SetWeights(plan)
+}
+
 // load opens the device and puts the model on it.
 func (m *Model) load() (err error) {
 	o := &m.options
 	if m.Device, err = device.Open(o.Device); err != nil {
+		return err
+	}
+	if err := m.setWeights(); err != nil {
 		return err
 	}
 	if err := m.loadEngine(); err != nil {

@@ -81,7 +81,7 @@ func (s *Simulate) Register(f *pflag.FlagSet) {
 
 // RegisterWeights adds --weights to a command's flags.
 func RegisterWeights(f *pflag.FlagSet, weights *string) {
-	f.StringVar(weights, "weights", "bf16", "type of the weights of linear ops: "+strings.Join(model.WeightNames(), ", ")+"; +OP=TYPE sets one op, as in int8+attn.out=bf16")
+	f.StringVar(weights, "weights", "file", "type of the weights of linear ops: "+strings.Join(model.WeightNames(), ", ")+"; +OP=TYPE sets one op, as in int8+attn.out=bf16")
 }
 
 func weights(found string) error {

@@ -80,7 +80,7 @@ func (o *planFlags) validate() error {
 		return config.Usagef("--kv-memory: found %d, expected at least 0", o.kvMemory)
 	case o.shape != "" && o.model != "":
 		return config.Usagef("found both --model %s and --shape %s, expected one", o.model, o.shape)
-	case o.shape != "" && o.weights != "bf16":
+	case o.shape != "" && o.weights != "file":
 		return config.Usagef("--weights: found %s together with --shape, expected bits= in --shape", o.weights)
 	case len(o.devices) == 0:
 		return config.Usagef("--device: found nothing, expected names of devices")

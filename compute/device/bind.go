@@ -106,6 +106,7 @@ func (b *binder) op(o *model.Op, places []model.Place) (C.mr_op, error) {
 		c.parts[i] = C.mr_part{
 			weight: C.int32_t(p.Weight), bias: C.int32_t(p.Bias),
 			offset: C.int64_t(p.Offset), rows: C.int64_t(p.Rows), block: C.int64_t(p.Block), stride: C.int64_t(p.Stride),
+			interleaved: flag(p.Interleaved),
 		}
 	}
 	var err error
@@ -139,16 +140,9 @@ func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
 	if !ok {
 		return C.mr_tensor{}, fmt.Errorf("%w: tensor %s is missing", ErrInvalid, t.Name)
 	}
-	c := C.mr_tensor{rank: C.int32_t(len(t.Shape))}
-	switch got.DType {
-	case weights.F32:
-		c.dtype = C.MR_F32
-	case weights.F16:
-		c.dtype = C.MR_F16
-	case weights.BF16:
-		c.dtype = C.MR_BF16
-	default:
-		return c, fmt.Errorf("%w: tensor %s has type %v, expected F32, F16 or BF16", ErrUnsupported, t.Name, got.DType)
+	c := C.mr_tensor{rank: C.int32_t(len(t.Shape)), dtype: C.int32_t(got.DType)} // mr_dtype's numbers
+	if got.DType == weights.Other {
+		return c, fmt.Errorf("%w: tensor %s has type %s, expected F32, F16, BF16 or blocks", ErrUnsupported, t.Name, got.Type)
 	}
 	if len(t.Shape) < 1 || len(t.Shape) > len(c.dims) {
 		return c, fmt.Errorf("%w: tensor %s has rank %d, expected 1 or 2", ErrInvalid, t.Name, len(t.Shape))
@@ -160,6 +154,9 @@ func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
 		}
 		elements *= n
 		c.dims[i] = C.int64_t(n)
+	}
+	if size := got.DType.Bytes(elements); int64(len(got.Data)) != size {
+		return c, fmt.Errorf("%w: tensor %s has %d bytes, expected %d", ErrInvalid, t.Name, len(got.Data), size)
 	}
 	c.data = unsafe.Pointer(unsafe.SliceData(got.Data))
 	return c, nil

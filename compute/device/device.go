@@ -58,6 +58,7 @@ type Info struct {
 	ISAs            []string `json:"isas"` // best first
 	Threads         int      `json:"threads"`
 	OnCPU           bool     `json:"on_cpu"`           // the machine's own cores compute
+	KeepsBlocks     bool     `json:"keeps_blocks"`     // weights may stay in the blocks of a file
 	MemoryTotal     uint64   `json:"memory_total"`     // bytes
 	MemoryAvailable uint64   `json:"memory_available"` // bytes
 }
@@ -161,6 +162,7 @@ func (d *Device) Info() (Info, error) {
 		ISAs:            strings.Split(C.GoString(&i.isas[0]), ","),
 		Threads:         int(i.threads),
 		OnCPU:           i.on_cpu != 0,
+		KeepsBlocks:     i.keeps_blocks != 0,
 		MemoryTotal:     uint64(i.memory_total),
 		MemoryAvailable: uint64(i.memory_available),
 	}, nil

@@ -118,8 +118,8 @@ func headOf(t *testing.T, m *fixture.Model) *head {
 
 // numbers are the elements of a tensor.
 func numbers(t weights.Tensor) []float64 {
-	out := make([]float64, 0, len(t.Data)/int(t.DType.Size()))
-	for at := 0; at < len(t.Data); at += int(t.DType.Size()) {
+	out := make([]float64, 0, len(t.Data)/int(t.DType.Bytes(1)))
+	for at := 0; at < len(t.Data); at += int(t.DType.Bytes(1)) {
 		switch t.DType {
 		case weights.F32:
 			out = append(out, float64(math.Float32frombits(binary.LittleEndian.Uint32(t.Data[at:]))))

@@ -38,7 +38,7 @@ func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	return b.program, nil
+	return b.program, b.program.SetWeights(model.WeightPlan{})
 }
 
 // builder appends ops to a program and keeps the first fault.
@@ -114,13 +114,17 @@ func (b *builder) absolute(name string, shape ...int) int {
 	case b.source == nil:
 	case !ok:
 		b.fault(b.cfg.path(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
-	case t.DType == weights.Other:
+	case t.DType == weights.Other || t.DType.Blocks() && len(shape) < 2:
 		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
 	case !slices.Equal(t.Shape, want):
 		b.fault(t.File, name, fmt.Sprintf("shape %v", t.Shape), fmt.Sprintf("%v", want))
 	}
 	i := len(b.program.Tensors)
-	b.program.Tensors = append(b.program.Tensors, model.Tensor{Name: name, Shape: want})
+	tensor := model.Tensor{Name: name, Shape: want}
+	if b.err == nil && t.DType.Blocks() {
+		tensor.Blocks, tensor.Bytes = t.Type, t.DType.Bytes(want[0]*want[1])
+	}
+	b.program.Tensors = append(b.program.Tensors, tensor)
 	b.index[name] = i
 	return i
 }
@@ -217,11 +221,16 @@ var finalNorm = []string{"model.norm.weight", "norm.weight"}
 
 // part is a whole tensor as part of a linear op.
 func (b *builder) part(name string, bias bool, rows, in int) model.Part {
-	return model.Part{
+	part := model.Part{
 		Weight: b.tensor(name+".weight", rows, in),
 		Bias:   b.tensorIf(bias, name+".bias", rows),
 		Rows:   rows, Block: rows, Stride: rows,
 	}
+	if t, _ := b.find(b.prefix + name + ".weight"); t.Heads > 0 && b.err == nil {
+		part.Block, part.Interleaved = rows/int(t.Heads), true
+		part.Stride = part.Block
+	}
+	return part
 }
 
 // fusedParts are parts of a tensor without bias, one below the other, of these numbers of rows.

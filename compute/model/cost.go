@@ -99,15 +99,14 @@ func (p *Program) slotBytes(slot, rows int, s Sizes) int64 {
 }
 
 func (p *Program) embedCost(op *Op, rows int, s Sizes) Cost {
-	values := int64(rows) * int64(p.Slots[op.Out].Width)
 	c := Cost{ActivationBytes: p.slotBytes(op.Out, rows, s)}
 	for _, table := range []int{op.Weight, op.Bias} {
 		if table != None {
-			c.WeightBytes += values * int64(s.Weight)
+			c.WeightBytes += int64(rows) * p.Tensors[table].rowBytes(s.Weight)
 		}
 	}
 	if op.Weight != None && op.Bias != None {
-		c.Flops = values
+		c.Flops = int64(rows) * int64(p.Slots[op.Out].Width)
 	}
 	return c
 }
@@ -140,7 +139,11 @@ func (p *Program) linearCost(op *Op, rows int, s Sizes) Cost {
 		c.Flops += int64(p.Slots[op.Out].Width) * int64(rows)
 	}
 	for _, part := range op.Parts {
-		c.WeightBytes += op.Weights.bytes(int64(part.Rows), in, s.Weight)
+		if op.Weights.Type == WeightsBlocks {
+			c.WeightBytes += int64(part.Rows) * p.Tensors[part.Weight].rowBytes(s.Weight)
+		} else {
+			c.WeightBytes += op.Weights.bytes(int64(part.Rows), in, s.Weight)
+		}
 		c.Flops += 2 * int64(part.Rows) * in * int64(rows)
 		if part.Bias != None {
 			c.WeightBytes += int64(part.Rows) * 4

@@ -59,10 +59,12 @@ const (
 const None = -1
 
 // Part is a run of output rows of a linear op, taken from a tensor: row i is
-// tensor row Offset + (i/Block)*Stride + i%Block.
+// tensor row Offset + (i/Block)*Stride + i%Block. If the halves of a block are interleaved, row j of its
+// first half is at 2j in place of i%Block, and of its second half at 2j+1.
 type Part struct {
 	Weight, Bias                int // tensor indices; Bias may be None
 	Offset, Rows, Block, Stride int
+	Interleaved                 bool
 }
 
 // Op is one fused operation. The C header (mr_op) documents each field; the
@@ -104,8 +106,18 @@ type Op struct {
 
 // Tensor is a weight by its name in the checkpoint and the shape it must have.
 type Tensor struct {
-	Name  string
-	Shape []int64
+	Name   string
+	Shape  []int64
+	Blocks string `json:",omitempty"` // the type of a matrix that the checkpoint has in blocks: "Q4_K"
+	Bytes  int64  `json:",omitempty"` // its size there
+}
+
+// rowBytes is the size of a row of a matrix whose values take size bytes, where it is not of blocks.
+func (t *Tensor) rowBytes(size int) int64 {
+	if t.Blocks != "" {
+		return t.Bytes / t.Shape[0]
+	}
+	return t.Shape[1] * int64(size)
 }
 
 // Program is a model for a backend to load.

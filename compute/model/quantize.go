@@ -15,6 +15,11 @@ const (
 	WeightsInt4  WeightType = 2
 	WeightsFP8   WeightType = 3
 	WeightsNF4   WeightType = 4
+
+	WeightsBlocks WeightType = 5 // as the file has them: Tensor.Blocks
+
+	// expanded are 16 bits even of blocks: in a plan only.
+	expanded WeightType = -1
 )
 
 // Weights is how a linear op keeps its weights.
@@ -24,14 +29,17 @@ type Weights struct {
 }
 
 // Integers says whether rows are quantized to int8 for them.
-func (w Weights) Integers() bool { return w.Type == WeightsInt8 || w.Type == WeightsInt4 }
+func (w Weights) Integers() bool {
+	return w.Type == WeightsInt8 || w.Type == WeightsInt4 || w.Type == WeightsBlocks
+}
 
 // weightNames are the names of what a model's weights can be kept as.
 var weightNames = []struct {
 	name    string
 	weights Weights
 }{
-	{"bf16", Weights{}},
+	{"file", Weights{}},
+	{"bf16", Weights{Type: expanded}},
 	{"int8", Weights{Type: WeightsInt8}},
 	{"int4", Weights{WeightsInt4, 32}},
 	{"int4-64", Weights{WeightsInt4, 64}},
@@ -50,8 +58,8 @@ func parseWeights(name string) (Weights, error) {
 	return Weights{}, fmt.Errorf("found %q, expected %s", name, strings.Join(WeightNames(), ", "))
 }
 
-// WeightNames are the names of what weights can be kept as: bf16 (the type of the backend's
-// operands: 16 bits), int8 and fp8 (a scale for each output row), int4 (a scale for each 32
+// WeightNames are the names of what weights can be kept as: file (blocks as the file has them, others in 16
+// bits), bf16 (the type of the backend's operands: 16 bits), int8 and fp8 (a scale for each output row), int4 (a scale for each 32
 // weights), int4-64, int4-128, nf4 (a scale for each 64).
 func WeightNames() []string {
 	names := make([]string, len(weightNames))
@@ -62,6 +70,17 @@ func WeightNames() []string {
 }
 
 func (w Weights) String() string {
+	switch {
+	case w.Type == Weights16Bit:
+		return "bf16"
+	case w.Type == WeightsBlocks:
+		return "blocks"
+	}
+	return w.name()
+}
+
+// name is String of what a plan has.
+func (w Weights) name() string {
 	for _, n := range weightNames {
 		if n.weights == w {
 			return n.name
@@ -79,7 +98,7 @@ func (w Weights) bytes(rows, in int64, size int) int64 {
 	case WeightsInt4, WeightsNF4:
 		groups := (in + int64(w.Group) - 1) / int64(w.Group)
 		return rows * groups * int64(w.Group/2+2) // and a bf16 scale
-	case Weights16Bit:
+	case Weights16Bit, WeightsBlocks, expanded:
 	}
 	return rows * in * int64(size)
 }

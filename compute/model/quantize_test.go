@@ -12,12 +12,14 @@ func TestWeightNamesGoBothWays(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, name, w.String())
 	}
+	require.Equal(t, "bf16", Weights{}.String())
+	require.Equal(t, "blocks", Weights{Type: WeightsBlocks}.String())
 	w, err := ParseWeights("")
 	require.NoError(t, err)
 	require.Equal(t, WeightPlan{}, w)
 	for _, name := range []string{"int3", "nf4-32", "nf4-128"} {
 		_, err = ParseWeights(name)
-		require.EqualError(t, err, `found "`+name+`", expected bf16, int8, int4, int4-64, int4-128, fp8, nf4`)
+		require.EqualError(t, err, `found "`+name+`", expected file, bf16, int8, int4, int4-64, int4-128, fp8, nf4`)
 	}
 }
 
@@ -47,13 +49,42 @@ func TestAPlanNamesTheOpsThatDiffer(t *testing.T) {
 		"int8+":                           "found \"\", expected OP=TYPE, such as attn.out=bf16",
 		"int8+attn.out":                   "found \"attn.out\", expected OP=TYPE, such as attn.out=bf16",
 		"int8+=bf16":                      "found \"=bf16\", expected OP=TYPE, such as attn.out=bf16",
-		"int8+attn.out=fp4":               "attn.out: found \"fp4\", expected bf16, int8",
+		"int8+attn.out=fp4":               "attn.out: found \"fp4\", expected file, bf16, int8",
 		"int8+attn.out=bf16+attn.out=fp8": "found attn.out twice",
-		"+attn.out=bf16":                  "found \"\", expected bf16, int8",
+		"+attn.out=bf16":                  "found \"\", expected file, bf16, int8",
 	} {
 		_, err := ParseWeights(text)
 		require.ErrorContains(t, err, want, text)
 	}
+}
+
+// TestBlocksStayWhereAllPartsAreOfBlocks and the plan has the file's weights, as the zero plan does.
+func TestBlocksStayWhereAllPartsAreOfBlocks(t *testing.T) {
+	p := &Program{
+		Ops: []Op{
+			{Kind: OpLinear, Name: "all", Parts: []Part{{Weight: 0}, {Weight: 1}}},
+			{Kind: OpLinear, Name: "some", Parts: []Part{{Weight: 0}, {Weight: 2}}},
+			{Kind: OpLinear, Name: "none", Parts: []Part{{Weight: 2}}},
+		},
+		Tensors: []Tensor{{Blocks: "Q4_K"}, {Blocks: "Q6_K"}, {}},
+	}
+	types := func(text string) (got []WeightType) {
+		plan, err := ParseWeights(text)
+		require.NoError(t, err)
+		require.NoError(t, p.SetWeights(plan))
+		for _, op := range p.Ops {
+			got = append(got, op.Weights.Type)
+		}
+		require.NoError(t, p.SetWeights(plan.WithoutBlocks()))
+		for _, op := range p.Ops {
+			require.NotEqual(t, WeightsBlocks, op.Weights.Type)
+		}
+		return got
+	}
+	require.Equal(t, []WeightType{WeightsBlocks, Weights16Bit, Weights16Bit}, types("file"))
+	require.Equal(t, []WeightType{Weights16Bit, Weights16Bit, Weights16Bit}, types("bf16"))
+	require.Equal(t, []WeightType{WeightsBlocks, WeightsInt8, WeightsInt8}, types("int8+all=file"))
+	require.Equal(t, []WeightType{Weights16Bit, Weights16Bit, WeightsInt8}, types("file+all=bf16+none=int8"))
 }
 
 func TestOnlyLayersKeepFourBits(t *testing.T) {

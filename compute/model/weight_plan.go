@@ -7,7 +7,7 @@ import (
 )
 
 // WeightPlan is how the linear ops of a program keep their weights: all alike, but for those
-// that are named. Its text is "int8", or "int4+attn.out=bf16+mlp.down=int8".
+// that are named. Its text is "int8", or "int4+attn.out=bf16+mlp.down=int8". The zero plan is "file".
 type WeightPlan struct {
 	all Weights
 	ops []opWeights
@@ -46,9 +46,9 @@ func ParseWeights(text string) (p WeightPlan, err error) {
 }
 
 func (p WeightPlan) String() string {
-	parts := []string{p.all.String()}
+	parts := []string{p.all.name()}
 	for _, o := range p.ops {
-		parts = append(parts, o.op+"="+o.weights.String())
+		parts = append(parts, o.op+"="+o.weights.name())
 	}
 	return strings.Join(parts, "+")
 }
@@ -71,8 +71,36 @@ func (p WeightPlan) of(op *Op) Weights {
 	return p.all
 }
 
+// WithoutBlocks is the plan for a device that keeps no blocks: in their place it has 16 bits.
+func (p WeightPlan) WithoutBlocks() WeightPlan {
+	p.ops = slices.Clone(p.ops)
+	for i := range p.ops {
+		p.ops[i].weights = p.ops[i].weights.withoutBlocks()
+	}
+	p.all = p.all.withoutBlocks()
+	return p
+}
+
+func (w Weights) withoutBlocks() Weights {
+	if w == (Weights{}) {
+		return Weights{Type: expanded}
+	}
+	return w
+}
+
+// resolve makes of what a plan has for an op what the op keeps.
+func (p *Program) resolve(w Weights, op *Op) Weights {
+	switch {
+	case w.Type == expanded:
+		return Weights{}
+	case w == (Weights{}) && len(op.Parts) > 0 && !slices.ContainsFunc(op.Parts, func(part Part) bool { return p.Tensors[part.Weight].Blocks == "" }):
+		return Weights{Type: WeightsBlocks}
+	}
+	return w
+}
+
 // SetWeights makes the linear ops keep their weights as planned. An op that is named and not
-// there is an error.
+// there is an error. An op whose parts are not all of blocks has 16 bits where the plan has the file's.
 func (p *Program) SetWeights(plan WeightPlan) error {
 	var names []string
 	for i := range p.Ops {
@@ -80,7 +108,7 @@ func (p *Program) SetWeights(plan WeightPlan) error {
 		if op.Kind != OpLinear {
 			continue
 		}
-		op.Weights = plan.of(op)
+		op.Weights = p.resolve(plan.of(op), op)
 		if !slices.Contains(names, op.Name) {
 			names = append(names, op.Name)
 		}

@@ -76,6 +76,7 @@ func writePart(t *text, p *model.Part) {
 	t.integer("Rows", p.Rows)
 	t.integer("Block", p.Block)
 	t.integer("Stride", p.Stride)
+	t.flag("Interleaved", p.Interleaved)
 }
 
 func writeSlot(t *text, s *model.Slot) {
@@ -87,6 +88,8 @@ func writeSlot(t *text, s *model.Slot) {
 func writeTensor(t *text, x *model.Tensor) {
 	t.string("Name", x.Name)
 	values(t, "Shape", x.Shape, func(n int64) string { return strconv.FormatInt(n, 10) })
+	t.string("Blocks", x.Blocks)
+	t.integer("Bytes", int(x.Bytes))
 }
 
 // text is objects in braces with named values.

@@ -2,26 +2,6 @@ package weights
 
 import "testing"
 
-// BenchmarkDecode is one core decoding a row of 4096 values; MB/s are of the
-// F16 that it writes.
-func BenchmarkDecode(b *testing.B) {
-	const width = 4096
-	dst := make([]byte, 2*width)
-	for _, kind := range []uint32{8, 2, 3, 12, 14, 18, 23} {
-		t := blockTypes[kind]
-		src := make([]byte, width/t.elements*t.bytes)
-		for i := range src {
-			src[i] = byte(i*7) & 0x3f // scales below infinity
-		}
-		b.Run(t.name, func(b *testing.B) {
-			b.SetBytes(int64(len(dst)))
-			for range b.N {
-				decodeRow(t, dst, src)
-			}
-		})
-	}
-}
-
 // BenchmarkLayer is one core unpacking 64 outputs of a GPTQ or AWQ layer of
 // 4096 inputs.
 func BenchmarkLayer(b *testing.B) {

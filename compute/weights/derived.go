@@ -77,11 +77,11 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 
 // bytes is the size of the data. The shape was checked against the file.
 func (d *derived) bytes() int64 {
-	n := d.DType.Size()
+	n := int64(1)
 	for _, x := range d.Shape {
 		n *= x
 	}
-	return n
+	return d.DType.Bytes(n)
 }
 
 func pages(n int64) int64 {
@@ -97,7 +97,7 @@ func (d *derived) make() {
 	}
 	row := int64(len(d.Data)) / rows
 	share := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
-	share = max(share, parallelElements*d.DType.Size()/row, 1)
+	share = max(share, d.DType.Bytes(parallelElements)/row, 1)
 	var all sync.WaitGroup
 	for first := int64(0); first < rows; first += share {
 		last := min(first+share, rows)
@@ -155,7 +155,6 @@ func number(t Tensor, i int) float32 {
 		return readHalf(t.Data[2*i:])
 	case BF16:
 		return bfloatToFloat(t.Data[2*i:])
-	case F32, Other: // Other was refused
 	}
 	return readFloat(t.Data[4*i:])
 }

@@ -22,7 +22,7 @@ type GGUF struct {
 // Layout says how tensors of a GGUF file become those of another checkpoint.
 type Layout struct {
 	Name        func(tensor string) string // the name there; nil: as in the file
-	Interleaved func(tensor string) int64  // the number of heads whose halves' rows alternate, see fileRow, 0: none; nil: of no tensor
+	Interleaved func(tensor string) int64  // the number of heads whose halves' rows alternate, see heads, 0: none; nil: of no tensor
 }
 
 // LayoutOf makes a file's layout from its metadata.
@@ -119,7 +119,11 @@ func (g *GGUF) readBegin(file []byte, layout LayoutOf) error {
 			return err
 		}
 		name := g.layout.name(t.name)
-		g.tensors[name] = Tensor{Name: name, DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}
+		heads, err := g.layout.heads(t)
+		if err != nil {
+			return err
+		}
+		g.tensors[name] = Tensor{Name: name, DType: b.dtype(t.kind), Type: b.name, Shape: t.shape, File: g.Path, Heads: heads}
 	}
 	return nil
 }
@@ -170,7 +174,6 @@ func (g *GGUF) part(path string, file []byte, i int64, layout LayoutOf, names ma
 
 func (g *GGUF) addTensors(path string, h *ggufHeader, file []byte, names map[string]bool) error {
 	data := file[min(h.data, uint64(len(file))):]
-	var all []*derived
 	var places []extent
 	for i := range h.tensors {
 		t, at, err := g.place(&h.tensors[i], data)
@@ -183,78 +186,31 @@ func (g *GGUF) addTensors(path string, h *ggufHeader, file []byte, names map[str
 		}
 		names[t.Name] = true
 		t.File = path
-		if t.fill != nil {
-			all = append(all, t)
-		} else {
-			g.tensors[t.Name] = t.Tensor
-		}
+		g.tensors[t.Name] = t
 	}
-	if err := checkOverlap(places); err != nil {
-		return err
-	}
-	return g.derive(all)
+	return checkOverlap(places)
 }
 
-// place finds a tensor in the data: as it lies there, or derived from it.
-func (g *GGUF) place(t *ggufTensor, data []byte) (*derived, extent, error) {
+// place finds a tensor in the data.
+func (g *GGUF) place(t *ggufTensor, data []byte) (Tensor, extent, error) {
 	b, size, err := t.size()
 	if err != nil {
-		return nil, extent{}, err
+		return Tensor{}, extent{}, err
 	}
 	if t.offset > uint64(len(data)) || size > uint64(len(data))-t.offset {
-		return nil, extent{}, fault(t.name, fmt.Sprintf("an end within the %d bytes of data", len(data))+cut,
+		return Tensor{}, extent{}, fault(t.name, fmt.Sprintf("an end within the %d bytes of data", len(data))+cut,
 			"%d bytes at offset %d", size, t.offset)
 	}
 	at := extent{t.name, int64(t.offset), int64(t.offset + size)}
-	src := data[at.begin:at.end:at.end]
-	d := &derived{Tensor: Tensor{Name: g.layout.name(t.name), DType: b.dtype, Type: b.name, Shape: t.shape, File: g.Path}}
+	if b.dtype(t.kind).Blocks() && len(t.shape) < 2 {
+		return Tensor{}, extent{}, fault(t.name, "a matrix", "a vector of type %s", b.name)
+	}
 	heads, err := g.layout.heads(t)
-	if err != nil {
-		return nil, extent{}, err
-	}
-	if b.decode == nil && heads == 0 {
-		d.Data = src
-		return d, at, nil
-	}
-	if b.decode != nil {
-		if len(t.shape) < 2 {
-			return nil, extent{}, fault(t.name, "a matrix", "a vector of type %s", b.name)
-		}
-		d.DType = derivedType
-	}
-	d.fill = ggufRows(b, src, t.shape, heads)
-	return d, at, nil
+	return Tensor{Name: g.layout.name(t.name), DType: b.dtype(t.kind), Type: b.name, Shape: t.shape, Data: data[at.begin:at.end:at.end], Heads: heads}, at, err
 }
 
-// ggufRows decodes rows: the values of one index of the first dimension. If heads is
-// not 0, it undoes the order of the rows of that many heads.
-func ggufRows(b blockType, src []byte, shape []int64, heads int64) func([]byte, int64, int64) {
-	row := int64(len(src)) / shape[0]
-	perHead := int64(0)
-	if heads > 0 {
-		perHead = shape[0] / heads
-	}
-	return func(dst []byte, first, last int64) {
-		out := int64(len(dst)) / (last - first)
-		for r := first; r < last; r++ {
-			from := fileRow(r, perHead) * row
-			decodeRow(b, dst[(r-first)*out:(r-first+1)*out], src[from:from+row])
-		}
-	}
-}
-
-func decodeRow(b blockType, dst, src []byte) {
-	if b.decode == nil {
-		copy(dst, src)
-		return
-	}
-	step := b.elements * derivedType.Size()
-	for i := int64(0); i*b.bytes < int64(len(src)); i++ {
-		b.decode(dst[i*step:(i+1)*step], src[i*b.bytes:(i+1)*b.bytes])
-	}
-}
-
-// heads is the number of heads whose rows a tensor has interleaved, or 0.
+// heads is the number of heads whose rows a tensor has interleaved, or 0: the rotary embedding of llama.cpp's "llama" turns neighbors
+// (2i, 2i+1), so that its converter (LlamaModel.permute) interleaves the halves of each head.
 func (l Layout) heads(t *ggufTensor) (int64, error) {
 	if l.Interleaved == nil {
 		return 0, nil
@@ -264,19 +220,6 @@ func (l Layout) heads(t *ggufTensor) (int64, error) {
 		return 0, fault(t.name, fmt.Sprintf("a multiple of 2 x %d heads", n), "%d rows", t.shape[0])
 	}
 	return n, nil
-}
-
-// fileRow is where row r of a matrix of heads lies in the file. The rotary
-// embedding of llama.cpp's "llama" turns neighbors (2i, 2i+1), so that its
-// converter (LlamaModel.permute) interleaves the halves of each head; perHead
-// 0: it did not.
-func fileRow(r, perHead int64) int64 {
-	if perHead == 0 {
-		return r
-	}
-	head, i := r/perHead, r%perHead
-	half := perHead / 2
-	return head*perHead + i%half*2 + i/half
 }
 
 // checkOverlap refuses tensors that share bytes. Gaps are padding.

@@ -127,8 +127,19 @@ func TestGGUFReadsMetadataAndTensors(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "Q8_0", up.Type)
 	require.Equal(t, []int64{2, 32}, up.Shape)
-	require.InDelta(t, 0.5*31, readHalf(up.Data[2*31:]), 0)
-	require.InDelta(t, 0.5*-20, readHalf(up.Data[2*32:]), 0)
+	require.Equal(t, "Q8_0", up.DType.String())
+	require.True(t, up.DType.Blocks())
+	require.Equal(t, data[64:], up.Data, "blocks stay as they lie in the file")
+	require.Zero(t, up.Heads)
+}
+
+func TestGGUFSaysWhoseRowsAreInterleaved(t *testing.T) {
+	g, err := openBytes(t, newGGUF(3, 2, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 8).tensor("blk.0.attn_v.weight", 0, 64, 2, 8).file(128))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, g.Close()) }()
+	q, _ := g.Tensor("model.layers.0.attn_q.weight")
+	v, _ := g.Tensor("model.layers.0.attn_v.weight")
+	require.Equal(t, []int64{2, 0}, []int64{q.Heads, v.Heads})
 }
 
 func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
@@ -266,7 +277,7 @@ func FuzzGGUF(f *testing.F) {
 			for _, d := range x.Shape {
 				elements *= d
 			}
-			if !ok || x.DType == Other || elements*x.DType.Size() != int64(len(x.Data)) {
+			if !ok || x.DType == Other || x.DType.Bytes(elements) != int64(len(x.Data)) {
 				t.Fatalf("%s %s %v has %d bytes", name, x.DType, x.Shape, len(x.Data))
 			}
 		}

@@ -138,7 +138,7 @@ func FuzzHeader(f *testing.F) {
 			for _, d := range x.Shape {
 				elements *= d
 			}
-			if x.DType != Other && elements*x.DType.Size() != int64(len(x.Data)) {
+			if x.DType != Other && x.DType.Bytes(elements) != int64(len(x.Data)) {
 				t.Fatalf("%s %v has %d bytes", x.DType, x.Shape, len(x.Data))
 			}
 			sum += int64(len(x.Data))

@@ -262,8 +262,8 @@ func tableValues(to []float32, codes []byte, table *[256]float32) {
 
 // e2m1 are the values of E2M1; the second zero is negative.
 var e2m1 = func() (values [16]float32) {
-	for i, v := range fp4[:8] {
-		values[i], values[i+8] = float32(v)/2, -float32(v)/2
+	for i, v := range []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6} {
+		values[i], values[i+8] = v, -v
 	}
 	return values
 }()

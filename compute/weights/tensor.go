@@ -22,9 +22,18 @@ const (
 	F16   DType = 1
 	BF16  DType = 2
 	Other DType = -1 // a type that no op reads: Tensor.Type has its name
+
+	// blocks and one of ggml's numbers: rows in blocks, see blockTypes. Matrices only.
+	blocks DType = 256
 )
 
+// Blocks says whether rows lie in blocks.
+func (d DType) Blocks() bool { return d >= blocks }
+
 func (d DType) String() string {
+	if d.Blocks() {
+		return blockTypes[uint32(d-blocks)].name
+	}
 	switch d {
 	case F32:
 		return "F32"
@@ -32,19 +41,21 @@ func (d DType) String() string {
 		return "F16"
 	case BF16:
 		return "BF16"
-	case Other:
 	}
 	return "other"
 }
 
-// Size is the size of an element in bytes, 0 for Other.
-func (d DType) Size() int64 {
+// Bytes is the size of elements, of blocks of whole ones; 0 for Other.
+func (d DType) Bytes(elements int64) int64 {
+	if d.Blocks() {
+		b := blockTypes[uint32(d-blocks)]
+		return elements / b.elements * b.bytes
+	}
 	switch d {
 	case F32:
-		return 4
+		return 4 * elements
 	case F16, BF16:
-		return 2
-	case Other:
+		return 2 * elements
 	}
 	return 0
 }
@@ -57,7 +68,6 @@ func (d DType) Round(f float32) float32 {
 	case BF16:
 		b := math.Float32bits(f)
 		return math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff)
-	case F32, Other:
 	}
 	return f
 }
@@ -70,6 +80,9 @@ type Tensor struct {
 	Shape []int64
 	Data  []byte // a slice of the mapping, valid until Close; the format promises no alignment
 	File  string // path of the file it lies in
+
+	// Heads is not 0 where the rows of each of so many heads are not in order: those of its halves alternate.
+	Heads int64
 }
 
 // FormatError is a fault in a model directory: one line with the file, the

@@ -24,7 +24,6 @@ func open(t *testing.T, path string) *weights.Checkpoint {
 
 // formats are the checkpoints whose tensors stand for known values.
 var formats = map[string]string{
-	"tiny-q8_0.gguf": "tiny-q8_0.expected", "tiny-q4_0.gguf": "tiny-q4_0.expected", "tiny-q4_k_m.gguf": "tiny-q4_k_m.expected",
 	"gptq-4": "gptq-4/expected", "gptq-4-act": "gptq-4-act/expected", "gptq-8": "gptq-8/expected", "gptq-v2": "gptq-v2/expected",
 	"awq": "awq/expected", "auto-round-gptq": "auto-round-gptq/expected", "auto-round-awq": "auto-round-awq/expected",
 	"fp8": "fp8/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected", "ct-int8-rows": "ct-int8-rows/expected",

@@ -1,6 +1,6 @@
 // Times linear ops shape by shape against what the machine can do.
 //
-//   linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4] [--threads N]
+//   linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4|Q4_K|...] [--threads N]
 //                [--rows 1,8,512] [--shape NxK]...
 //
 // One line per shape and number of rows: GFLOP/s and its share of the peak of
@@ -22,6 +22,7 @@
 #include "cpu/linear/tune.hpp"
 #include "cpu/machine/cores.hpp"
 #include "cpu/machine/thread_pool.hpp"
+#include "exec/blocks.hpp"
 
 namespace {
 
@@ -40,6 +41,7 @@ struct Options {
   Isa isa = available_isas().front();
   int threads = 0;
   int weights = MR_WEIGHTS_16BIT;
+  const millrace::BlockType* blocks = nullptr;  // of MR_WEIGHTS_BLOCKS
   std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
   // A Llama of 1.1 B: QKV, O, gate and up, down.
   std::vector<Shape> shapes = {{2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}};
@@ -54,7 +56,12 @@ std::vector<bf16> random_bf16(int64_t n, uint32_t seed) {
 
 std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, ThreadPool& pool) {
   const std::vector<bf16> values = random_bf16(s.n * s.k, 1);
-  const mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}};
+  mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}};
+  int group = o.weights == MR_WEIGHTS_INT4 ? 32 : o.weights == MR_WEIGHTS_NF4 ? 64 : 0;
+  if (o.blocks != nullptr) {
+    weight.dtype = o.blocks->dtype;
+    group = o.blocks->group;
+  }
   const LinearSpec spec{{{&weight, nullptr, 0, s.n, s.n, 0}},
                         s.k,
                         s.n,
@@ -63,9 +70,7 @@ std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, Thre
                         false,
                         true,
                         o.weights,
-                        o.weights == MR_WEIGHTS_INT4  ? 32
-                        : o.weights == MR_WEIGHTS_NF4 ? 64
-                                                      : 0};
+                        group};
   std::vector<std::unique_ptr<Linear>> copies;
   for (uint64_t bytes = 0; bytes < kWorkingSet; bytes += copies.back()->bytes()) {
     copies.push_back(Linear::pack(spec, o.isa, pool));
@@ -102,8 +107,12 @@ bool parse(int argc, char** argv, Options& options) {
     } else if (flag == "--weights") {
       const std::vector<std::string> names = {"16bit", "int8", "int4", "fp8", "nf4"};
       const auto at = std::find(names.begin(), names.end(), value);
-      if (at == names.end()) return false;
       options.weights = static_cast<int>(at - names.begin());
+      for (int i = 0; i < 64 && at == names.end(); ++i) {
+        const millrace::BlockType* type = millrace::block_type(MR_BLOCKS + i);
+        if (type != nullptr && value == type->name) options.blocks = type;
+      }
+      if (at == names.end() && options.blocks == nullptr) return false;
     } else if (flag == "--threads") {
       options.threads = std::atoi(value.c_str());
     } else if (flag == "--rows") {
@@ -132,7 +141,7 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, options)) {
     std::fprintf(
         stderr,
-        "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4] [--threads N] "
+        "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4|Q4_K|...] [--threads N] "
         "[--rows 1,8] [--shape NxK]...\n");
     return 2;
   }

@@ -43,6 +43,7 @@ class CpuDevice : public Device {
     const MemoryLimits memory = memory_limits();
     out.threads = pool_.size();
     out.on_cpu = 1;
+    out.keeps_blocks = 1;
     out.memory_total = memory.total;
     out.memory_available = memory.available;
   }

@@ -10,6 +10,7 @@
 
 #include "cpu/attention/attention.hpp"
 #include "cpu/attention/h2o.hpp"
+#include "cpu/linear/block_panels.hpp"
 #include "cpu/linear/fused_norms.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/linear.hpp"
@@ -25,8 +26,11 @@ namespace {
 // Grows whenever some bit of a result changes (docs/decisions/numerics-classes.md).
 constexpr int kNumericsVersion = 1;
 
-// The bytes of one weight, with its share of a scale.
-double weight_bytes(const Op& op) {
+// The bytes of one weight of a part, with its share of a scale.
+double weight_bytes(const Program& p, const Op& op, const mr_part& part) {
+  if (op.weights == MR_WEIGHTS_BLOCKS) {
+    return static_cast<double>(span_bytes(*block_type(p.tensor(part.weight)->dtype), 1, kSpan)) / kSpan;
+  }
   if (in_groups(op.weights)) return 0.5 + double{sizeof(bf16)} / op.group;
   return op.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
 }
@@ -40,7 +44,7 @@ void check_machine(const Program& p) {
   for (const Op& op : p.ops) {
     if (op.kind != MR_OP_LINEAR) continue;
     for (int i = 0; i < op.n_parts; ++i) {
-      bytes += static_cast<double>(op.parts[i].rows) * p.slots[op.in].width * weight_bytes(op);
+      bytes += static_cast<double>(op.parts[i].rows) * p.slots[op.in].width * weight_bytes(p, op, op.parts[i]);
     }
   }
   if (p.packed != nullptr) return;  // they are there
@@ -56,7 +60,7 @@ LinearSpec linear_spec(const Program& p, const Op& op) {
   for (int i = 0; i < op.n_parts; ++i) {
     const mr_part& part = op.parts[i];
     spec.parts.push_back({p.tensor(part.weight), p.tensor(part.bias), part.offset, part.rows,
-                          part.block, part.stride});
+                          part.block, part.stride, part.interleaved});
   }
   spec.in_width = p.slots[op.in].width;
   spec.out_width = p.slots[op.out].width;

@@ -23,14 +23,14 @@ const char* op_name(int32_t kind) {
 }
 
 const char* weights_name(int32_t weights) {
-  constexpr const char* kNames[] = {"16-bit", "int8", "int4", "fp8", "nf4"};
+  constexpr const char* kNames[] = {"16-bit", "int8", "int4", "fp8", "nf4", "blocks"};
   return kNames[weights];
 }
 
 bool in_groups(int32_t weights) { return weights == MR_WEIGHTS_INT4 || weights == MR_WEIGHTS_NF4; }
 
 bool quantizes_rows(int32_t weights) {
-  return weights == MR_WEIGHTS_INT8 || weights == MR_WEIGHTS_INT4;
+  return weights == MR_WEIGHTS_INT8 || weights == MR_WEIGHTS_INT4 || weights == MR_WEIGHTS_BLOCKS;
 }
 
 const char* kv_type_name(int32_t type) {

@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "exec/blocks.hpp"
 #include "exec/error.hpp"
 
 namespace millrace {
@@ -105,8 +106,10 @@ class Reader {
     for (int i = 0; i < d.n_tensors; i++) {
       mr_tensor& t = p_.tensors[i];
       if (t.data == nullptr) bad("tensor %d has no data", i);
-      if (t.dtype < MR_F32 || t.dtype > MR_BF16) {
-        bad("tensor %d has dtype %d, expected 0 (F32), 1 (F16) or 2 (BF16)", i, t.dtype);
+      const BlockType* type = block_type(t.dtype);
+      if (type == nullptr && (t.dtype < MR_F32 || t.dtype > MR_BF16)) {
+        bad("tensor %d has dtype %d, expected 0 (F32), 1 (F16), 2 (BF16) or a known type of blocks", i,
+            t.dtype);
       }
       if (t.rank != 1 && t.rank != 2) bad("tensor %d has rank %d, expected 1 or 2", i, t.rank);
       if (t.rank == 1) t.dims[1] = 1;
@@ -116,6 +119,10 @@ class Reader {
               static_cast<long long>(t.dims[0]), static_cast<long long>(t.dims[1]),
               static_cast<long long>(kMaxElements));
         }
+      }
+      if (type != nullptr && (t.rank != 2 || t.dims[1] % type->elements != 0)) {
+        bad("tensor %d of %s has rank %d and rows of %lld, expected a matrix of whole blocks of %d", i,
+            type->name, t.rank, static_cast<long long>(t.dims[1]), type->elements);
       }
     }
   }
@@ -285,6 +292,11 @@ class Reader {
     in_range("a part's block", part.block, 1, kMaxWidth);
     in_range("a part's stride", part.stride, 0, rows);
     in_range("a part's offset", part.offset, 0, rows - 1);
+    in_range("a part's interleaved", part.interleaved, 0, 1);
+    if (part.interleaved && (part.block % 2 != 0 || part.rows % part.block != 0)) {
+      bad("part %d has %lld rows in interleaved blocks of %lld, expected whole blocks of an even number",
+          index, static_cast<long long>(part.rows), static_cast<long long>(part.block));
+    }
     const int64_t last = last_row(part);
     if (last >= rows) {
       bad("part %d reaches row %lld of tensor %d, which has %lld rows", index,
@@ -305,9 +317,11 @@ class Reader {
     return part.offset + last;
   }
 
-  void quantization(const Op& op) {
-    in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_NF4);
-    if (in_groups(op.weights)) {
+  void quantization(Op& op) {
+    in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_BLOCKS);
+    if (op.weights == MR_WEIGHTS_BLOCKS) {
+      op.group = row_group(op);
+    } else if (in_groups(op.weights)) {
       const bool nf4 = op.weights == MR_WEIGHTS_NF4;
       if (op.group != 64 && (nf4 || (op.group != 32 && op.group != 128))) {
         bad("group is %d, expected %s", op.group, nf4 ? "64" : "32, 64 or 128");
@@ -323,7 +337,22 @@ class Reader {
     }
   }
 
-  void linear(const Op& op) {
+  // The elements of a row of `in` that share a scale, with weights of blocks.
+  int row_group(const Op& op) const {
+    int group = 32;
+    for (int i = 0; i < op.n_parts; ++i) {
+      const mr_tensor& weight = tensor("a part's weight", op.parts[i].weight, 2);
+      const BlockType* type = block_type(weight.dtype);
+      if (type == nullptr) {
+        bad("part %d: weight (tensor %d) is %s, expected blocks, by the op's weights", i,
+            op.parts[i].weight, dtype_name(weight.dtype));
+      }
+      group = std::min(group, type->group);
+    }
+    return group;
+  }
+
+  void linear(Op& op) {
     reads("in", op.in);
     in_range("n_parts", op.n_parts, 1, MR_MAX_PARTS);
     in_range("activation", op.activation, MR_ACT_NONE, MR_ACT_RELU);

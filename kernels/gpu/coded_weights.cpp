@@ -78,9 +78,7 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
     if (row < 0) return;
     const SourceRow source = source_row(p, op, row);
     std::vector<float> values(s.depth);
-    for (int64_t k = 0; k < s.depth; ++k) {
-      values[k] = element(*source.weight, source.row * s.depth + k);
-    }
+    millrace::read_row(*source.weight, source.row, values.data());
     const int64_t block = column / block_columns;
     const auto place = static_cast<int>(column % block_columns);
     std::vector<uint8_t> codes(s.padded_depth, zeros[0]);

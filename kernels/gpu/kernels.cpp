@@ -19,7 +19,11 @@ int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
 
-int type_of(const mr_tensor* t) { return t == nullptr ? -1 : t->dtype; }
+// A table's type on the device: of blocks, F16.
+int type_of(const mr_tensor* t) {
+  if (t == nullptr) return -1;
+  return t->dtype >= MR_BLOCKS ? MR_F16 : t->dtype;
+}
 
 LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
   if (target.mma()) {
@@ -202,6 +206,10 @@ void GpuKernels::load(const Op& op, Constants& c) {
 
 std::unique_ptr<Linear> GpuKernels::make_linear(const Op& op) {
   const LinearKind kind = linear_kind(program_, op, type_);
+  if (op.weights == MR_WEIGHTS_BLOCKS) {
+    fail(MR_UNSUPPORTED, "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no kernels for them",
+         op.index, op.layer);
+  }
   if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
   if (quantizes_rows(op.weights)) return quantized_->make(kind, program_, op);
   return dequantized_->make(kind, program_, op);
@@ -211,7 +219,7 @@ std::unique_ptr<Linear> GpuKernels::make_linear(const Op& op) {
 // the device once. No data where there are none.
 WeightBlocks GpuKernels::shared_table(const Op& embed) const {
   const mr_tensor* table = program_.tensor(embed.weight);
-  if (table == nullptr || table->dtype != type_) return {};
+  if (table == nullptr || type_of(table) != type_) return {};
   for (const Op& op : program_.ops) {
     const mr_part& part = op.parts[0];
     const bool same = op.kind == MR_OP_LINEAR && op.n_parts == 1 && part.offset == 0 &&
@@ -222,9 +230,19 @@ WeightBlocks GpuKernels::shared_table(const Op& embed) const {
   return {};
 }
 
-// A tensor as it lies in the checkpoint.
+// A table as it lies in the checkpoint; of blocks, as F16.
 Buffer GpuKernels::raw(const mr_tensor* tensor) {
   if (tensor == nullptr) return {};
+  if (tensor->dtype >= MR_BLOCKS) {
+    const int64_t width = tensor->dims[1];
+    std::vector<uint16_t> halves(elements(*tensor));
+    parallel(tensor->dims[0], [&](int64_t row) {
+      std::vector<float> values(width);
+      read_row(*tensor, row, values.data());
+      std::transform(values.begin(), values.end(), &halves[row * width], cpu::f16_from_float);
+    });
+    return stream_->upload(halves);
+  }
   return stream_->upload(tensor->data, elements(*tensor) * dtype_bytes(tensor->dtype));
 }
 

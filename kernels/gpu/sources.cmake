@@ -17,6 +17,7 @@ set(gpu_sources
   ${kernels}/gpu/step_tables.cpp
   ${kernels}/gpu/weights.cpp
   ${kernels}/exec/abi.cpp
+  ${kernels}/exec/blocks.cpp
   ${kernels}/exec/executor.cpp
   ${kernels}/exec/kv.cpp
   ${kernels}/exec/limits.cpp

@@ -7,11 +7,6 @@
 #include "exec/error.hpp"
 
 namespace millrace::gpu {
-float element(const mr_tensor& t, int64_t i) {
-  if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
-  return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
-}
 
 uint16_t to_operand(float x, mr_dtype type) {
   if (type == MR_BF16) return cpu::from_float(x);
@@ -21,25 +16,25 @@ uint16_t to_operand(float x, mr_dtype type) {
 SourceRow source_row(const Program& p, const Op& op, int64_t row) {
   const mr_part* part = op.parts;
   while (row >= part->rows) row -= (part++)->rows;
-  return {&op, p.tensor(part->weight), p.tensor(part->bias),
-          part->offset + row / part->block * part->stride + row % part->block};
+  return {&op, p.tensor(part->weight), p.tensor(part->bias), part_row(*part, row)};
 }
 
 void read_row(const SourceRow& source, int depth, mr_dtype type, uint16_t* out, int stride) {
   const mr_tensor& w = *source.weight;
-  const int64_t first = source.row * depth;
-  const auto* same = w.dtype == type ? static_cast<const uint16_t*>(w.data) + first : nullptr;
-  if (same != nullptr && stride == 2) {
-    std::memcpy(out, same, depth * sizeof *out);
+  if (w.dtype == type) {
+    const auto* same = static_cast<const uint16_t*>(w.data) + source.row * depth;
+    if (stride == 2) {
+      std::memcpy(out, same, depth * sizeof *out);
+      return;
+    }
+    for (int64_t k = 0; k < depth; ++k) out[k / 2 * stride + k % 2] = same[k];
     return;
   }
+  std::vector<float> values(depth);
+  millrace::read_row(w, source.row, values.data());
   for (int64_t k = 0; k < depth; ++k) {
+    const float x = values[k];
     uint16_t& number = out[k / 2 * stride + k % 2];
-    if (same != nullptr) {
-      number = same[k];
-      continue;
-    }
-    const float x = element(w, first + k);
     number = to_operand(x, type);
     if (type == MR_F16 && std::isfinite(x) && !std::isfinite(cpu::f16_to_float(number))) {
       fail(MR_UNSUPPORTED,

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "exec/program.hpp"
+#include "exec/tensor.hpp"
 
 namespace millrace::gpu {
 
-float element(const mr_tensor& t, int64_t i);
 uint16_t to_operand(float x, mr_dtype type);  // MR_F16 or MR_BF16
 
 // A row of W, wherever its part takes it from; bias is null where it has none.

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 15
+#define MR_ABI_VERSION 16
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -34,13 +34,15 @@ typedef struct mr_error {
   char message[508];
 } mr_error;
 
-typedef enum mr_dtype { MR_F32 = 0, MR_F16 = 1, MR_BF16 = 2 } mr_dtype;
+/* MR_BLOCKS + n: each row in the blocks of GGUF's type n (ggml_type in ggml.h). Tables and weights of
+ * linear ops may be of blocks; exec/blocks.cpp lists the types. */
+typedef enum mr_dtype { MR_F32 = 0, MR_F16 = 1, MR_BF16 = 2, MR_BLOCKS = 256 } mr_dtype;
 
 /* A weight as it lies in the checkpoint: row-major, borrowed. It must stay
  * mapped until program_unload. */
 typedef struct mr_tensor {
   const void* data;
-  int32_t dtype; /* mr_dtype */
+  int32_t dtype; /* mr_dtype, or MR_BLOCKS and a type */
   int32_t rank;  /* 1 or 2 */
   int64_t dims[2];
 } mr_tensor;
@@ -93,8 +95,12 @@ typedef enum mr_weights {
   MR_WEIGHTS_INT8 = 1,  /* a scale for each output row */
   MR_WEIGHTS_INT4 = 2,  /* a bf16 scale for each `group` elements of an output row */
   MR_WEIGHTS_FP8 = 3,   /* e4m3fn; a scale for each output row, largest magnitude / 448 */
-  MR_WEIGHTS_NF4 = 4    /* one of 16 levels, -1 to 1; a bf16 scale for each `group` elements of an
+  MR_WEIGHTS_NF4 = 4,   /* one of 16 levels, -1 to 1; a bf16 scale for each `group` elements of an
                          * output row, their largest magnitude */
+  /* All parts are of blocks (MR_BLOCKS), whose codes and scales are kept at their own precision. A row
+   * of `in` is quantized to int8 in groups of its elements, each by its own scale: of 16 where a part's
+   * type has such groups, else of 32. MR_UNSUPPORTED where the device lacks keeps_blocks. */
+  MR_WEIGHTS_BLOCKS = 5
 } mr_weights;
 
 /* How the KV cache keeps an element. Codes are made when a token is stored, of its keys
@@ -123,12 +129,16 @@ typedef enum mr_kv_type {
 /* Rows of a linear op's weight, taken from a checkpoint tensor: output row i
  * of the part is tensor row  offset + (i / block) * stride + i % block.
  * block == rows for a plain slice; BLOOM's fused [head][q|k|v][head_dim] is
- * block = head_dim, stride = 3*head_dim. The bias (a rank-1 tensor) is taken
- * by the same rule. */
+ * block = head_dim, stride = 3*head_dim. Where the halves of a block are
+ * interleaved (GGUF's q and k), the tensor has row j of the first half at 2j
+ * and of the second at 2j + 1, in place of i % block. The bias (a rank-1
+ * tensor) is taken by the same rule. */
 typedef struct mr_part {
   int32_t weight; /* index of a [any, in_width] tensor */
   int32_t bias;   /* index of an [any] tensor, or -1 */
   int64_t offset, rows, block, stride;
+  int32_t interleaved; /* 1: block is even, and rows is whole blocks */
+  int32_t reserved;
 } mr_part;
 
 #define MR_MAX_PARTS 3
@@ -328,7 +338,7 @@ typedef struct mr_device_info {
   int32_t threads;
   int32_t on_cpu;       /* 1: the machine's own cores compute, 0: another device does */
   int32_t keeps_logits; /* 1: mr_step.best may be set */
-  int32_t reserved;
+  int32_t keeps_blocks; /* 1: linear ops may be of MR_WEIGHTS_BLOCKS */
   uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
   uint64_t memory_available; /* now */
 } mr_device_info;

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -5,13 +7,17 @@ namespace millrace::ref {
 void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
   const mr_tensor* table = c.program.tensor(op.weight);
   const mr_tensor* positions = c.program.tensor(op.bias);
+  std::vector<float> row(out.width);
   for (int r = 0; r < batch.rows; ++r) {
     float* y = out.f32() + int64_t{r} * out.width;
-    const int64_t token = batch.tokens[r];
-    const int64_t position = int64_t{batch.positions[r]} + op.position_offset;
-    for (int i = 0; i < out.width; ++i) {
-      y[i] = table != nullptr ? op.embed_scale * element(*table, token * out.width + i) : 0.0f;
-      if (positions != nullptr) y[i] += element(*positions, position * out.width + i);
+    for (int i = 0; i < out.width; ++i) y[i] = 0;
+    if (table != nullptr) {
+      read_row(*table, batch.tokens[r], row.data());
+      for (int i = 0; i < out.width; ++i) y[i] = op.embed_scale * row[i];
+    }
+    if (positions != nullptr) {
+      read_row(*positions, int64_t{batch.positions[r]} + op.position_offset, row.data());
+      for (int i = 0; i < out.width; ++i) y[i] += row[i];
     }
   }
 }

@@ -37,12 +37,11 @@ float dot(const float* a, const float* b, int n) {
 }
 
 // A row of W and its bias, wherever its part takes it from.
-float weight_row(const Program& p, const Op& op, int64_t row, int width, float* out) {
+float weight_row(const Program& p, const Op& op, int64_t row, float* out) {
   const mr_part* part = op.parts;
   while (row >= part->rows) row -= (part++)->rows;
-  const int64_t source = part->offset + row / part->block * part->stride + row % part->block;
-  const mr_tensor& weight = *p.tensor(part->weight);
-  for (int i = 0; i < width; ++i) out[i] = element(weight, source * width + i);
+  const int64_t source = part_row(*part, row);
+  read_row(*p.tensor(part->weight), source, out);
   const mr_tensor* bias = p.tensor(part->bias);
   return bias != nullptr ? element(*bias, source) : 0.0f;
 }
@@ -56,20 +55,19 @@ void round_trip(int32_t weights, float* w, int n, std::vector<uint8_t>& codes) {
 
 // What is left of a row of W as the op keeps it.
 void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
-  if (op.weights == MR_WEIGHTS_16BIT) return;
+  if (op.weights == MR_WEIGHTS_16BIT || op.weights == MR_WEIGHTS_BLOCKS) return;
   const int group = in_groups(op.weights) ? op.group : width;
   for (int k = 0; k < width; k += group) {
     round_trip(op.weights, w + k, std::min(group, width - k), codes);
   }
 }
 
-// The rows that weights of integers meet.
-void round_trip_rows(int rows, Slot in, float* out) {
+// The rows that weights of integers meet, each `group` elements by a scale of their own.
+void round_trip_rows(int rows, int group, Slot in, float* out) {
   std::vector<uint8_t> codes;
-  std::copy(in.f32(), in.f32() + int64_t{rows} * in.width, out);
-  for (int r = 0; r < rows; ++r) {
-    round_trip(MR_WEIGHTS_INT8, out + int64_t{r} * in.width, in.width, codes);
-  }
+  const int64_t elements = int64_t{rows} * in.width;
+  std::copy(in.f32(), in.f32() + elements, out);
+  for (int64_t i = 0; i < elements; i += group) round_trip(MR_WEIGHTS_INT8, out + i, group, codes);
 }
 
 }  // namespace
@@ -83,7 +81,7 @@ void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
       static_cast<float*>(c.pool.scratch(sizeof(float) * (taken + 2 * in.width * c.pool.size())));
   const float* x = in.f32();
   if (quantized) {
-    round_trip_rows(rows, in, scratch);
+    round_trip_rows(rows, op.weights == MR_WEIGHTS_BLOCKS ? op.group : in.width, in, scratch);
     x = scratch;
   }
   c.pool.parallel_for(static_cast<int>(blocks), [&](int block, int thread) {
@@ -91,11 +89,11 @@ void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
     float* w = scratch + taken + int64_t{thread} * 2 * in.width;
     float* up = w + in.width;
     for (int64_t n = block * kBlock; n < (block + 1) * kBlock && n < out.width; ++n) {
-      const float bias = weight_row(c.program, op, n, in.width, w);
+      const float bias = weight_row(c.program, op, n, w);
       round_trip(op, w, in.width, codes);
       float up_bias = 0;
       if (op.gated) {
-        up_bias = weight_row(c.program, op, n + out.width, in.width, up);
+        up_bias = weight_row(c.program, op, n + out.width, up);
         round_trip(op, up, in.width, codes);
       }
       for (int r = 0; r < rows; ++r) {

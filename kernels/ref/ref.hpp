@@ -7,7 +7,7 @@
 
 #include "cpu/machine/thread_pool.hpp"
 #include "exec/backend.hpp"
-#include "exec/bf16.hpp"
+#include "exec/tensor.hpp"
 
 namespace millrace::ref {
 
@@ -30,13 +30,6 @@ void attention(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Sl
 
 // Attention that gives up tokens, which stores those of the step itself. scores: as attention's
 void h2o(const Context&, const Op&, const Batch&, Slot in, Slot out, std::vector<float>& scores);
-
-// Element i of a tensor's data.
-inline float element(const mr_tensor& t, int64_t i) {
-  if (t.dtype == MR_F32) return static_cast<const float*>(t.data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[i];
-  return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
-}
 
 // Keys or values of the token at `position` that a row of the sequence sees:
 // [head_dim].

@@ -194,7 +194,7 @@ mr_op& Builder::attention(int layer, int in, int heads, int out) {
 
 mr_part Builder::part(int weight, int bias) const {
   const int64_t rows = tensors[weight].dims[0];
-  return {weight, bias, 0, rows, rows, 0};
+  return {weight, bias, 0, rows, rows, 0, 0, 0};
 }
 
 const float* Builder::constant(std::vector<float> values) {

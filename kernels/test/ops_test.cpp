@@ -318,7 +318,7 @@ TEST(LinearOp, PartsTakeTheirRowsFromTheTensor) {
   const int bias = b.random(random, b.vocab, 0, MR_BF16, 1.0f);
   std::vector<mr_part> parts;
   for (int i = 0; i < 3; ++i) {
-    parts.push_back({weight, bias, i * kDim, kHeads * kDim, kDim, 3 * kDim});
+    parts.push_back({weight, bias, i * kDim, kHeads * kDim, kDim, 3 * kDim, 0, 0});
   }
   b.linear(x, parts, out);
   finish(b, out);
@@ -327,7 +327,7 @@ TEST(LinearOp, PartsTakeTheirRowsFromTheTensor) {
   // The same by hand: the fused rows in plain order.
   Builder plain = b;
   plain.ops[1].n_parts = 1;
-  plain.ops[1].parts[0] = {weight, bias, 0, b.vocab, b.vocab, 0};
+  plain.ops[1].parts[0] = {weight, bias, 0, b.vocab, b.vocab, 0, 0, 0};
   const std::vector<float> taken = result("ref", b, 1), all = result("ref", plain, 1);
   for (int part = 0; part < 3; ++part) {
     for (int i = 0; i < kHeads * kDim; ++i) {

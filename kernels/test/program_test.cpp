@@ -103,6 +103,21 @@ TEST(Program, BadShapesAreRefused) {
       {"slot of no type", [](Builder& b) { b.slots[2].type = 5; }, "slot 2 has type 5"},
       {"tensor without data", [](Builder& b) { b.tensors[3].data = nullptr; }, "tensor 3 has no"},
       {"tensor of no type", [](Builder& b) { b.tensors[3].dtype = 3; }, "tensor 3 has dtype 3"},
+      {"tensor of unknown blocks", [](Builder& b) { b.tensors[3].dtype = MR_BLOCKS + 9; },
+       "tensor 3 has dtype 265"},
+      {"a vector of blocks",
+       [](Builder& b) {
+         b.tensors[1].dtype = MR_BLOCKS + 8;
+         b.tensors[1].rank = 1;
+       },
+       "of Q8_0 has rank 1"},
+      {"tensor of a part of a block",
+       [](Builder& b) {
+         b.tensors[3].dtype = MR_BLOCKS + 12;
+         b.tensors[3].rank = 2;
+         b.tensors[3].dims[1] = 255;
+       },
+       "rows of 255, expected a matrix of whole blocks of 256"},
       {"tensor of rank 3", [](Builder& b) { b.tensors[3].rank = 3; }, "rank 3"},
       {"tensor of no rows", [](Builder& b) { b.tensors[3].dims[0] = 0; }, "tensor 3 is [0"},
       {"tensor that overflows", [](Builder& b) { b.tensors[3].dims[0] = INT64_MAX; }, "tensor 3"},
@@ -125,6 +140,14 @@ TEST(Program, BadOpsAreRefused) {
       {"positions too few", [](Builder& b) { b.ops[kEmbed].bias = 0; }, ">= 2048"},
       {"norm of an operand", [](Builder& b) { b.ops[kNorm + 5].in = b.ops[kNorm].out; },
        "expected 0 (F32)"},
+      {"weights of blocks that are none",
+       [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_BLOCKS; }, "expected blocks, by the op's weights"},
+      {"interleaved halves of an odd block",
+       [](Builder& b) {
+         b.ops[kOut].parts[0].interleaved = 1;
+         b.ops[kOut].parts[0].block = 7;
+       },
+       "interleaved blocks of 7"},
       {"a norm accumulating an operand",
        [](Builder& b) {
          b.ops[kNorm + 5].out = b.ops[kNorm].out;
@@ -161,7 +184,7 @@ TEST(Program, BadOpsAreRefused) {
       {"bias too short", [](Builder& b) { b.ops[kQkv].parts[0].bias = b.ops[kNorm].weight; },
        "row 239 of its bias"},
       {"activation", [](Builder& b) { b.ops[kQkv].activation = 9; }, "activation is 9"},
-      {"weights of no type", [](Builder& b) { b.ops[kQkv].weights = 5; }, "weights is 5"},
+      {"weights of no type", [](Builder& b) { b.ops[kQkv].weights = 6; }, "weights is 6"},
       {"int4 of no group", [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_INT4; }, "group is 0"},
       {"nf4 in groups of 32",
        [](Builder& b) {

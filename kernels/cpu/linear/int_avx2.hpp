@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/linear/int.hpp"
+#include "cpu/linear/blocks.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -46,6 +46,13 @@ struct Avx2 {
     int32_t sum = 0;
     for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
     return sum;
+  }
+  static Bytes lookup(const int8_t* levels, Bytes codes) {
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+  }
+  static Floats halves(const uint8_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
 
  private:

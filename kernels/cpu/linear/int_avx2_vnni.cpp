@@ -1,4 +1,4 @@
-// int8 and int4 linear kernels of AVX-VNNI: the processors of clients, with vpdpbusd but
+// Linear kernels of int8, int4 and blocks of AVX-VNNI: the processors of clients, with vpdpbusd but
 // without AVX-512.
 #if defined(__x86_64__)
 
@@ -13,7 +13,7 @@
 
 // After the shared headers: every processor must be able to run their inline functions.
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,avxvnni")
+#pragma GCC target("avx2,fma,f16c,avxvnni")
 #include "cpu/linear/int_avx2.hpp"
 
 namespace millrace::cpu {
@@ -34,6 +34,11 @@ const LinearKernels& linear_int8_avx_vnni() {
 
 const LinearKernels& linear_int4_avx_vnni() {
   static constexpr LinearKernels kernels = make_int4_kernels<AvxVnni<Vex>>("avx-vnni int4");
+  return kernels;
+}
+
+const LinearKernels& linear_blocks_avx_vnni() {
+  static constexpr LinearKernels kernels = make_block_kernels<AvxVnni<Vex>>("avx-vnni blocks");
   return kernels;
 }
 

@@ -1,4 +1,4 @@
-// int8 and int4 linear kernels of AVX-512 VNNI: vpdpbusd multiplies four unsigned bytes,
+// Linear kernels of int8, int4 and blocks of AVX-512 VNNI: vpdpbusd multiplies four unsigned bytes,
 // the weights, with four signed ones in each lane.
 #if defined(__x86_64__)
 
@@ -25,6 +25,11 @@ const LinearKernels& linear_int8_vnni() {
 
 const LinearKernels& linear_int4_vnni() {
   static constexpr LinearKernels kernels = make_int4_kernels<Vnni>("avx512-vnni int4");
+  return kernels;
+}
+
+const LinearKernels& linear_blocks_vnni() {
+  static constexpr LinearKernels kernels = make_block_kernels<Vnni>("avx512-vnni blocks");
   return kernels;
 }
 

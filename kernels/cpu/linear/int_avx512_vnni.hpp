@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/linear/int.hpp"
+#include "cpu/linear/blocks.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -37,6 +37,13 @@ struct Vnni {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes));
   }
   static int32_t total(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
+  static Bytes lookup(const int8_t* levels, Bytes codes) {
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes);
+  }
+  static Floats halves(const uint8_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
 };
 
 }  // namespace

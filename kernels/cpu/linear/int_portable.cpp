@@ -1,7 +1,7 @@
-// int8 and int4 linear kernels in C++ alone.
+// Linear kernels of int8, int4 and blocks in C++ alone.
 #include <bit>
 
-#include "cpu/linear/int.hpp"
+#include "cpu/linear/blocks.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -38,6 +38,15 @@ struct Portable {
     for (int lane = 0; lane < kLanes; ++lane) to[lane] = static_cast<int8_t>(codes[lane]);
   }
   static int32_t total(Ints x) { return x[0] + x[1] + x[2] + x[3]; }
+  static Bytes lookup(const int8_t* levels, Bytes codes) {
+    for (int i = 0; i < 4 * kLanes; ++i) codes[i] = static_cast<uint8_t>(levels[codes[i]]);
+    return codes;
+  }
+  static Floats halves(const uint8_t* p) {
+    uint16_t x[kLanes];
+    std::memcpy(x, p, sizeof x);
+    return Floats{f16_to_float(x[0]), f16_to_float(x[1]), f16_to_float(x[2]), f16_to_float(x[3])};
+  }
 };
 
 }  // namespace
@@ -49,6 +58,11 @@ const LinearKernels& linear_int8_portable() {
 
 const LinearKernels& linear_int4_portable() {
   static constexpr LinearKernels kernels = make_int4_kernels<Portable>("portable int4");
+  return kernels;
+}
+
+const LinearKernels& linear_blocks_portable() {
+  static constexpr LinearKernels kernels = make_block_kernels<Portable>("portable blocks");
   return kernels;
 }
 

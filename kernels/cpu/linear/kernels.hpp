@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/linear/block_panels.hpp"
 #include "cpu/linear/linear.hpp"
 #include "cpu/machine/isa.hpp"
 #include "exec/bf16.hpp"
@@ -23,6 +24,7 @@ namespace millrace::cpu {
 //                            the others; then [2 vectors][lanes] bf16 scales
 //   NF4     a group of K:    [group / 4][lanes][2] of [2 pairs] bytes, in which the low half is
 //                            of the first vector; then the scales
+// Of blocks, the vectors of a panel lie one after the other (cpu/linear/block_panels.hpp).
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
@@ -33,6 +35,12 @@ inline constexpr int kPrefetchDistance = 512, kLongPrefetchDistance = 2048;
 // The operand of a unit of int4 is the rows' codes, [group / 4][rows][4] int8, then for each row
 // minus the weights' offset of 8 times their sum, [rows] int32. This is the size of a row's.
 constexpr int64_t int4_operand_bytes(int group) { return group + int64_t{sizeof(int32_t)}; }
+
+// The operand of a group of blocks is the rows' codes, as of int4, then three numbers of each row:
+// [rows] int32, [rows] float, [rows] float (cpu/linear/blocks.hpp). This is the size of a row's.
+constexpr int64_t block_operand_bytes(int group) {
+  return group + int64_t{sizeof(int32_t)} + 2 * int64_t{sizeof(float)};
+}
 
 // A block of rows times panels over a range of K. The sums are added to, so
 // that one range may follow another.
@@ -51,6 +59,29 @@ struct Tile {
 };
 using TileKernel = void (*)(const Tile&);
 
+// A span of a vector of blocks, and where it becomes bytes.
+struct BlockExpand {
+  const BlockType* type;
+  const uint8_t* span;
+  int elements;     // of K
+  int group;        // of the op
+  uint8_t* codes;   // [elements / 4][lanes][4]
+  float* scales;    // [elements / group][lanes]
+  float* minimums;  // likewise; null where no vector of the op has any
+};
+
+// A tile of rows times a panel's span.
+struct BlockTile {
+  const void* operand;
+  const uint8_t* codes[kPanelVectors];  // each as of BlockExpand
+  const float* scales[kPanelVectors];
+  const float* minimums[kPanelVectors];
+  int groups;
+  bool fresh;   // sums begin at zero, whatever they hold
+  float* sums;  // [2 vectors][rows][lanes]
+};
+using BlockTileKernel = void (*)(const BlockTile&);
+
 // Rows that become part of a tile's operand. Those of int8 and int4 are quantized: x =
 // scale * code, the largest magnitude is 127.
 struct OperandRows {
@@ -59,7 +90,7 @@ struct OperandRows {
   int rows;          // of the tile
   int64_t width;     // filled up with zeros to whole units
   int64_t units;
-  int group;        // of int4 and NF4
+  int group;        // of int4, NF4 and blocks
   float* scales;    // [count] of the quantized, written
   int32_t* totals;  // [count] of int8, written: the sum of a row's codes
 };
@@ -114,6 +145,10 @@ struct LinearKernels {
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
   TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
+  // Of blocks alone, which have no other kernels: the codes of a span as bytes, wherever they are then; and
+  // [groups of 32][with minimums][rows].
+  const uint8_t* (*expand)(const BlockExpand&);
+  BlockTileKernel blocks[2][2][kMaxTileRows + 1];
   void (*finish)(const Finish&);
   // For cpu/linear/measure.hpp: that many rounds of products in registers alone; returns the
   // operations of a thread.
@@ -142,6 +177,10 @@ const LinearKernels& linear_int4_portable();
 const LinearKernels& linear_int4_avx2();
 const LinearKernels& linear_int4_avx_vnni();
 const LinearKernels& linear_int4_vnni();
+const LinearKernels& linear_blocks_portable();
+const LinearKernels& linear_blocks_avx2();
+const LinearKernels& linear_blocks_avx_vnni();
+const LinearKernels& linear_blocks_vnni();
 const LinearKernels& linear_fp8_portable();
 const LinearKernels& linear_fp8_avx2();
 const LinearKernels& linear_fp8_avx512();

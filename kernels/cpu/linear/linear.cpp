@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/linear/block_panels.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/ops/kernels.hpp"
 #include "exec/program.hpp"
@@ -22,6 +23,8 @@ constexpr int64_t kBlockOperand = 40 << 10;
 // that stay in the first-level cache, so that memory is read once for all of them.
 constexpr int kMultiTileRows = 28;
 constexpr int64_t kMultiTileBlock = 16 << 10;  // bytes of a panel
+// Of blocks: tiles that a span meets at most, for the room of their sums.
+constexpr int64_t kSpanTiles = 32;
 
 // From kOwnRows rows per core, or up to kSmallWeights bytes of weights, a core keeps the same rows
 // from op to op: its rows are in its own cache, which is worth reading all weights.
@@ -37,23 +40,25 @@ constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
 
 const LinearKernels& linear_kernels(Isa isa, int weights) {
   using Get = const LinearKernels& (*)();
-  using Family = Get[5];  // in the order of mr_weights
+  using Family = Get[6];  // in the order of mr_weights
   static constexpr Family kPortable = {linear_kernels_portable, linear_int8_portable,
                                        linear_int4_portable, linear_fp8_portable,
-                                       linear_nf4_portable};
+                                       linear_nf4_portable, linear_blocks_portable};
 #if defined(__x86_64__)
   static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2,
-                                   linear_fp8_avx2, linear_nf4_avx2};
+                                   linear_fp8_avx2, linear_nf4_avx2, linear_blocks_avx2};
   static constexpr Family kAvx512 = {linear_kernels_avx512, linear_int8_avx2, linear_int4_avx2,
-                                     linear_fp8_avx512, linear_nf4_avx512};
+                                     linear_fp8_avx512, linear_nf4_avx512, linear_blocks_avx2};
   static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16, linear_int8_avx2,
                                          linear_int4_avx2, linear_fp8_avx512_bf16,
-                                         linear_nf4_avx512_bf16};
+                                         linear_nf4_avx512_bf16, linear_blocks_avx2};
   static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx, linear_int4_vnni,
-                                  linear_fp8_avx512, linear_nf4_avx512};
+                                  linear_fp8_avx512, linear_nf4_avx512, linear_blocks_vnni};
   // Integers only.
-  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni};
-  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni};
+  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni, nullptr, nullptr,
+                                      linear_blocks_avx_vnni};
+  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni, nullptr, nullptr,
+                                   linear_blocks_vnni};
   const bool integers = quantizes_rows(weights);
   switch (isa) {
     case Isa::amx:
@@ -89,6 +94,12 @@ int Linear::columns() const { return kPanelVectors * kernels_.lanes; }
 int64_t Linear::unit_elements() const { return unit_ * columns(); }
 
 int64_t Linear::weight_bytes() const { return panels_ * units_ * unit_bytes_; }
+
+// A panel's span as bytes, with its scales and minimums, in floats.
+int64_t Linear::span_floats() const {
+  constexpr int kGroups = kSpan / 16;
+  return kPanelVectors * int64_t{kernels_.lanes} * (kSpan / 4 + 2 * kGroups);
+}
 
 int64_t Linear::panel_sums(int rows) const { return int64_t{columns()} * rows; }
 
@@ -224,6 +235,41 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
+// Tiles of rows through the panels [p, end), span by span: a span becomes bytes that stay in the first-level cache while all
+// tiles meet them. The sums of all tiles wait in the second-level cache.
+void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end, float* room) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
+  const int lanes = kernels_.lanes;
+  const int64_t code_floats = int64_t{lanes} * (kSpan / 4), scale_floats = int64_t{lanes} * (kSpan / 16);
+  float* const sums = room + span_floats();
+  float* const scales = room + kPanelVectors * code_floats;
+  for (; p < end; ++p) {
+    for (int64_t k = 0; k < in_width_; k += kSpan) {
+      const auto elements = static_cast<int>(std::min<int64_t>(kSpan, in_width_ - k));
+      BlockTile span{};
+      span.groups = elements / group_;
+      span.fresh = k == 0;
+      for (int v = 0; v < kPanelVectors; ++v) {
+        const int64_t vector = p * kPanelVectors + v;
+        float* const minimums = blocks_->minimums() ? scales + (kPanelVectors + v) * scale_floats : nullptr;
+        span.scales[v] = scales + v * scale_floats;
+        span.minimums[v] = minimums;
+        span.codes[v] = kernels_.expand({&blocks_->type(vector),
+                                         reinterpret_cast<const uint8_t*>(memory_) + blocks_->at(vector, k), elements,
+                                         group_, reinterpret_cast<uint8_t*>(room + v * code_floats),
+                                         scales + v * scale_floats, minimums});
+      }
+      for (int t = tile; t < last_tile; ++t) {
+        const int rows = b.tiling.height(t);
+        span.operand = operand_of(b, t, k / group_);
+        span.sums = sums + (t - tile) * tile_sums;
+        kernels_.blocks[group_ == kSpanUnit][blocks_->minimums()][rows](span);
+        if (k + elements == in_width_) finish(b, t, p, span.sums);
+      }
+    }
+  }
+}
+
 // The same for all ops that read alike: one may have packed the operand of another.
 Linear::Tiling Linear::tiling(int rows, int threads) const {
   const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
@@ -239,6 +285,12 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   plan.tiling = tiling(rows, threads);
   const int64_t wanted = int64_t{kTasksPerThread} * threads;
   plan.chunk = std::clamp<int64_t>(panels_ / wanted, 1, 8 * kMaxTilePanels);
+  if (blocks_) {
+    plan.chunks = ceil_div(panels_, plan.chunk);
+    plan.groups = ceil_div(plan.tiling.tiles, kSpanTiles);
+    plan.room = span_floats() + ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows);
+    return plan;
+  }
   if (plan.tiling.tiles == 1) {
     plan.chunks = ceil_div(panels_, plan.chunk);
     plan.groups = 1;
@@ -301,6 +353,12 @@ void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
   pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
     const int64_t p = task % plan.chunks * plan.chunk, group = task / plan.chunks;
     const int64_t end = std::min(p + plan.chunk, panels_);
+    const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
+    const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
+    if (blocks_) {
+      run_spans(batch, tile, last, p, end, reinterpret_cast<float*>(rooms) + thread * plan.room);
+      return;
+    }
     if (plan.tiling.tiles == 1) {
       run_tile(batch, 0, p, end);
       return;
@@ -310,8 +368,6 @@ void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
       run_multi_tile(batch, plan, p, end, room);
       return;
     }
-    const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
-    const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
     run_blocks(batch, plan, tile, last, p, end, room);
   });
 }

@@ -19,6 +19,7 @@
 
 namespace millrace::cpu {
 
+class BlockPanels;
 struct LinearKernels;
 
 inline constexpr int kMaxTileRows = 32;
@@ -29,6 +30,7 @@ struct LinearSpec {
     const mr_tensor* weight;
     const mr_tensor* bias;
     int64_t offset, rows, block, stride;
+    int32_t interleaved = 0;
   };
   std::vector<Part> parts;
   int64_t in_width;                // K
@@ -38,11 +40,11 @@ struct LinearSpec {
   bool accumulate;                 // out += y; out is float
   bool out_f32;                    // else bf16
   int weights = MR_WEIGHTS_16BIT;  // mr_weights
-  int group = 0;                   // of int4 and NF4
+  int group = 0;                   // of int4, NF4 and blocks
 };
 
 // Immutable after pack, but for its prefetch variants. Every output is one sum over K in
-// ascending order (of int4 and NF4: of sums over groups) in one float accumulator, or an
+// ascending order (of int4, NF4 and blocks: of sums over groups) in one float accumulator, or an
 // exact integer, whatever the kernel: so a row's result does not depend, bit for bit, on
 // the other rows, their number, or the number of threads.
 class Linear {
@@ -57,6 +59,7 @@ class Linear {
   // there are fewer.
   static std::unique_ptr<Linear> borrow(const LinearSpec& spec, Isa isa,
                                         std::span<const std::byte> packed);
+  ~Linear();
 
   // Weights, scales and biases; whole lines.
   std::span<const std::byte> packed() const { return {memory_, bytes_}; }
@@ -112,6 +115,7 @@ class Linear {
 
   // Sets the prefetch variant (cpu/linear/kernels.hpp) of tiles of this many rows. Any gives
   // the same bits.
+  bool has_prefetch_variants() const { return blocks_ == nullptr; }
   void set_prefetch_variant(int rows, int variant) {
     variant_of_[rows] = static_cast<uint8_t>(variant);
   }
@@ -150,6 +154,7 @@ class Linear {
     return reinterpret_cast<T*>(static_cast<std::byte*>(own_.data()) +
                                 (reinterpret_cast<const std::byte*>(place) - memory_));
   }
+  std::unique_ptr<BlockPanels> block_panels(const LinearSpec& spec) const;
   void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
   void place_pairs(const bf16* row, int64_t p, int column);
   void place_words(const std::byte* row, int64_t p, int column);
@@ -179,6 +184,8 @@ class Linear {
   void run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
+  void run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end, float* room) const;
+  int64_t span_floats() const;
   void fetch_out(const Batch& b, int tile, int64_t p) const;
   void finish(const Batch& b, int tile, int64_t p, const float* sums) const;
 
@@ -191,6 +198,7 @@ class Linear {
   int64_t panels_;
   int64_t cached_bytes_;  // of weights that a core keeps while rows stream past
   std::array<uint8_t, kMaxTileRows + 1> variant_of_{};
+  std::unique_ptr<BlockPanels> blocks_;  // of blocks, else null
   int activation_;
   bool gated_, accumulate_, out_f32_;
   // In the memory: [panels][units], see cpu/linear/kernels.hpp; [panels][2 * lanes] float scales

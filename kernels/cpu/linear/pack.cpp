@@ -5,10 +5,12 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/linear/block_panels.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/linear.hpp"
 #include "exec/program.hpp"
 #include "exec/quantize.hpp"
+#include "exec/tensor.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -23,31 +25,18 @@ int64_t cached_bytes() {
   return (cache > 0 ? cache : 1 << 20) / 2;
 }
 
-size_t element_bytes(int dtype) { return dtype == MR_F32 ? 4 : 2; }
-
-float element(const mr_tensor& t, int64_t i) {
-  const auto* bytes = static_cast<const std::byte*>(t.data) + i * element_bytes(t.dtype);
-  if (t.dtype == MR_F32) {
-    float x;
-    std::memcpy(&x, bytes, sizeof x);
-    return x;
-  }
-  uint16_t x;
-  std::memcpy(&x, bytes, sizeof x);
-  return t.dtype == MR_F16 ? f16_to_float(x) : to_float(x);
-}
-
 // What is below the least normal number is zero to vdpbf16ps, and so to all (cpu/machine/float_mode.hpp).
 constexpr bf16 flushed(bf16 x) { return (x & 0x7f80) == 0 ? x & 0x8000 : x; }
 
-// One row of a tensor, rounded to bf16.
-void copy_row(const mr_tensor& t, int64_t row, int64_t width, bf16* to) {
+// One row of a tensor, rounded to bf16; values: room for it.
+void copy_row(const mr_tensor& t, int64_t row, int64_t width, float* values, bf16* to) {
   if (t.dtype == MR_BF16) {
     const bf16* from = static_cast<const bf16*>(t.data) + row * width;
     for (int64_t i = 0; i < width; ++i) to[i] = flushed(from[i]);
     return;
   }
-  for (int64_t i = 0; i < width; ++i) to[i] = flushed(from_float(element(t, row * width + i)));
+  read_row(t, row, values);
+  for (int64_t i = 0; i < width; ++i) to[i] = flushed(from_float(values[i]));
 }
 
 // Where row n of W lies: a part and a row of its tensors.
@@ -57,7 +46,7 @@ struct Source {
 };
 
 Source source_of(const LinearSpec::Part& p, int64_t i) {
-  return {&p, p.offset + i / p.block * p.stride + i % p.block};
+  return {&p, part_row(p, i)};
 }
 
 // Row n of the parts one below the other; {null} after the last.
@@ -81,6 +70,8 @@ int64_t operand_unit_bytes(const LinearSpec& spec, const LinearKernels& kernels)
   switch (spec.weights) {
     case MR_WEIGHTS_INT4:
       return int4_operand_bytes(spec.group);
+    case MR_WEIGHTS_BLOCKS:
+      return block_operand_bytes(spec.group);
     case MR_WEIGHTS_NF4:
       return spec.group / 2 * static_cast<int64_t>(kernels.operand_bytes);
     default:
@@ -113,15 +104,34 @@ Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
       accumulate_(spec.accumulate),
       out_f32_(spec.out_f32) {
   const bool of_bytes = weight_type_ == MR_WEIGHTS_INT8 || weight_type_ == MR_WEIGHTS_FP8;
+  if (weight_type_ == MR_WEIGHTS_BLOCKS) blocks_ = block_panels(spec);
   unit_bytes_ = of_bytes                  ? unit_elements()
                 : in_groups(weight_type_) ? unit_elements() / 2 + columns() * sizeof(bf16)
                                           : unit_elements() * sizeof(bf16);
   const size_t floats = whole_lines(panels_ * columns() * sizeof(float));
-  bytes_ = whole_lines(panels_ * units_ * unit_bytes_);
+  bytes_ = blocks_ ? blocks_->bytes() : whole_lines(panels_ * units_ * unit_bytes_);
   if (of_bytes) scales_at_ = std::exchange(bytes_, bytes_ + floats);
   const bool biased = std::any_of(spec.parts.begin(), spec.parts.end(),
                                   [](const LinearSpec::Part& p) { return p.bias != nullptr; });
   if (biased) bias_at_ = std::exchange(bytes_, bytes_ + floats);
+}
+
+Linear::~Linear() = default;
+
+// The types of the vectors: that of their columns, or one that takes all.
+std::unique_ptr<BlockPanels> Linear::block_panels(const LinearSpec& spec) const {
+  std::vector<const BlockType*> types;
+  for (int64_t vector = 0; vector < panels_ * kPanelVectors; ++vector) {
+    const BlockType* type = nullptr;
+    for (int lane = 0; lane < kernels_.lanes; ++lane) {
+      const Source from = source_of(spec, kernels_.lanes, vector / kPanelVectors, vector % kPanelVectors, lane);
+      if (from.part == nullptr) continue;
+      const BlockType* own = block_type(from.part->weight->dtype);
+      type = type == nullptr || type == own ? own : &kMixedBlocks;
+    }
+    types.push_back(type != nullptr ? type : block_type(spec.parts[0].weight->dtype));
+  }
+  return std::make_unique<BlockPanels>(std::move(types), kernels_.lanes, in_width_);
 }
 
 void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
@@ -129,13 +139,17 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
     const Source from = source_of(spec, kernels_.lanes, p, c / kernels_.lanes, c % kernels_.lanes);
     if (from.part == nullptr) continue;  // the pages are zero
     const mr_tensor& weight = *from.part->weight;
-    if (weight_type_ == MR_WEIGHTS_16BIT) {
-      copy_row(weight, from.row, in_width_, room.pairs.data());
+    if (blocks_) {
+      const BlockType& type = *block_type(weight.dtype);
+      const auto* row =
+          static_cast<const uint8_t*>(weight.data) + from.row * (in_width_ / type.elements) * type.bytes;
+      blocks_->pack(type, row, p * kPanelVectors + c / kernels_.lanes, c % kernels_.lanes,
+                    kernels_.weight_offset, static_cast<std::byte*>(own_.data()));
+    } else if (weight_type_ == MR_WEIGHTS_16BIT) {
+      copy_row(weight, from.row, in_width_, room.row.data(), room.pairs.data());
       place_pairs(room.pairs.data(), p, c);
     } else {
-      for (int64_t k = 0; k < in_width_; ++k) {
-        room.row[k] = element(weight, from.row * in_width_ + k);
-      }
+      read_row(weight, from.row, room.row.data());
       place_codes(room, p, c);
     }
     if (from.part->bias) own(panel_bias(p))[c] = element(*from.part->bias, from.row);
@@ -232,7 +246,8 @@ std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, const LinearKernels
   const size_t width = op->units_ * op->unit_;  // what fills up the last unit stays zero
   std::vector<Room> rooms(pool.size());
   for (Room& room : rooms) {
-    spec.weights == MR_WEIGHTS_16BIT ? room.pairs.resize(width) : room.row.resize(width);
+    room.pairs.resize(width);
+    room.row.resize(width);
     room.codes.resize(width);
   }
   pool.parallel_for(static_cast<int>(op->panels_),

@@ -29,6 +29,7 @@ void tune_prefetch(const std::vector<Linear*>& linears, ThreadPool& pool) {
   uint64_t bytes = 0;
   for (Linear* linear : linears) {
     if (bytes >= kTimedBytes) break;
+    if (!linear->has_prefetch_variants()) continue;
     timed.push_back(linear);
     bytes += linear->bytes();
     in_width = std::max(in_width, linear->in_width());

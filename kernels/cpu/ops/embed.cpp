@@ -1,4 +1,7 @@
+#include <vector>
+
 #include "cpu/ops/ops.hpp"
+#include "exec/tensor.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -15,6 +18,13 @@ void take_row(const mr_tensor& table, int64_t row, float scale, bool add, int wi
 }
 
 void take_row(const mr_tensor& table, int64_t row, float scale, bool add, int width, float* y) {
+  if (table.dtype >= MR_BLOCKS) {
+    thread_local std::vector<float> values;
+    values.resize(width);
+    read_row(table, row, values.data());
+    for (int i = 0; i < width; ++i) y[i] = add ? y[i] + scale * values[i] : scale * values[i];
+    return;
+  }
   switch (table.dtype) {
     case MR_F32:
       return take_row<float>(table, row, scale, add, width, y, [](float x) { return x; });

@@ -1,0 +1,100 @@
+#include "cpu/linear/block_panels.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "exec/bf16.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+constexpr size_t kLine = 64;
+
+template <class T>
+void store(uint8_t* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+// A number that was of 16 bits in the file.
+uint16_t as_16_bits(BlockScales scales, float x) {
+  return scales == BlockScales::bfloat ? from_float(x) : f16_from_float(x);
+}
+
+}  // namespace
+
+BlockPanels::BlockPanels(std::vector<const BlockType*> types, int lanes, int64_t width)
+    : types_(std::move(types)), lanes_(lanes), width_(width) {
+  for (const BlockType* type : types_) {
+    at_.push_back(bytes_);
+    const int64_t vector = width / kSpan * span_bytes(*type, lanes, kSpan) + span_bytes(*type, lanes, width % kSpan);
+    bytes_ += (vector + kLine - 1) / kLine * kLine;
+    minimums_ = minimums_ || type->minimums;
+  }
+}
+
+void BlockPanels::pack(const BlockType& from, const uint8_t* row, int64_t vector, int lane, int weight_offset,
+                       std::byte* memory) const {
+  Block block;
+  for (int64_t k = 0; k < width_; k += from.elements, row += from.bytes) {
+    from.read(row, block);
+    const auto elements = static_cast<int>(std::min<int64_t>(kSpan, width_ - k / kSpan * kSpan));
+    place(from, block, static_cast<int>(k % kSpan), elements, *types_[vector], lane, weight_offset,
+          reinterpret_cast<uint8_t*>(memory) + at(vector, k));
+  }
+}
+
+// The block begins with element `first` of a span of that many elements.
+void BlockPanels::place(const BlockType& from, const Block& block, int first, int elements, const BlockType& to, int lane,
+                        int weight_offset, uint8_t* span) const {
+  const int line = 4 * lanes_;  // bytes of a quad of each column
+  for (int i = 0; i < from.elements; ++i) {
+    const int e = first + i, quad = e % kSpanUnit / 4;
+    uint8_t* unit = span + e / kSpanUnit * to.bits * line + 4 * lane + e % 4;
+    const uint8_t code = block.codes[i];
+    switch (to.bits) {
+      case 8:
+        unit[quad * line] = static_cast<uint8_t>(from.value(code) + weight_offset);
+        break;
+      case 4:
+      case 5:
+      case 6:
+        unit[quad % 4 * line] |= (code & 15) << (quad / 4 * 4);
+        if (to.bits == 5) unit[4 * line] |= code >> 4 << quad;
+        if (to.bits == 6) unit[(4 + quad / 4) * line] |= code >> 4 << (quad % 4 * 2);
+        break;
+      default:
+        unit[quad / 4 * line] |= (code & 3) << (quad % 4 * 2);
+        if (to.bits == 3) unit[2 * line] |= code >> 2 << quad;
+    }
+  }
+  uint8_t* const scales = span + code_bytes(to, lanes_, elements);
+  if (to.scales == BlockScales::integers) {
+    const int groups = elements / to.group;
+    uint8_t* const minimums = scales + groups * lanes_;
+    uint8_t* const numbers = scales + (to.minimums ? 2 : 1) * groups * lanes_;
+    for (int g = 0; g < groups; ++g) {
+      scales[g * lanes_ + lane] = static_cast<uint8_t>(block.scales[g]);
+      if (to.minimums) minimums[g * lanes_ + lane] = block.minimums[g];
+    }
+    store(numbers + lane * sizeof(float), block.scale);
+    if (to.minimums) store(numbers + (lanes_ + lane) * sizeof(float), block.minimum);
+    return;
+  }
+  const bool floats = to.scales == BlockScales::floats;
+  const int group = floats ? to.group : kSpanUnit, size = floats ? sizeof(float) : sizeof(uint16_t);
+  uint8_t* const minimums = scales + elements / group * lanes_ * size;
+  for (int e = first; e < first + from.elements; e += group) {
+    const int g = (e - first) / from.group, at = (e / group * lanes_ + lane) * size;
+    const float scale = block.scale * block.scales[g];
+    const float minimum = from.minimums ? block.minimum * block.minimums[g] : 0;
+    if (floats) {
+      store(scales + at, scale);
+      store(minimums + at, minimum);
+      continue;
+    }
+    store(scales + at, as_16_bits(to.scales, scale));
+    if (to.minimums) store(minimums + at, as_16_bits(to.scales, minimum));
+  }
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,254 @@
+// Kernels of weights of blocks, over a Base of cpu/linear/int.hpp. A panel's codes become bytes in the first-level cache, span by
+// span, and all rows meet them there: a file's types differ in expand() alone.
+#ifndef MILLRACE_CPU_LINEAR_BLOCKS_HPP
+#define MILLRACE_CPU_LINEAR_BLOCKS_HPP
+
+#include "cpu/linear/block_panels.hpp"
+#include "cpu/linear/int.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// Base beside what int8 and int4 take:
+//   Bytes lookup(const int8_t* levels, Bytes codes)  a level of 16 for each code
+//   Floats halves(const uint8_t*)                    kLanes f16 as floats
+
+// How far ahead a span is fetched: two spans of most types.
+inline constexpr int kSpanAhead = 4096;
+
+template <class Base>
+struct Span {
+  static constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes, kQuads = kSpanUnit / 4;
+  typedef uint64_t Words __attribute__((vector_size(kLine)));
+  typedef uint8_t Codes __attribute__((vector_size(kLine)));
+  using Floats = typename Math<kLanes>::Vector;
+
+  static constexpr uint64_t every(uint8_t byte) { return byte * 0x0101010101010101u; }
+  static Words load(const uint8_t* p) { return (Words)Base::load(p); }
+
+  // kSpanUnit elements of kBits.
+  template <int kBits>
+  static void unit(const uint8_t* from, const BlockType& type, uint8_t* to) {
+#pragma GCC unroll 8
+    for (int quad = 0; quad < kQuads; ++quad, to += kLine) {
+      Words codes;
+      if constexpr (kBits >= 4) {
+        codes = (load(from + quad % 4 * kLine) >> (quad / 4 * 4)) & every(15);
+        if constexpr (kBits == 5) codes |= (load(from + 4 * kLine) >> quad & every(1)) << 4;
+        if constexpr (kBits == 6) {
+          codes |= (load(from + (4 + quad / 4) * kLine) >> (quad % 4 * 2) & every(3)) << 4;
+        }
+      } else {
+        codes = load(from + quad / 4 * kLine) >> (quad % 4 * 2) & every(3);
+        if constexpr (kBits == 3) codes |= (load(from + 2 * kLine) >> quad & every(1)) << 2;
+      }
+      Codes bytes;
+      if (kBits <= 4 && type.levels != nullptr) {
+        bytes = (Codes)Base::lookup(type.levels, (typename Base::Bytes)codes) + uint8_t{Base::kOffset};
+      } else {
+        bytes = (Codes)codes + static_cast<uint8_t>(Base::kOffset - type.offset);
+      }
+      std::memcpy(to, &bytes, sizeof bytes);
+    }
+  }
+
+  template <int kBits>
+  static void units(const BlockExpand& e) {
+    for (int i = 0; i < e.elements / kSpanUnit; ++i) {
+      unit<kBits>(e.span + i * kBits * kLine, *e.type, e.codes + i * kSpanUnit * kLanes);
+    }
+  }
+
+  template <class Integer>
+  static Floats integers(const uint8_t* from) {
+    typedef Integer Vector __attribute__((vector_size(kLanes)));
+    Vector x;
+    std::memcpy(&x, from, sizeof x);
+    return __builtin_convertvector(__builtin_convertvector(x, typename Math<kLanes>::Ints), Floats);
+  }
+
+  // Scales of the type's groups as scales of the op's. Where those are larger, the type's are alike in each of them.
+  template <class F>
+  static void groups(const BlockExpand& e, int size, float* to, F&& scale) {
+    for (int k = 0; k < e.elements; k += e.group, to += kLanes) {
+      const Floats x = scale(k / size);
+      std::memcpy(to, &x, sizeof x);
+    }
+  }
+
+  template <class Integer>
+  static void integer_scales(const BlockExpand& e, const uint8_t* from, const uint8_t* number, float* to) {
+    const Floats d = Math<kLanes>::load(reinterpret_cast<const float*>(number));
+    groups(e, e.type->group, to, [&](int g) { return d * integers<Integer>(from + g * kLanes); });
+  }
+
+  static void scales_16_bits(const BlockExpand& e, const uint8_t* from, float* to) {
+    const bool half = e.type->scales == BlockScales::half;
+    groups(e, kSpanUnit, to, [&](int g) -> Floats {
+      const uint8_t* at = from + g * kLanes * sizeof(uint16_t);
+      return half ? Base::halves(at) : load_scales<kLanes>(at);
+    });
+  }
+
+  static void float_scales(const BlockExpand& e, const uint8_t* from, float* to) {
+    groups(e, e.type->group, to, [&](int g) { return Math<kLanes>::load(reinterpret_cast<const float*>(from) + g * kLanes); });
+  }
+
+  static void scales(const BlockExpand& e) {
+    const BlockType& type = *e.type;
+    const uint8_t* from = e.span + code_bytes(type, kLanes, e.elements);
+    if (e.minimums != nullptr && !type.minimums) {
+      std::memset(e.minimums, 0, e.elements / e.group * kLanes * sizeof(float));
+    }
+    if (type.scales == BlockScales::integers) {
+      const int bytes = e.elements / type.group * kLanes;
+      const uint8_t* numbers = from + (type.minimums ? 2 : 1) * bytes;
+      integer_scales<int8_t>(e, from, numbers, e.scales);
+      if (type.minimums) integer_scales<uint8_t>(e, from + bytes, numbers + kLanes * sizeof(float), e.minimums);
+    } else if (type.scales == BlockScales::floats) {
+      float_scales(e, from, e.scales);
+      float_scales(e, from + e.elements / type.group * kLanes * sizeof(float), e.minimums);
+    } else {
+      scales_16_bits(e, from, e.scales);
+      if (type.minimums) scales_16_bits(e, from + e.elements / kSpanUnit * kLanes * sizeof(uint16_t), e.minimums);
+    }
+  }
+};
+
+template <class Base>
+const uint8_t* expand_blocks(const BlockExpand& e) {
+  using S = Span<Base>;
+  const int64_t bytes = span_bytes(*e.type, Base::kLanes, e.elements);
+  for (int64_t at = 0; at < bytes; at += int64_t{kLine}) __builtin_prefetch(e.span + kSpanAhead + at);
+  S::scales(e);
+  switch (e.type->bits) {
+    case 8:
+      return e.span;
+    case 6:
+      S::template units<6>(e);
+      break;
+    case 5:
+      S::template units<5>(e);
+      break;
+    case 4:
+      S::template units<4>(e);
+      break;
+    case 3:
+      S::template units<3>(e);
+      break;
+    default:
+      S::template units<2>(e);
+  }
+  return e.codes;
+}
+
+// Products of a group are summed as integers, groups as floats in ascending order:
+//   sum += codes * (scale * row's scale), sum += minimum * row's total
+template <class Base, int kRows, int kGroup, bool kMinimums>
+void block_tile(const BlockTile& t) {
+  constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes;
+  using M = Math<kLanes>;
+  using Floats = typename M::Vector;
+  Floats totals[kPanelVectors][kRows] = {};
+  if (!t.fresh) std::memcpy(totals, t.sums, sizeof totals);
+  const auto* operand = static_cast<const uint8_t*>(t.operand);
+  for (int g = 0; g < t.groups; ++g) {
+    const uint8_t *first = t.codes[0] + g * kGroup * kLanes, *second = t.codes[1] + g * kGroup * kLanes;
+    const auto* offsets = reinterpret_cast<const int32_t*>(operand + kRows * kGroup);
+    const auto* scales = reinterpret_cast<const float*>(offsets + kRows);
+    typename Base::Ints sums[kPanelVectors][kRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sums[0][r] = sums[1][r] = typename Base::Ints{} + offsets[r];
+    for (int quad = 0; quad < kGroup / 4; ++quad) {
+      const auto w0 = Base::load(first + quad * kLine), w1 = Base::load(second + quad * kLine);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        int32_t x;
+        std::memcpy(&x, operand + (quad * kRows + r) * sizeof x, sizeof x);
+        sums[0][r] = Base::dot8(sums[0][r], w0, x);
+        sums[1][r] = Base::dot8(sums[1][r], w1, x);
+      }
+    }
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Floats scale = M::load(t.scales[v] + g * kLanes);
+      Floats minimum{};
+      if constexpr (kMinimums) minimum = M::load(t.minimums[v] + g * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const auto products = __builtin_convertvector((typename M::Ints)sums[v][r], Floats);
+        totals[v][r] = Base::multiply_add(products, scale * scales[r], totals[v][r]);
+        if constexpr (kMinimums) {
+          totals[v][r] = Base::multiply_add(minimum, M::splat(scales[kRows + r]), totals[v][r]);
+        }
+      }
+    }
+    operand += kRows * block_operand_bytes(kGroup);
+  }
+  std::memcpy(t.sums, totals, sizeof totals);
+}
+
+// The codes of a row's groups, then what block_tile takes: minus the weights' offset times their sum, their scale, and their sum
+// times the scale.
+template <class Base>
+void pack_blocks(const OperandRows& rows, void* operand) {
+  constexpr int kUnit = 4;
+  by_four_rows(rows.count, [&]<int kCount>(int first) {
+    alignas(64) int8_t codes[kCount][kCodes];
+    const bf16* const in = rows.in + first * rows.width;
+    auto* to = static_cast<uint8_t*>(operand);
+    for (int64_t k = 0; k < rows.width; k += rows.group, to += rows.rows * block_operand_bytes(rows.group)) {
+      int32_t offsets[kCount];
+      float scales[kCount], totals[kCount];
+      for (int r = 0; r < kCount; ++r) {
+        const bf16* x = in + r * rows.width + k;
+        const RowScale row = row_scale(x, rows.group);
+        const int32_t total = Base::total(quantize<Base>(x, rows.group, rows.group, row, codes[r]));
+        offsets[r] = -Base::kOffset * total;
+        scales[r] = row.scale;
+        totals[r] = row.scale * static_cast<float>(total);
+      }
+      uint8_t* at = to + (rows.first + first) * kUnit;
+      interleave<kCount>(codes, kCodes, rows.group / kUnit, rows.rows, at);
+      at += rows.rows * rows.group;
+      std::memcpy(at, offsets, sizeof offsets);
+      std::memcpy(at + rows.rows * kUnit, scales, sizeof scales);
+      std::memcpy(at + 2 * rows.rows * kUnit, totals, sizeof totals);
+    }
+  });
+}
+
+// The float sums are what finish() takes.
+template <class Base>
+struct Blocks : Int8<Base> {
+  static typename Math<Base::kLanes>::Vector value(const Finish& f, int row, int vector) {
+    return plain_value<Base::kLanes>(f, row, vector);
+  }
+};
+
+template <class Base, int... kIndex>
+constexpr LinearKernels make_block_kernels(const char* name, std::integer_sequence<int, kIndex...>) {
+  LinearKernels k{};
+  k.name = name;
+  k.lanes = Base::kLanes;
+  k.max_rows = Base::kRows8;
+  k.weight_offset = Base::kOffset;
+  k.expand = expand_blocks<Base>;
+  ((k.blocks[0][0][kIndex + 1] = block_tile<Base, kIndex + 1, 16, false>), ...);
+  ((k.blocks[0][1][kIndex + 1] = block_tile<Base, kIndex + 1, 16, true>), ...);
+  ((k.blocks[1][0][kIndex + 1] = block_tile<Base, kIndex + 1, 32, false>), ...);
+  ((k.blocks[1][1][kIndex + 1] = block_tile<Base, kIndex + 1, 32, true>), ...);
+  k.pack_operand = pack_blocks<Base>;
+  k.finish = finish<Blocks<Base>>;
+  k.products = cpu::products<Int8<Base>>;
+  return k;
+}
+
+template <class Base>
+constexpr LinearKernels make_block_kernels(const char* name) {
+  return make_block_kernels<Base>(name, std::make_integer_sequence<int, Base::kRows8>());
+}
+
+}  // namespace
+}  // namespace millrace::cpu
+
+#endif

@@ -1,0 +1,260 @@
+// Weights of GGUF's blocks: what the blocks stand for, and linear ops on every instruction set of this machine.
+#include "exec/blocks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "avx_vnni_evex.hpp"
+#include "cpu/linear/block_panels.hpp"
+#include "cpu/linear/kernels.hpp"
+#include "cpu/linear/linear.hpp"
+#include "cpu/machine/isa.hpp"
+#include "exec/bf16.hpp"
+#include "exec/quantize.hpp"
+#include "exec/tensor.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+std::vector<const BlockType*> all_types() {
+  std::vector<const BlockType*> types;
+  for (int i = 0; i < 64; ++i) {
+    if (const BlockType* type = block_type(MR_BLOCKS + i)) types.push_back(type);
+  }
+  return types;
+}
+
+// Random blocks whose scales are ordinary numbers.
+struct Matrix {
+  Matrix(const BlockType& type, int64_t rows, int64_t width, unsigned seed) : of(type) {
+    std::mt19937 random(seed);
+    bytes.resize(rows * width / type.elements * type.bytes);
+    for (uint8_t& b : bytes) b = static_cast<uint8_t>(random());
+    for (size_t at = 0; at < bytes.size(); at += type.bytes) tame(&bytes[at]);
+    tensor = {bytes.data(), type.dtype, 2, {rows, width}};
+  }
+
+  void tame(uint8_t* block) const {
+    const std::string name = of.name;
+    if (name == "MXFP4") {
+      block[0] = 120 + block[0] % 8;
+      return;
+    }
+    if (name == "IQ1_M") {  // the upper four bits of four words are the scale, 0x2a15
+      const int digits[] = {0x5, 0x1, 0xa, 0x2};
+      for (int i = 0; i < 4; ++i) block[49 + 2 * i] = (block[49 + 2 * i] & 15) | digits[i] << 4;
+      return;
+    }
+    std::vector<int> at = {0};
+    if (of.minimums) at = {0, 2};
+    if (name == "Q2_K") at = {80, 82};
+    if (name == "Q3_K") at = {108};
+    if (name == "Q6_K") at = {208};
+    if (name == "TQ1_0") at = {52};
+    if (name == "TQ2_0") at = {64};
+    for (const int i : at) block[i + 1] = (block[i + 1] & 0x80) | (0x14 + block[i + 1] % 16);
+  }
+
+  const BlockType& of;
+  std::vector<uint8_t> bytes;
+  mr_tensor tensor;
+};
+
+struct Kernels {
+  std::string name;
+  const LinearKernels* kernels;
+};
+
+std::vector<Kernels> all_kernels() {
+  std::vector<Kernels> all;
+  for (const Isa isa : available_isas()) {
+    all.push_back({isa_name(isa), &linear_kernels(isa, MR_WEIGHTS_BLOCKS)});
+  }
+#if defined(__x86_64__)
+  const std::vector<Isa> isas = available_isas();
+  if (std::find(isas.begin(), isas.end(), Isa::avx2) != isas.end()) all.push_back({"avx2 without VNNI", &linear_blocks_avx2()});
+#endif
+  return all;
+}
+
+// An op of parts of some types, one below the other or gated.
+struct Op {
+  Op(const std::vector<const BlockType*>& types, int64_t rows, int64_t width, bool gated) : width(width) {
+    for (const BlockType* type : types) {
+      matrices.emplace_back(*type, rows, width, 11 + type->dtype);
+      group = std::min(group, type->group);
+    }
+    for (const Matrix& m : matrices) spec.parts.push_back({&m.tensor, nullptr, 0, rows, rows, 0});
+    spec.in_width = width;
+    spec.out_width = gated ? rows : rows * static_cast<int64_t>(types.size());
+    spec.gated = gated;
+    spec.out_f32 = true;
+    spec.weights = MR_WEIGHTS_BLOCKS;
+    spec.group = group;
+  }
+
+  std::vector<double> weight(int64_t row) const {
+    const Matrix& m = matrices[row / matrices[0].tensor.dims[0]];
+    std::vector<float> w(width);
+    read_row(m.tensor, row % m.tensor.dims[0], w.data());
+    return {w.begin(), w.end()};
+  }
+
+  std::vector<Matrix> matrices;
+  LinearSpec spec;
+  int64_t width;
+  int group = 32;
+};
+
+std::vector<bf16> random_rows(int rows, int64_t width) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<bf16> x(rows * width);
+  for (bf16& v : x) v = from_float(normal(random));
+  return x;
+}
+
+std::vector<float> run(const Linear& linear, const bf16* in, int rows, ThreadPool& pool) {
+  std::vector<float> out(rows * linear.out_width());
+  linear.run(in, rows, out.data(), pool);
+  return out;
+}
+
+void expect_products(const Op& op, const std::string& what) {
+  constexpr int kRows = 3;
+  ThreadPool pool(2);
+  const std::vector<bf16> in = random_rows(kRows, op.width);
+  std::vector<double> x(in.size());
+  for (size_t i = 0; i < in.size(); i += op.group) {
+    std::vector<float> part(op.group);
+    for (int k = 0; k < op.group; ++k) part[k] = to_float(in[i + k]);
+    std::vector<int8_t> codes(op.group);
+    const double scale = quantize_int8(part.data(), op.group, codes.data());
+    for (int k = 0; k < op.group; ++k) x[i + k] = scale * codes[k];
+  }
+  std::vector<double> products;  // [kRows][rows of all parts]
+  const auto all = static_cast<int64_t>(op.matrices.size()) * op.matrices[0].tensor.dims[0];
+  for (int64_t n = 0; n < all; ++n) {
+    const std::vector<double> w = op.weight(n);
+    for (int r = 0; r < kRows; ++r) {
+      double sum = 0;
+      for (int64_t k = 0; k < op.width; ++k) sum += w[k] * x[r * op.width + k];
+      products.push_back(sum);
+    }
+  }
+  for (const Kernels& k : all_kernels()) {
+    const auto linear = Linear::pack(op.spec, *k.kernels, pool);
+    const std::vector<float> out = run(*linear, in.data(), kRows, pool);
+    double error = 0, norm = 0;
+    for (int r = 0; r < kRows; ++r) {
+      for (int64_t n = 0; n < op.spec.out_width; ++n) {
+        double expected = products[n * kRows + r];
+        if (op.spec.gated) expected *= products[(n + op.spec.out_width) * kRows + r];
+        const double d = out[r * op.spec.out_width + n] - expected;
+        error += d * d;
+        norm += expected * expected;
+      }
+    }
+    EXPECT_GT(norm, 0) << what;
+    EXPECT_LE(error, 1e-11 * norm) << k.name << " " << what;
+  }
+}
+
+TEST(Blocks, EveryTypesProductsAreThoseOfItsNumbers) {
+  for (const BlockType* type : all_types()) {
+    for (const int64_t width : {256, 512 + (type->elements == 32 ? 96 : 256)}) {
+      expect_products(Op({type}, 37, width, false), std::string(type->name) + " of " + std::to_string(width));
+    }
+  }
+}
+
+// Vectors with columns of two types keep what both have.
+TEST(Blocks, PartsMayBeOfSeveralTypes) {
+  const std::vector<const BlockType*> types = all_types();
+  for (size_t i = 0; i < types.size(); ++i) {
+    const BlockType *next = types[(i + 1) % types.size()], *third = types[(i + 5) % types.size()];
+    const std::string names = std::string(types[i]->name) + " " + next->name + " " + third->name;
+    expect_products(Op({types[i], next, third}, 24, 512, false), names);
+    expect_products(Op({types[i], next}, 40, 256, true), "gated " + names);
+  }
+}
+
+// A row has the same bits alone and among others, with any number of threads.
+TEST(Blocks, BitsDependOnNoOtherRow) {
+  constexpr int kRows = 75;
+  for (const char* name : {"Q4_K", "Q6_K", "Q8_0", "Q2_K"}) {
+    std::vector<const BlockType*> types;
+    for (const BlockType* type : all_types()) {
+      if (type->name == std::string(name)) types.push_back(type);
+    }
+    const Op op(types, 200, 768, false);
+    const std::vector<bf16> in = random_rows(kRows, op.width);
+    ThreadPool one(1), three(3);
+    for (const Kernels& k : all_kernels()) {
+      const auto linear = Linear::pack(op.spec, *k.kernels, three);
+      const std::vector<float> all = run(*linear, in.data(), kRows, three);
+      for (const int rows : {1, 2, 5, 14, 15, 31}) {
+        for (int first = 0; first + rows <= kRows; first += 22) {
+          const std::vector<float> some = run(*linear, &in[first * op.width], rows, one);
+          EXPECT_EQ(0, std::memcmp(some.data(), &all[first * op.spec.out_width], some.size() * sizeof(float)))
+              << k.name << " " << name << " rows " << rows << " from " << first;
+        }
+      }
+    }
+  }
+}
+
+#if defined(__x86_64__)
+// All instruction sets that fuse products and sums are of one class of numerics.
+TEST(Blocks, AllX86KernelsHaveTheSameBits) {
+  ThreadPool pool(2);
+  for (const BlockType* type : all_types()) {
+    const Op op({type}, 37, 512, false);
+    const std::vector<bf16> in = random_rows(9, op.width);
+    std::vector<float> first;
+    for (const Kernels& k : all_kernels()) {
+      if (k.kernels == &linear_blocks_portable()) continue;
+      const std::vector<float> out = run(*Linear::pack(op.spec, *k.kernels, pool), in.data(), 9, pool);
+      if (first.empty()) first = out;
+      EXPECT_EQ(0, std::memcmp(first.data(), out.data(), out.size() * sizeof(float))) << k.name << " " << type->name;
+    }
+  }
+}
+#endif
+
+TEST(Blocks, ARowThatIsNotFiniteHasNoOtherResult) {
+  ThreadPool pool(1);
+  const Op op({block_type(MR_BLOCKS + 12)}, 32, 512, false);
+  std::vector<bf16> in = random_rows(2, op.width);
+  const auto linear = Linear::pack(op.spec, linear_kernels(available_isas()[0], MR_WEIGHTS_BLOCKS), pool);
+  const std::vector<float> before = run(*linear, &in[op.width], 1, pool);
+  in[300] = 0x7fc0;
+  const std::vector<float> out = run(*linear, in.data(), 2, pool);
+  EXPECT_TRUE(std::isnan(out[0]));
+  EXPECT_EQ(0, std::memcmp(before.data(), &out[32], 32 * sizeof(float)));
+}
+
+// The rows of q and k of a GGUF file: row j of a head's first half is row 2j, of the second 2j + 1.
+TEST(Blocks, InterleavedHalvesAreTakenInOrder) {
+  const mr_part part{0, -1, 16, 16, 8, 8, 1, 0};
+  const int expected[] = {0, 2, 4, 6, 1, 3, 5, 7};
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(16 + i / 8 * 8 + expected[i % 8], part_row(part, i));
+}
+
+// What it takes beside the file: integers of 6 bits are bytes, and so on.
+TEST(Blocks, PackedTypesTakeLittleMoreThanTheFile) {
+  for (const BlockType* type : all_types()) {
+    const double file = 8.0 * type->bytes / type->elements;
+    const double packed = 8.0 * span_bytes(*type, 1, kSpan) / kSpan;
+    const bool grid = type->levels != nullptr && type->elements == kMostBlock && std::string(type->name) != "IQ4_XS";
+    EXPECT_LE(packed, grid || std::string(type->name) == "TQ1_0" ? file + 2.2 : file * 1.25) << type->name;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu
