@@ -116,7 +116,7 @@ func (s *Scheduler) gaveBack(tokens int) {
 // With a window the lease of a prompt comes in parts: the next one while the step runs that uses up the last.
 func (s *Scheduler) nextLease(seq *sequence, ahead int) (want, from int) {
 	used := seq.computed
-	if !s.cfg.KV.Trims() || seq.Beams > 0 {
+	if !s.trims || seq.Beams > 0 {
 		if seq.leased-used >= ahead {
 			return seq.leased, 0
 		}

@@ -106,8 +106,9 @@ func (q *sequence) prefilling() bool { return q.computed < q.PromptTokens }
 
 // Scheduler is the state machine. It is for one goroutine.
 type Scheduler struct {
-	cfg  Config
-	byID map[ID]*sequence
+	cfg   Config
+	trims bool // of cfg.KV, which each sequence needs in each step
+	byID  map[ID]*sequence
 	// Each sequence of byID is in the queue of its state.
 	waiting, running, away queue
 	leaving, returning     *sequence        // a running one on its way to the tier, one that is away on its way back; nil without
@@ -146,7 +147,7 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	return &Scheduler{
-		cfg: cfg, byID: make(map[ID]*sequence), answers: newAnswers(), flows: make(map[string]*flow), shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
+		cfg: cfg, trims: cfg.KV.Trims(), byID: make(map[ID]*sequence), answers: newAnswers(), flows: make(map[string]*flow), shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
 	}, nil
 }
 
