@@ -139,10 +139,10 @@ bool parse(int argc, char** argv, Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(
-        stderr,
-        "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4|Q4_K|...] [--threads N] "
-        "[--rows 1,8] [--shape NxK]...\n");
+    std::fprintf(stderr,
+                 "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4|Q4_K|...] "
+                 "[--threads N] "
+                 "[--rows 1,8] [--shape NxK]...\n");
     return 2;
   }
   ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());

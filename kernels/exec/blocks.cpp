@@ -120,8 +120,8 @@ void q3_k(const uint8_t* from, Block& b) {
   const uint8_t *low = from + 96, *high = from + 104;
   b.scale = f16_at(from + 108), b.minimum = 0;
   for (int g = 0; g < 16; ++g) {
-    b.scales[g] =
-        static_cast<int8_t>(((low[g % 8] >> (g / 8 * 4) & 15) | (high[g % 4] >> (g / 4 * 2) & 3) << 4) - 32);
+    b.scales[g] = static_cast<int8_t>(
+        ((low[g % 8] >> (g / 8 * 4) & 15) | (high[g % 4] >> (g / 4 * 2) & 3) << 4) - 32);
   }
   pairs(from + 32, b.codes);
   for (int i = 0; i < 256; ++i) b.codes[i] |= (from[i % 32] >> (i / 32) & 1) << 2;
@@ -167,12 +167,15 @@ void q6_k(const uint8_t* from, Block& b) {
 
 // Levels of magnitudes, then the same with a minus.
 constexpr int8_t kLevels2[16] = {8, 25, 43, 0, -8, -25, -43};
-constexpr int8_t kLevels3Xxs[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};
+constexpr int8_t kLevels3Xxs[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                    -4, -12, -20, -28, -36, -44, -52, -62};
 constexpr int8_t kLevels3S[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
 // 8 (value + shift), of values -1, 0, 1 and shifts of an eighth up, then down.
 constexpr int8_t kLevels1[16] = {-7, 1, 9, 0, -9, -1, 7};
-constexpr int8_t kLevels4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // E2M1, doubled
+constexpr int8_t kLevels4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                 1,    13,   25,  38,  53,  69,  89,  113};
+constexpr int8_t kFp4[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                             0, -1, -2, -3, -4, -6, -8, -12};  // E2M1, doubled
 
 // The codes of a point of a grid, negative where signs has a bit.
 template <int kMagnitudes>
@@ -199,7 +202,8 @@ void iq2_xxs(const uint8_t* from, Block& b) {
     const uint32_t rest = word(choice + 4);
     b.scales[2 * g] = b.scales[2 * g + 1] = static_cast<int8_t>(2 * (rest >> 28) + 1);
     for (int l = 0; l < 4; ++l) {
-      point<4>(kLevels2, kGridIq2Xxs + 8 * choice[l], 8, even_signs(rest >> (7 * l)), b.codes + 32 * g + 8 * l);
+      point<4>(kLevels2, kGridIq2Xxs + 8 * choice[l], 8, even_signs(rest >> (7 * l)),
+               b.codes + 32 * g + 8 * l);
     }
   }
 }
@@ -235,7 +239,8 @@ void iq3_xxs(const uint8_t* from, Block& b) {
     b.scales[g] = static_cast<int8_t>(2 * (rest >> 28) + 1);
     for (int n = 0; n < 8; ++n) {
       const unsigned signs = even_signs(rest >> (n / 2 * 7)) >> (n % 2 * 4);
-      point<8>(kLevels3Xxs, kGridIq3Xxs + 4 * from[2 + 8 * g + n], 4, signs, b.codes + 32 * g + 4 * n);
+      point<8>(kLevels3Xxs, kGridIq3Xxs + 4 * from[2 + 8 * g + n], 4, signs,
+               b.codes + 32 * g + 4 * n);
     }
   }
 }
@@ -254,7 +259,8 @@ void iq3_s(const uint8_t* from, Block& b) {
 // The codes of a point of -1, 0 and 1.
 void shifted(int i, bool down, uint8_t* codes) {
   for (int k = 0; k < 8; ++k) {
-    codes[k] = static_cast<uint8_t>(static_cast<int8_t>(kGrids[kGridIq1S + 8 * i + k]) + 1 + (down ? 4 : 0));
+    codes[k] = static_cast<uint8_t>(static_cast<int8_t>(kGrids[kGridIq1S + 8 * i + k]) + 1 +
+                                    (down ? 4 : 0));
   }
 }
 
@@ -266,7 +272,8 @@ void iq1_s(const uint8_t* from, Block& b) {
     const uint16_t high = half_word(from + 34 + 2 * g);
     b.scales[2 * g] = b.scales[2 * g + 1] = static_cast<int8_t>(2 * (high >> 12 & 7) + 1);
     for (int l = 0; l < 4; ++l) {
-      shifted(from[2 + 4 * g + l] | (high >> (3 * l) & 7) << 8, (high & 0x8000) != 0, b.codes + 32 * g + 8 * l);
+      shifted(from[2 + 4 * g + l] | (high >> (3 * l) & 7) << 8, (high & 0x8000) != 0,
+              b.codes + 32 * g + 8 * l);
     }
   }
 }
@@ -278,7 +285,8 @@ void iq1_m(const uint8_t* from, Block& b) {
   for (int i = 0; i < 4; ++i) {
     const uint16_t scales = half_word(from + 48 + 2 * i);
     d |= scales >> 12 << (4 * i);
-    for (int g = 0; g < 4; ++g) b.scales[4 * i + g] = static_cast<int8_t>(2 * (scales >> (3 * g) & 7) + 1);
+    for (int g = 0; g < 4; ++g)
+      b.scales[4 * i + g] = static_cast<int8_t>(2 * (scales >> (3 * g) & 7) + 1);
   }
   b.scale = cpu::f16_to_float(d) * 0.125f, b.minimum = 0;
   for (int n = 0; n < 32; ++n) {
@@ -308,7 +316,8 @@ void tq1_0(const uint8_t* from, Block& b) {
   uint8_t* to = b.codes;
   const auto digits = [&](const uint8_t* packed, int bytes, int n) {
     for (uint8_t power = 1; n > 0; --n, power *= 3) {
-      for (int i = 0; i < bytes; ++i) *to++ = static_cast<uint8_t>(uint8_t(packed[i] * power) * 3 >> 8);
+      for (int i = 0; i < bytes; ++i)
+        *to++ = static_cast<uint8_t>(uint8_t(packed[i] * power) * 3 >> 8);
     }
   };
   digits(from, 32, 5);
@@ -360,8 +369,8 @@ constexpr BlockType kTypes[] = {
 }  // namespace
 
 const BlockType* block_type(int32_t dtype) {
-  const auto* type =
-      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const BlockType& t) { return t.dtype == dtype; });
+  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                  [&](const BlockType& t) { return t.dtype == dtype; });
   return type == std::end(kTypes) ? nullptr : type;
 }
 

@@ -77,14 +77,16 @@ std::vector<Kernels> all_kernels() {
   }
 #if defined(__x86_64__)
   const std::vector<Isa> isas = available_isas();
-  if (std::find(isas.begin(), isas.end(), Isa::avx2) != isas.end()) all.push_back({"avx2 without VNNI", &linear_blocks_avx2()});
+  if (std::find(isas.begin(), isas.end(), Isa::avx2) != isas.end())
+    all.push_back({"avx2 without VNNI", &linear_blocks_avx2()});
 #endif
   return all;
 }
 
 // An op of parts of some types, one below the other or gated.
 struct Op {
-  Op(const std::vector<const BlockType*>& types, int64_t rows, int64_t width, bool gated) : width(width) {
+  Op(const std::vector<const BlockType*>& types, int64_t rows, int64_t width, bool gated)
+      : width(width) {
     for (const BlockType* type : types) {
       matrices.emplace_back(*type, rows, width, 11 + type->dtype);
       group = std::min(group, type->group);
@@ -168,7 +170,8 @@ void expect_products(const Op& op, const std::string& what) {
 TEST(Blocks, EveryTypesProductsAreThoseOfItsNumbers) {
   for (const BlockType* type : all_types()) {
     for (const int64_t width : {256, 512 + (type->elements == 32 ? 96 : 256)}) {
-      expect_products(Op({type}, 37, width, false), std::string(type->name) + " of " + std::to_string(width));
+      expect_products(Op({type}, 37, width, false),
+                      std::string(type->name) + " of " + std::to_string(width));
     }
   }
 }
@@ -201,7 +204,8 @@ TEST(Blocks, BitsDependOnNoOtherRow) {
       for (const int rows : {1, 2, 5, 14, 15, 31}) {
         for (int first = 0; first + rows <= kRows; first += 22) {
           const std::vector<float> some = run(*linear, &in[first * op.width], rows, one);
-          EXPECT_EQ(0, std::memcmp(some.data(), &all[first * op.spec.out_width], some.size() * sizeof(float)))
+          EXPECT_EQ(0, std::memcmp(some.data(), &all[first * op.spec.out_width],
+                                   some.size() * sizeof(float)))
               << k.name << " " << name << " rows " << rows << " from " << first;
         }
       }
@@ -219,9 +223,11 @@ TEST(Blocks, AllX86KernelsHaveTheSameBits) {
     std::vector<float> first;
     for (const Kernels& k : all_kernels()) {
       if (k.kernels == &linear_blocks_portable()) continue;
-      const std::vector<float> out = run(*Linear::pack(op.spec, *k.kernels, pool), in.data(), 9, pool);
+      const std::vector<float> out =
+          run(*Linear::pack(op.spec, *k.kernels, pool), in.data(), 9, pool);
       if (first.empty()) first = out;
-      EXPECT_EQ(0, std::memcmp(first.data(), out.data(), out.size() * sizeof(float))) << k.name << " " << type->name;
+      EXPECT_EQ(0, std::memcmp(first.data(), out.data(), out.size() * sizeof(float)))
+          << k.name << " " << type->name;
     }
   }
 }
@@ -231,7 +237,8 @@ TEST(Blocks, ARowThatIsNotFiniteHasNoOtherResult) {
   ThreadPool pool(1);
   const Op op({block_type(MR_BLOCKS + 12)}, 32, 512, false);
   std::vector<bf16> in = random_rows(2, op.width);
-  const auto linear = Linear::pack(op.spec, linear_kernels(available_isas()[0], MR_WEIGHTS_BLOCKS), pool);
+  const auto linear =
+      Linear::pack(op.spec, linear_kernels(available_isas()[0], MR_WEIGHTS_BLOCKS), pool);
   const std::vector<float> before = run(*linear, &in[op.width], 1, pool);
   in[300] = 0x7fc0;
   const std::vector<float> out = run(*linear, in.data(), 2, pool);
@@ -251,8 +258,10 @@ TEST(Blocks, PackedTypesTakeLittleMoreThanTheFile) {
   for (const BlockType* type : all_types()) {
     const double file = 8.0 * type->bytes / type->elements;
     const double packed = 8.0 * span_bytes(*type, 1, kSpan) / kSpan;
-    const bool grid = type->levels != nullptr && type->elements == kMostBlock && std::string(type->name) != "IQ4_XS";
-    EXPECT_LE(packed, grid || std::string(type->name) == "TQ1_0" ? file + 2.2 : file * 1.25) << type->name;
+    const bool grid = type->levels != nullptr && type->elements == kMostBlock &&
+                      std::string(type->name) != "IQ4_XS";
+    EXPECT_LE(packed, grid || std::string(type->name) == "TQ1_0" ? file + 2.2 : file * 1.25)
+        << type->name;
   }
 }
 

@@ -141,7 +141,8 @@ TEST(Program, BadOpsAreRefused) {
       {"norm of an operand", [](Builder& b) { b.ops[kNorm + 5].in = b.ops[kNorm].out; },
        "expected 0 (F32)"},
       {"weights of blocks that are none",
-       [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_BLOCKS; }, "expected blocks, by the op's weights"},
+       [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_BLOCKS; },
+       "expected blocks, by the op's weights"},
       {"interleaved halves of an odd block",
        [](Builder& b) {
          b.ops[kOut].parts[0].interleaved = 1;

@@ -26,26 +26,27 @@ BlockPanels::BlockPanels(std::vector<const BlockType*> types, int lanes, int64_t
     : types_(std::move(types)), lanes_(lanes), width_(width) {
   for (const BlockType* type : types_) {
     at_.push_back(bytes_);
-    const int64_t vector = width / kSpan * span_bytes(*type, lanes, kSpan) + span_bytes(*type, lanes, width % kSpan);
+    const int64_t vector =
+        width / kSpan * span_bytes(*type, lanes, kSpan) + span_bytes(*type, lanes, width % kSpan);
     bytes_ += (vector + kLine - 1) / kLine * kLine;
     minimums_ = minimums_ || type->minimums;
   }
 }
 
-void BlockPanels::pack(const BlockType& from, const uint8_t* row, int64_t vector, int lane, int weight_offset,
-                       std::byte* memory) const {
+void BlockPanels::pack(const BlockType& from, const uint8_t* row, int64_t vector, int lane,
+                       int weight_offset, std::byte* memory) const {
   Block block;
   for (int64_t k = 0; k < width_; k += from.elements, row += from.bytes) {
     from.read(row, block);
     const auto elements = static_cast<int>(std::min<int64_t>(kSpan, width_ - k / kSpan * kSpan));
     place(from, block, static_cast<int>(k % kSpan), elements, *types_[vector], lane, weight_offset,
-          reinterpret_cast<uint8_t*>(memory) + at(vector, k));
+          reinterpret_cast<uint8_t*>(memory) + at(vector, k / kSpan * kSpan));
   }
 }
 
 // The block begins with element `first` of a span of that many elements.
-void BlockPanels::place(const BlockType& from, const Block& block, int first, int elements, const BlockType& to, int lane,
-                        int weight_offset, uint8_t* span) const {
+void BlockPanels::place(const BlockType& from, const Block& block, int first, int elements,
+                        const BlockType& to, int lane, int weight_offset, uint8_t* span) const {
   const int line = 4 * lanes_;  // bytes of a quad of each column
   for (int i = 0; i < from.elements; ++i) {
     const int e = first + i, quad = e % kSpanUnit / 4;

@@ -24,7 +24,8 @@ namespace millrace::cpu {
 inline constexpr int kSpan = kMostBlock, kSpanUnit = 32;
 
 // What columns of several types keep in one vector: nothing is lost.
-inline constexpr BlockType kMixedBlocks = {0, "mixed", kSpanUnit, 0, 8, 16, BlockScales::floats, true, 128, nullptr, nullptr};
+inline constexpr BlockType kMixedBlocks = {
+    0, "mixed", kSpanUnit, 0, 8, 16, BlockScales::floats, true, 128, nullptr, nullptr};
 
 constexpr int64_t code_bytes(const BlockType& type, int lanes, int64_t elements) {
   return elements * type.bits * lanes / 8;
@@ -57,11 +58,12 @@ class BlockPanels {
     return at_[vector] + k / kSpan * span_bytes(*types_[vector], lanes_, kSpan);
   }
   // Packs a row of blocks of a type into a lane of a vector, whose memory is zero.
-  void pack(const BlockType& from, const uint8_t* row, int64_t vector, int lane, int weight_offset, std::byte* memory) const;
+  void pack(const BlockType& from, const uint8_t* row, int64_t vector, int lane, int weight_offset,
+            std::byte* memory) const;
 
  private:
-  void place(const BlockType& from, const Block& block, int first, int elements, const BlockType& to, int lane,
-             int weight_offset, uint8_t* span) const;
+  void place(const BlockType& from, const Block& block, int first, int elements,
+             const BlockType& to, int lane, int weight_offset, uint8_t* span) const;
 
   std::vector<const BlockType*> types_;
   std::vector<size_t> at_;

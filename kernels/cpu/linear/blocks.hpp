@@ -3,6 +3,8 @@
 #ifndef MILLRACE_CPU_LINEAR_BLOCKS_HPP
 #define MILLRACE_CPU_LINEAR_BLOCKS_HPP
 
+#include <algorithm>
+
 #include "cpu/linear/block_panels.hpp"
 #include "cpu/linear/int.hpp"
 
@@ -12,12 +14,15 @@ namespace {
 // Base beside what int8 and int4 take:
 //   Bytes lookup(const int8_t* levels, Bytes codes)  a level of 16 for each code
 //   Floats halves(const uint8_t*)                    kLanes f16 as floats
+//   Floats floats(const int8_t*), floats(const uint8_t*)  kLanes integers as floats
 
 // How far ahead a span is fetched: two spans of most types.
 inline constexpr int kSpanAhead = 4096;
+inline constexpr int64_t kPrefetchLine = 64;
 
 template <class Base>
 struct Span {
+  using Bytes = typename Base::Bytes;
   static constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes, kQuads = kSpanUnit / 4;
   typedef uint64_t Words __attribute__((vector_size(kLine)));
   typedef uint8_t Codes __attribute__((vector_size(kLine)));
@@ -26,25 +31,33 @@ struct Span {
   static constexpr uint64_t every(uint8_t byte) { return byte * 0x0101010101010101u; }
   static Words load(const uint8_t* p) { return (Words)Base::load(p); }
 
+  // The codes of a quad of kSpanUnit elements.
+  template <int kBits>
+  static Words quad_codes(const uint8_t* from, int quad) {
+    if constexpr (kBits == 8) return load(from + quad * kLine);
+    if constexpr (kBits >= 4) {
+      Words codes = (load(from + quad % 4 * kLine) >> (quad / 4 * 4)) & every(15);
+      if constexpr (kBits == 5) codes |= (load(from + 4 * kLine) >> quad & every(1)) << 4;
+      if constexpr (kBits == 6) {
+        codes |= (load(from + (4 + quad / 4) * kLine) >> (quad % 4 * 2) & every(3)) << 4;
+      }
+      return codes;
+    }
+    Words codes = load(from + quad / 4 * kLine) >> (quad % 4 * 2) & every(3);
+    if constexpr (kBits == 3) codes |= (load(from + 2 * kLine) >> quad & every(1)) << 2;
+    return codes;
+  }
+
   // kSpanUnit elements of kBits.
   template <int kBits>
   static void unit(const uint8_t* from, const BlockType& type, uint8_t* to) {
 #pragma GCC unroll 8
     for (int quad = 0; quad < kQuads; ++quad, to += kLine) {
-      Words codes;
-      if constexpr (kBits >= 4) {
-        codes = (load(from + quad % 4 * kLine) >> (quad / 4 * 4)) & every(15);
-        if constexpr (kBits == 5) codes |= (load(from + 4 * kLine) >> quad & every(1)) << 4;
-        if constexpr (kBits == 6) {
-          codes |= (load(from + (4 + quad / 4) * kLine) >> (quad % 4 * 2) & every(3)) << 4;
-        }
-      } else {
-        codes = load(from + quad / 4 * kLine) >> (quad % 4 * 2) & every(3);
-        if constexpr (kBits == 3) codes |= (load(from + 2 * kLine) >> quad & every(1)) << 2;
-      }
+      const Words codes = quad_codes<kBits>(from, quad);
       Codes bytes;
       if (kBits <= 4 && type.levels != nullptr) {
-        bytes = (Codes)Base::lookup(type.levels, (typename Base::Bytes)codes) + uint8_t{Base::kOffset};
+        bytes =
+            (Codes)Base::lookup(type.levels, (typename Base::Bytes)codes) + uint8_t{Base::kOffset};
       } else {
         bytes = (Codes)codes + static_cast<uint8_t>(Base::kOffset - type.offset);
       }
@@ -59,14 +72,6 @@ struct Span {
     }
   }
 
-  template <class Integer>
-  static Floats integers(const uint8_t* from) {
-    typedef Integer Vector __attribute__((vector_size(kLanes)));
-    Vector x;
-    std::memcpy(&x, from, sizeof x);
-    return __builtin_convertvector(__builtin_convertvector(x, typename Math<kLanes>::Ints), Floats);
-  }
-
   // Scales of the type's groups as scales of the op's. Where those are larger, the type's are alike in each of them.
   template <class F>
   static void groups(const BlockExpand& e, int size, float* to, F&& scale) {
@@ -77,9 +82,12 @@ struct Span {
   }
 
   template <class Integer>
-  static void integer_scales(const BlockExpand& e, const uint8_t* from, const uint8_t* number, float* to) {
+  static void integer_scales(const BlockExpand& e, const uint8_t* from, const uint8_t* number,
+                             float* to) {
     const Floats d = Math<kLanes>::load(reinterpret_cast<const float*>(number));
-    groups(e, e.type->group, to, [&](int g) { return d * integers<Integer>(from + g * kLanes); });
+    groups(e, e.type->group, to, [&](int g) {
+      return d * Base::floats(reinterpret_cast<const Integer*>(from) + g * kLanes);
+    });
   }
 
   static void scales_16_bits(const BlockExpand& e, const uint8_t* from, float* to) {
@@ -91,7 +99,9 @@ struct Span {
   }
 
   static void float_scales(const BlockExpand& e, const uint8_t* from, float* to) {
-    groups(e, e.type->group, to, [&](int g) { return Math<kLanes>::load(reinterpret_cast<const float*>(from) + g * kLanes); });
+    groups(e, e.type->group, to, [&](int g) {
+      return Math<kLanes>::load(reinterpret_cast<const float*>(from) + g * kLanes);
+    });
   }
 
   static void scales(const BlockExpand& e) {
@@ -104,13 +114,15 @@ struct Span {
       const int bytes = e.elements / type.group * kLanes;
       const uint8_t* numbers = from + (type.minimums ? 2 : 1) * bytes;
       integer_scales<int8_t>(e, from, numbers, e.scales);
-      if (type.minimums) integer_scales<uint8_t>(e, from + bytes, numbers + kLanes * sizeof(float), e.minimums);
+      if (type.minimums)
+        integer_scales<uint8_t>(e, from + bytes, numbers + kLanes * sizeof(float), e.minimums);
     } else if (type.scales == BlockScales::floats) {
       float_scales(e, from, e.scales);
       float_scales(e, from + e.elements / type.group * kLanes * sizeof(float), e.minimums);
     } else {
       scales_16_bits(e, from, e.scales);
-      if (type.minimums) scales_16_bits(e, from + e.elements / kSpanUnit * kLanes * sizeof(uint16_t), e.minimums);
+      if (type.minimums)
+        scales_16_bits(e, from + e.elements / kSpanUnit * kLanes * sizeof(uint16_t), e.minimums);
     }
   }
 };
@@ -119,7 +131,8 @@ template <class Base>
 const uint8_t* expand_blocks(const BlockExpand& e) {
   using S = Span<Base>;
   const int64_t bytes = span_bytes(*e.type, Base::kLanes, e.elements);
-  for (int64_t at = 0; at < bytes; at += int64_t{kLine}) __builtin_prefetch(e.span + kSpanAhead + at);
+  for (int64_t at = 0; at < bytes; at += kPrefetchLine)
+    __builtin_prefetch(e.span + kSpanAhead + at);
   S::scales(e);
   switch (e.type->bits) {
     case 8:
@@ -153,7 +166,8 @@ void block_tile(const BlockTile& t) {
   if (!t.fresh) std::memcpy(totals, t.sums, sizeof totals);
   const auto* operand = static_cast<const uint8_t*>(t.operand);
   for (int g = 0; g < t.groups; ++g) {
-    const uint8_t *first = t.codes[0] + g * kGroup * kLanes, *second = t.codes[1] + g * kGroup * kLanes;
+    const uint8_t *first = t.codes[0] + g * kGroup * kLanes,
+                  *second = t.codes[1] + g * kGroup * kLanes;
     const auto* offsets = reinterpret_cast<const int32_t*>(operand + kRows * kGroup);
     const auto* scales = reinterpret_cast<const float*>(offsets + kRows);
     typename Base::Ints sums[kPanelVectors][kRows];
@@ -187,6 +201,174 @@ void block_tile(const BlockTile& t) {
   std::memcpy(t.sums, totals, sizeof totals);
 }
 
+// What a type has, for the compiler.
+template <int kCodeBits, int kTypeGroup, BlockScales kScaleKind, bool kHasMinimums, bool kHasLevels>
+struct Format {
+  static constexpr int kBits = kCodeBits, kGroup = kTypeGroup;
+  static constexpr BlockScales kScales = kScaleKind;
+  static constexpr bool kMinimums = kHasMinimums, kLevels = kHasLevels;
+
+  static bool is(const BlockType& t) {
+    return t.bits == kBits && t.group == kGroup && t.scales == kScales && t.minimums == kMinimums &&
+           (t.levels != nullptr) == kLevels;
+  }
+};
+
+// The scales, or the minimums, of a span: from where they are, and the number that multiplies integers.
+template <class Base, class F, class Integer>
+struct SpanScales {
+  using Floats = typename Math<Base::kLanes>::Vector;
+  const uint8_t* at;
+  Floats number;
+
+  Floats of(int group) const {
+    constexpr int kLanes = Base::kLanes;
+    if constexpr (F::kScales == BlockScales::integers) {
+      return number * Base::floats(reinterpret_cast<const Integer*>(at) + group * kLanes);
+    } else if constexpr (F::kScales == BlockScales::floats) {
+      return Math<kLanes>::load(reinterpret_cast<const float*>(at) + group * kLanes);
+    } else if constexpr (F::kScales == BlockScales::half) {
+      return Base::halves(at + group * kLanes * sizeof(uint16_t));
+    } else {
+      return load_scales<kLanes>(at + group * kLanes * sizeof(uint16_t));
+    }
+  }
+};
+
+// As block_tile, without the way through the cache. Integers may be summed in any order.
+template <class Base, class F, int kOpGroup, int kRows>
+void block_rows(const BlockRows& t) {
+  constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes,
+                kChains = kRows == 1   ? 4
+                          : kRows == 2 ? 2
+                                       : 1;
+  constexpr int kQuads = kOpGroup / 4;
+  using S = Span<Base>;
+  using M = Math<kLanes>;
+  using Ints = typename Base::Ints;
+  using Floats = typename M::Vector;
+  const BlockType& type = *t.type;
+  alignas(16) int8_t levels[16] = {};
+  if constexpr (F::kLevels) {
+    for (int i = 0; i < 16; ++i) levels[i] = static_cast<int8_t>(type.levels[i] + Base::kOffset);
+  }
+  // Where bytes are unsigned, codes may stay as they are: their offset takes the place of the bytes'.
+  constexpr bool kAsTheyAre = F::kBits < 8 && !F::kLevels && Base::kOffset > 0;
+  constexpr bool kShifted = F::kBits < 8 && !F::kLevels && Base::kOffset == 0;
+  const typename S::Codes shift = typename S::Codes{} + static_cast<uint8_t>(type.offset);
+  Floats totals[kRows] = {};
+  const auto* operand = static_cast<const uint8_t*>(t.operand);
+  const uint8_t* span = t.span;
+  for (int64_t k = 0, bytes = 0; k < t.width; k += kSpan, span += bytes) {
+    const auto elements = static_cast<int>(std::min<int64_t>(kSpan, t.width - k));
+    bytes = span_bytes(type, kLanes, elements);
+    for (int64_t at = 0; at < bytes; at += kPrefetchLine)
+      __builtin_prefetch(span + kSpanAhead + at);
+    const uint8_t* from = span + elements * F::kBits * kLanes / 8;
+    const int64_t scale_bytes = F::kScales == BlockScales::integers ? elements / F::kGroup * kLanes
+                                : F::kScales == BlockScales::floats
+                                    ? elements / F::kGroup * kLanes * int64_t{sizeof(float)}
+                                    : elements / kSpanUnit * kLanes * int64_t{sizeof(uint16_t)};
+    SpanScales<Base, F, int8_t> scales{from, Floats{}};
+    SpanScales<Base, F, uint8_t> minimums{from + scale_bytes, Floats{}};
+    if constexpr (F::kScales == BlockScales::integers) {
+      const auto* numbers =
+          reinterpret_cast<const float*>(from + (F::kMinimums ? 2 : 1) * scale_bytes);
+      scales.number = M::load(numbers);
+      if constexpr (F::kMinimums) minimums.number = M::load(numbers + kLanes);
+    }
+    for (int unit = 0; unit < elements / kSpanUnit; ++unit) {
+      const uint8_t* codes = span + unit * F::kBits * kLine;
+#pragma GCC unroll 2
+      for (int half = 0; half < kSpanUnit / kOpGroup; ++half) {
+        const auto* offsets = reinterpret_cast<const int32_t*>(operand + kRows * kOpGroup);
+        const auto* row_scales = reinterpret_cast<const float*>(offsets + kRows);
+        Ints sums[kRows][kChains] = {};
+        for (int r = 0; r < kRows; ++r) {
+          sums[r][0] = Ints{} + (kAsTheyAre ? offsets[r] / (Base::kOffset > 0 ? Base::kOffset : 1) *
+                                                  type.offset
+                                            : offsets[r]);
+        }
+#pragma GCC unroll 8
+        for (int q = 0; q < kQuads; ++q) {
+          auto bytes_of =
+              (typename S::Codes)S::template quad_codes<F::kBits>(codes, half * kQuads + q);
+          if constexpr (F::kLevels)
+            bytes_of = (typename S::Codes)Base::lookup(levels, (typename Base::Bytes)bytes_of);
+          if constexpr (kShifted) bytes_of -= shift;
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r) {
+            int32_t x;
+            std::memcpy(&x, operand + (q * kRows + r) * sizeof x, sizeof x);
+            Ints& sum = sums[r][q % kChains];
+            sum = Base::dot8(sum, (typename Base::Bytes)bytes_of, x);
+          }
+        }
+        const int group = F::kGroup == kSpanUnit ? unit : unit * 2 + half;
+        const Floats scale = scales.of(group);
+        Floats minimum{};
+        if constexpr (F::kMinimums) minimum = minimums.of(group);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          Ints sum = sums[r][0];
+          for (int c = 1; c < kChains; ++c) sum += sums[r][c];
+          const auto products = __builtin_convertvector((typename M::Ints)sum, Floats);
+          totals[r] = Base::multiply_add(products, scale * row_scales[r], totals[r]);
+          if constexpr (F::kMinimums) {
+            totals[r] = Base::multiply_add(minimum, M::splat(row_scales[kRows + r]), totals[r]);
+          }
+        }
+        operand += kRows * block_operand_bytes(kOpGroup);
+      }
+    }
+  }
+  std::memcpy(t.sums, totals, sizeof totals);
+}
+
+template <class Base, class F, int kOpGroup>
+constexpr BlockRowsKernel kBlockRowsKernels[kBlockRows] = {
+    block_rows<Base, F, kOpGroup, 1>, block_rows<Base, F, kOpGroup, 2>,
+    block_rows<Base, F, kOpGroup, 3>, block_rows<Base, F, kOpGroup, 4>};
+
+// Groups of an op are those of its types, or smaller; those of kMixedBlocks are alike in a larger one.
+template <class Base, class F>
+BlockRowsKernel block_rows_of(int group, int rows) {
+  if constexpr (F::kGroup == kSpanUnit || F::kScales == BlockScales::floats) {
+    if (group == kSpanUnit) return kBlockRowsKernels<Base, F, kSpanUnit>[rows - 1];
+  }
+  return kBlockRowsKernels<Base, F, 16>[rows - 1];
+}
+
+template <class Base, class... F>
+BlockRowsKernel choose_block_rows(const BlockType& type, int group, int rows) {
+  BlockRowsKernel found = nullptr;
+  ((F::is(type) ? void(found = block_rows_of<Base, F>(group, rows)) : void()), ...);
+  return found;
+}
+
+template <class Base>
+BlockRowsKernel find_block_rows(const BlockType& type, int group, int rows) {
+  constexpr BlockScales kHalf = BlockScales::half, kBfloat = BlockScales::bfloat,
+                        kIntegers = BlockScales::integers;
+  return choose_block_rows<Base, Format<8, 32, kHalf, false, false>,        // Q8_0
+                           Format<4, 32, kHalf, false, false>,              // Q4_0
+                           Format<4, 32, kHalf, true, false>,               // Q4_1
+                           Format<5, 32, kHalf, false, false>,              // Q5_0
+                           Format<5, 32, kHalf, true, false>,               // Q5_1
+                           Format<2, 16, kIntegers, true, false>,           // Q2_K
+                           Format<3, 16, kIntegers, false, false>,          // Q3_K
+                           Format<4, 32, kIntegers, true, false>,           // Q4_K
+                           Format<5, 32, kIntegers, true, false>,           // Q5_K
+                           Format<6, 16, kIntegers, false, false>,          // Q6_K
+                           Format<3, 16, kIntegers, false, true>,           // IQ1, IQ2
+                           Format<4, 32, kIntegers, false, true>,           // IQ3, IQ4_XS
+                           Format<4, 32, kHalf, false, true>,               // IQ4_NL
+                           Format<4, 32, kBfloat, false, true>,             // MXFP4
+                           Format<2, 32, kIntegers, false, false>,          // TQ
+                           Format<8, 16, BlockScales::floats, true, false>  // kMixedBlocks
+                           >(type, group, rows);
+}
+
 // The codes of a row's groups, then what block_tile takes: minus the weights' offset times their sum, their scale, and their sum
 // times the scale.
 template <class Base>
@@ -196,7 +378,8 @@ void pack_blocks(const OperandRows& rows, void* operand) {
     alignas(64) int8_t codes[kCount][kCodes];
     const bf16* const in = rows.in + first * rows.width;
     auto* to = static_cast<uint8_t*>(operand);
-    for (int64_t k = 0; k < rows.width; k += rows.group, to += rows.rows * block_operand_bytes(rows.group)) {
+    for (int64_t k = 0; k < rows.width;
+         k += rows.group, to += rows.rows * block_operand_bytes(rows.group)) {
       int32_t offsets[kCount];
       float scales[kCount], totals[kCount];
       for (int r = 0; r < kCount; ++r) {
@@ -226,7 +409,8 @@ struct Blocks : Int8<Base> {
 };
 
 template <class Base, int... kIndex>
-constexpr LinearKernels make_block_kernels(const char* name, std::integer_sequence<int, kIndex...>) {
+constexpr LinearKernels make_block_kernels(const char* name,
+                                           std::integer_sequence<int, kIndex...>) {
   LinearKernels k{};
   k.name = name;
   k.lanes = Base::kLanes;
@@ -237,6 +421,7 @@ constexpr LinearKernels make_block_kernels(const char* name, std::integer_sequen
   ((k.blocks[0][1][kIndex + 1] = block_tile<Base, kIndex + 1, 16, true>), ...);
   ((k.blocks[1][0][kIndex + 1] = block_tile<Base, kIndex + 1, 32, false>), ...);
   ((k.blocks[1][1][kIndex + 1] = block_tile<Base, kIndex + 1, 32, true>), ...);
+  k.block_rows = find_block_rows<Base>;
   k.pack_operand = pack_blocks<Base>;
   k.finish = finish<Blocks<Base>>;
   k.products = cpu::products<Int8<Base>>;

@@ -51,6 +51,14 @@ struct Avx2 {
     const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
   }
+  static Floats floats(const int8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Floats floats(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   static Floats halves(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }

@@ -41,6 +41,14 @@ struct Vnni {
     const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels));
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes);
   }
+  static Floats floats(const int8_t* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Floats floats(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
   static Floats halves(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }

@@ -42,6 +42,11 @@ struct Portable {
     for (int i = 0; i < 4 * kLanes; ++i) codes[i] = static_cast<uint8_t>(levels[codes[i]]);
     return codes;
   }
+  template <class Integer>
+  static Floats floats(const Integer* p) {
+    return Floats{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+                  static_cast<float>(p[3])};
+  }
   static Floats halves(const uint8_t* p) {
     uint16_t x[kLanes];
     std::memcpy(x, p, sizeof x);

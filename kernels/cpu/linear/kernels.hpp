@@ -82,6 +82,17 @@ struct BlockTile {
 };
 using BlockTileKernel = void (*)(const BlockTile&);
 
+// A few rows times a vector of blocks, whose codes become bytes in registers.
+struct BlockRows {
+  const BlockType* type;
+  const void* operand;
+  const uint8_t* span;  // the first one
+  int64_t width;        // of K
+  float* sums;          // [rows][lanes]
+};
+using BlockRowsKernel = void (*)(const BlockRows&);
+inline constexpr int kBlockRows = 4;  // at most
+
 // Rows that become part of a tile's operand. Those of int8 and int4 are quantized: x =
 // scale * code, the largest magnitude is 127.
 struct OperandRows {
@@ -149,6 +160,8 @@ struct LinearKernels {
   // [groups of 32][with minimums][rows].
   const uint8_t* (*expand)(const BlockExpand&);
   BlockTileKernel blocks[2][2][kMaxTileRows + 1];
+  // For up to kBlockRows rows of an op with groups of that size; the tiles give the same bits.
+  BlockRowsKernel (*block_rows)(const BlockType&, int group, int rows);
   void (*finish)(const Finish&);
   // For cpu/linear/measure.hpp: that many rounds of products in registers alone; returns the
   // operations of a thread.

@@ -42,23 +42,23 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
   using Get = const LinearKernels& (*)();
   using Family = Get[6];  // in the order of mr_weights
   static constexpr Family kPortable = {linear_kernels_portable, linear_int8_portable,
-                                       linear_int4_portable, linear_fp8_portable,
-                                       linear_nf4_portable, linear_blocks_portable};
+                                       linear_int4_portable,    linear_fp8_portable,
+                                       linear_nf4_portable,     linear_blocks_portable};
 #if defined(__x86_64__)
   static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2,
-                                   linear_fp8_avx2, linear_nf4_avx2, linear_blocks_avx2};
-  static constexpr Family kAvx512 = {linear_kernels_avx512, linear_int8_avx2, linear_int4_avx2,
-                                     linear_fp8_avx512, linear_nf4_avx512, linear_blocks_avx2};
+                                   linear_fp8_avx2,     linear_nf4_avx2,  linear_blocks_avx2};
+  static constexpr Family kAvx512 = {linear_kernels_avx512, linear_int8_avx2,  linear_int4_avx2,
+                                     linear_fp8_avx512,     linear_nf4_avx512, linear_blocks_avx2};
   static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16, linear_int8_avx2,
-                                         linear_int4_avx2, linear_fp8_avx512_bf16,
-                                         linear_nf4_avx512_bf16, linear_blocks_avx2};
-  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx, linear_int4_vnni,
-                                  linear_fp8_avx512, linear_nf4_avx512, linear_blocks_vnni};
+                                         linear_int4_avx2,           linear_fp8_avx512_bf16,
+                                         linear_nf4_avx512_bf16,     linear_blocks_avx2};
+  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx,   linear_int4_vnni,
+                                  linear_fp8_avx512,  linear_nf4_avx512, linear_blocks_vnni};
   // Integers only.
-  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni, linear_int4_avx_vnni, nullptr, nullptr,
-                                      linear_blocks_avx_vnni};
-  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni, nullptr, nullptr,
-                                   linear_blocks_vnni};
+  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni,  linear_int4_avx_vnni, nullptr,
+                                      nullptr, linear_blocks_avx_vnni};
+  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni,
+                                   nullptr, nullptr,          linear_blocks_vnni};
   const bool integers = quantizes_rows(weights);
   switch (isa) {
     case Isa::amx:
@@ -235,12 +235,30 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
+// A few rows through the panels [p, end), vector by vector.
+void Linear::run_vectors(const Batch& b, int64_t p, int64_t end) const {
+  const int rows = b.tiling.rows;
+  for (; p < end; ++p) {
+    alignas(64) float sums[kPanelVectors * kBlockRows * kMaxLanes];
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const int64_t vector = p * kPanelVectors + v;
+      const BlockType& type = blocks_->type(vector);
+      const auto* span = reinterpret_cast<const uint8_t*>(memory_) + blocks_->at(vector, 0);
+      kernels_.block_rows(type, group_,
+                          rows)({&type, b.data, span, in_width_, sums + v * rows * kernels_.lanes});
+    }
+    finish(b, 0, p, sums);
+  }
+}
+
 // Tiles of rows through the panels [p, end), span by span: a span becomes bytes that stay in the first-level cache while all
 // tiles meet them. The sums of all tiles wait in the second-level cache.
-void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end, float* room) const {
+void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
+                       float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
   const int lanes = kernels_.lanes;
-  const int64_t code_floats = int64_t{lanes} * (kSpan / 4), scale_floats = int64_t{lanes} * (kSpan / 16);
+  const int64_t code_floats = int64_t{lanes} * (kSpan / 4),
+                scale_floats = int64_t{lanes} * (kSpan / 16);
   float* const sums = room + span_floats();
   float* const scales = room + kPanelVectors * code_floats;
   for (; p < end; ++p) {
@@ -251,13 +269,15 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
       span.fresh = k == 0;
       for (int v = 0; v < kPanelVectors; ++v) {
         const int64_t vector = p * kPanelVectors + v;
-        float* const minimums = blocks_->minimums() ? scales + (kPanelVectors + v) * scale_floats : nullptr;
+        float* const minimums =
+            blocks_->minimums() ? scales + (kPanelVectors + v) * scale_floats : nullptr;
         span.scales[v] = scales + v * scale_floats;
         span.minimums[v] = minimums;
-        span.codes[v] = kernels_.expand({&blocks_->type(vector),
-                                         reinterpret_cast<const uint8_t*>(memory_) + blocks_->at(vector, k), elements,
-                                         group_, reinterpret_cast<uint8_t*>(room + v * code_floats),
-                                         scales + v * scale_floats, minimums});
+        span.codes[v] =
+            kernels_.expand({&blocks_->type(vector),
+                             reinterpret_cast<const uint8_t*>(memory_) + blocks_->at(vector, k),
+                             elements, group_, reinterpret_cast<uint8_t*>(room + v * code_floats),
+                             scales + v * scale_floats, minimums});
       }
       for (int t = tile; t < last_tile; ++t) {
         const int rows = b.tiling.height(t);
@@ -288,7 +308,8 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   if (blocks_) {
     plan.chunks = ceil_div(panels_, plan.chunk);
     plan.groups = ceil_div(plan.tiling.tiles, kSpanTiles);
-    plan.room = span_floats() + ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows);
+    plan.room =
+        span_floats() + ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows);
     return plan;
   }
   if (plan.tiling.tiles == 1) {
@@ -350,26 +371,21 @@ size_t Linear::room_bytes(const Plan& plan, int threads) {
 
 void Linear::multiply(const Batch& batch, const Plan& plan, std::byte* rooms,
                       ThreadPool& pool) const {
-  pool.parallel_for(static_cast<int>(plan.chunks * plan.groups), [&](int task, int thread) {
-    const int64_t p = task % plan.chunks * plan.chunk, group = task / plan.chunks;
-    const int64_t end = std::min(p + plan.chunk, panels_);
-    const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
-    const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-    if (blocks_) {
-      run_spans(batch, tile, last, p, end, reinterpret_cast<float*>(rooms) + thread * plan.room);
-      return;
-    }
-    if (plan.tiling.tiles == 1) {
-      run_tile(batch, 0, p, end);
-      return;
-    }
-    float* const room = reinterpret_cast<float*>(rooms) + thread * plan.room;
-    if (plan.multi_tile) {
-      run_multi_tile(batch, plan, p, end, room);
-      return;
-    }
-    run_blocks(batch, plan, tile, last, p, end, room);
+  pool.parallel_for(tasks(plan), [&](int task, int thread) {
+    run_task(batch, plan, task, reinterpret_cast<float*>(rooms) + thread * plan.room);
   });
+}
+
+void Linear::run_task(const Batch& batch, const Plan& plan, int task, float* room) const {
+  const int64_t p = task % plan.chunks * plan.chunk, group = task / plan.chunks;
+  const int64_t end = std::min(p + plan.chunk, panels_);
+  const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
+  const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
+  if (blocks_ && plan.tiling.rows <= kBlockRows) return run_vectors(batch, p, end);
+  if (blocks_) return run_spans(batch, tile, last, p, end, room);
+  if (plan.tiling.tiles == 1) return run_tile(batch, 0, p, end);
+  if (plan.multi_tile) return run_multi_tile(batch, plan, p, end, room);
+  run_blocks(batch, plan, tile, last, p, end, room);
 }
 
 }  // namespace millrace::cpu

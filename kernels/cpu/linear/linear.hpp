@@ -92,13 +92,10 @@ class Linear {
   template <class F>
   Operand pack_rows(int rows, void* room, ThreadPool& pool, F&& rows_of) const {
     const Operand operand = place(tiling(rows, pool.size()), room);
-    const int parts = (max_tile_rows() + kPackRows - 1) / kPackRows;  // of a tile
     const auto pack = [&](int i, int thread) {
-      const int tile = i / parts, first = operand.tiling.first(tile) + i % parts * kPackRows;
-      const int count = std::min(kPackRows, operand.tiling.first(tile + 1) - first);
-      if (count > 0) pack_part(operand, tile, first, count, rows_of(first, count, thread));
+      pack_task(operand, i, [&](int first, int count) { return rows_of(first, count, thread); });
     };
-    const int tasks = operand.tiling.tiles * parts;
+    const int tasks = pack_tasks(operand.tiling);
     if (rows * in_width_ > kSmallOperand) {
       pool.parallel_for(tasks, pack);
     } else {
@@ -128,6 +125,8 @@ class Linear {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  friend class Experts;  // runs the tasks of several ops together
+
   // Elements below which the driver alone packs an operand.
   static constexpr int64_t kSmallOperand = 16 << 10;
 
@@ -174,7 +173,21 @@ class Linear {
   size_t operand_bytes(int64_t rows) const;
   const std::byte* operand_of(const Operand& o, int tile, int64_t unit) const;
 
+  // The parts of an operand that are packed apart, each of kPackRows rows of a tile.
+  int pack_tasks(Tiling tiling) const {
+    return tiling.tiles * ((max_tile_rows() + kPackRows - 1) / kPackRows);
+  }
+  template <class F>
+  void pack_task(const Operand& operand, int task, F&& rows_of) const {
+    const int parts = pack_tasks({0, 1}), tile = task / parts;
+    const int first = operand.tiling.first(tile) + task % parts * kPackRows;
+    const int count = std::min(kPackRows, operand.tiling.first(tile + 1) - first);
+    if (count > 0) pack_part(operand, tile, first, count, rows_of(first, count));
+  }
+
   Plan plan(int rows, int threads) const;
+  static int tasks(const Plan& plan) { return static_cast<int>(plan.chunks * plan.groups); }
+  void run_task(const Batch& batch, const Plan& plan, int task, float* room) const;
   static size_t room_bytes(const Plan& plan, int threads);
   Tiling tiling(int rows, int threads) const;
   Operand place(Tiling tiling, void* room) const;
@@ -184,7 +197,9 @@ class Linear {
   void run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
-  void run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end, float* room) const;
+  void run_vectors(const Batch& b, int64_t p, int64_t end) const;
+  void run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
+                 float* room) const;
   int64_t span_floats() const;
   void fetch_out(const Batch& b, int tile, int64_t p) const;
   void finish(const Batch& b, int tile, int64_t p, const float* sums) const;

@@ -45,9 +45,7 @@ struct Source {
   int64_t row;
 };
 
-Source source_of(const LinearSpec::Part& p, int64_t i) {
-  return {&p, part_row(p, i)};
-}
+Source source_of(const LinearSpec::Part& p, int64_t i) { return {&p, part_row(p, i)}; }
 
 // Row n of the parts one below the other; {null} after the last.
 Source source_of(const std::vector<LinearSpec::Part>& parts, int64_t n) {
@@ -124,7 +122,8 @@ std::unique_ptr<BlockPanels> Linear::block_panels(const LinearSpec& spec) const 
   for (int64_t vector = 0; vector < panels_ * kPanelVectors; ++vector) {
     const BlockType* type = nullptr;
     for (int lane = 0; lane < kernels_.lanes; ++lane) {
-      const Source from = source_of(spec, kernels_.lanes, vector / kPanelVectors, vector % kPanelVectors, lane);
+      const Source from =
+          source_of(spec, kernels_.lanes, vector / kPanelVectors, vector % kPanelVectors, lane);
       if (from.part == nullptr) continue;
       const BlockType* own = block_type(from.part->weight->dtype);
       type = type == nullptr || type == own ? own : &kMixedBlocks;
@@ -141,8 +140,8 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
     const mr_tensor& weight = *from.part->weight;
     if (blocks_) {
       const BlockType& type = *block_type(weight.dtype);
-      const auto* row =
-          static_cast<const uint8_t*>(weight.data) + from.row * (in_width_ / type.elements) * type.bytes;
+      const auto* row = static_cast<const uint8_t*>(weight.data) +
+                        from.row * (in_width_ / type.elements) * type.bytes;
       blocks_->pack(type, row, p * kPanelVectors + c / kernels_.lanes, c % kernels_.lanes,
                     kernels_.weight_offset, static_cast<std::byte*>(own_.data()));
     } else if (weight_type_ == MR_WEIGHTS_16BIT) {
