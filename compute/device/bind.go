@@ -94,20 +94,15 @@ func (b *binder) op(o *model.Op, places []model.Place) (C.mr_op, error) {
 		rotary_scale: C.float(o.RotaryScale), scale: C.float(o.Scale), window: C.int32_t(o.Window),
 		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
 		heavy: C.int32_t(o.Heavy), recent: C.int32_t(o.Recent),
+		experts: C.int32_t(o.Routing.Experts), top_k: C.int32_t(o.Routing.TopK), route_scores: C.int32_t(o.Routing.Scores),
+		route_normalize: flag(o.Routing.Normalize), route_groups: C.int32_t(o.Routing.Groups), route_top_groups: C.int32_t(o.Routing.TopGroups),
+		route_scale: C.float(o.Routing.Scale), routed: C.int32_t(o.Routed), route: C.int32_t(o.Route),
 	}
 	if o.Kind == model.OpRopeStore || o.Kind == model.OpAttention {
 		c.layer, c.kv_group = C.int32_t(places[o.Layer].Layer), C.int32_t(places[o.Layer].Group)
 	}
-	if len(o.Parts) > len(c.parts) {
-		return c, fmt.Errorf("%w: op %s has %d parts, expected at most %d", ErrInvalid, o.Name, len(o.Parts), len(c.parts))
-	}
-	c.n_parts = C.int32_t(len(o.Parts))
-	for i, p := range o.Parts {
-		c.parts[i] = C.mr_part{
-			weight: C.int32_t(p.Weight), bias: C.int32_t(p.Bias),
-			offset: C.int64_t(p.Offset), rows: C.int64_t(p.Rows), block: C.int64_t(p.Block), stride: C.int64_t(p.Stride),
-			interleaved: flag(p.Interleaved),
-		}
+	if err := b.parts(o, &c); err != nil {
+		return c, err
 	}
 	var err error
 	if c.inv_freq, err = b.floats(o.InvFreq); err != nil {
@@ -115,6 +110,30 @@ func (b *binder) op(o *model.Op, places []model.Place) (C.mr_op, error) {
 	}
 	c.alibi_slopes, err = b.floats(o.ALiBiSlopes)
 	return c, err
+}
+
+func (b *binder) parts(o *model.Op, c *C.mr_op) error {
+	to := c.parts[:]
+	if o.Routed != model.RoutedNone {
+		experts, err := alloc[C.mr_part](b, len(o.Parts))
+		if err != nil {
+			return err
+		}
+		to, c.expert_parts = experts, unsafe.SliceData(experts)
+	} else {
+		c.n_parts = C.int32_t(len(o.Parts))
+	}
+	if len(o.Parts) > len(to) {
+		return fmt.Errorf("%w: op %s has %d parts, expected at most %d", ErrInvalid, o.Name, len(o.Parts), len(to))
+	}
+	for i, p := range o.Parts {
+		to[i] = C.mr_part{
+			weight: C.int32_t(p.Weight), bias: C.int32_t(p.Bias),
+			offset: C.int64_t(p.Offset), rows: C.int64_t(p.Rows), block: C.int64_t(p.Block), stride: C.int64_t(p.Stride),
+			interleaved: flag(p.Interleaved),
+		}
+	}
+	return nil
 }
 
 // floats copies v to C memory; nil stays NULL.
@@ -148,8 +167,12 @@ func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
 		return c, fmt.Errorf("%w: tensor %s has rank %d, expected 1 or 2", ErrInvalid, t.Name, len(t.Shape))
 	}
 	elements := int64(1)
+	shape := got.Shape
+	if len(shape) == len(t.Shape)+1 { // matrices of experts, one below the other
+		shape = append([]int64{shape[0] * shape[1]}, shape[2:]...)
+	}
 	for i, n := range t.Shape {
-		if i >= len(got.Shape) || got.Shape[i] != n || n < 1 || elements > math.MaxInt64/n {
+		if i >= len(shape) || shape[i] != n || n < 1 || elements > math.MaxInt64/n {
 			return c, fmt.Errorf("%w: tensor %s has shape %v, expected %v", ErrInvalid, t.Name, got.Shape, t.Shape)
 		}
 		elements *= n

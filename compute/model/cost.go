@@ -1,5 +1,7 @@
 package model
 
+import "math"
+
 // Sizes are the element sizes in bytes that a backend keeps values in.
 type Sizes struct {
 	Weight  int // packed weights of linear ops and tables
@@ -83,7 +85,7 @@ func (p *Program) cost(op *Op, rows int, w Work, s Sizes) Cost {
 		return p.ropeStoreCost(op, rows, s)
 	case OpAttention:
 		return p.attentionCost(op, w, s)
-	case OpSelectRows:
+	case OpSelectRows, OpRoute:
 		return Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	}
 	return Cost{}
@@ -132,6 +134,9 @@ func (p *Program) normCost(op *Op, rows int, s Sizes) Cost {
 }
 
 func (p *Program) linearCost(op *Op, rows int, s Sizes) Cost {
+	if op.Routed != RoutedNone {
+		return p.expertCost(op, rows, s)
+	}
 	in := int64(p.Slots[op.In].Width)
 	c := Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	if op.Accumulate {
@@ -139,16 +144,45 @@ func (p *Program) linearCost(op *Op, rows int, s Sizes) Cost {
 		c.Flops += int64(p.Slots[op.Out].Width) * int64(rows)
 	}
 	for _, part := range op.Parts {
-		if op.Weights.Type == WeightsBlocks {
-			c.WeightBytes += int64(part.Rows) * p.Tensors[part.Weight].rowBytes(s.Weight)
-		} else {
-			c.WeightBytes += op.Weights.bytes(int64(part.Rows), in, s.Weight)
-		}
+		c.WeightBytes += p.partBytes(op, part, in, s)
 		c.Flops += 2 * int64(part.Rows) * in * int64(rows)
 		if part.Bias != None {
 			c.WeightBytes += int64(part.Rows) * 4
 			c.Flops += int64(part.Rows) * int64(rows)
 		}
+	}
+	return c
+}
+
+// partBytes is the size of a part's weights.
+func (p *Program) partBytes(op *Op, part Part, in int64, s Sizes) int64 {
+	if op.Weights.Type == WeightsBlocks {
+		return int64(part.Rows) * p.Tensors[part.Weight].rowBytes(s.Weight)
+	}
+	return op.Weights.bytes(int64(part.Rows), in, s.Weight)
+}
+
+// expertCost: of n experts, rows that choose k each at random read n (1 - (1 - k/n)^rows) on average.
+func (p *Program) expertCost(op *Op, rows int, s Sizes) Cost {
+	n, k := op.Routing.Experts, op.Routing.TopK
+	in := int64(p.Slots[op.In].Width)
+	if op.Routed == RoutedSum {
+		in /= int64(k)
+	}
+	c := Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
+	if op.Accumulate {
+		c.ActivationBytes += p.slotBytes(op.Out, rows, s)
+	}
+	var all, products int64
+	for _, part := range op.Parts {
+		all += p.partBytes(op, part, in, s)
+		products += int64(part.Rows) * in
+	}
+	read := 1 - math.Pow(1-float64(k)/float64(n), float64(rows))
+	c.WeightBytes = int64(read * float64(all))
+	c.Flops = 2 * products / int64(n) * int64(k) * int64(rows)
+	if op.Routed == RoutedSum {
+		c.Flops += 2 * int64(p.Slots[op.Out].Width) * int64(k) * int64(rows)
 	}
 	return c
 }

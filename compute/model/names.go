@@ -11,6 +11,7 @@ func opNames() []string {
 		OpRopeStore:  "rope_store",
 		OpAttention:  "attention",
 		OpSelectRows: "select_rows",
+		OpRoute:      "route",
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	OpRopeStore  OpKind = 4
 	OpAttention  OpKind = 5
 	OpSelectRows OpKind = 6
+	OpRoute      OpKind = 7
 )
 
 // NormKind mirrors mr_norm_kind.
@@ -54,6 +55,35 @@ const (
 	ActGELUErf  Activation = 3
 	ActReLU     Activation = 4
 )
+
+// RouteScores mirrors mr_route_scores.
+type RouteScores int32
+
+// What becomes of the logits of experts.
+const (
+	RouteSoftmax       RouteScores = 0
+	RouteSigmoid       RouteScores = 1
+	RouteSoftmaxChosen RouteScores = 2
+)
+
+// Routed mirrors mr_routed.
+type Routed int32
+
+// Rows of a linear op that has experts.
+const (
+	RoutedNone Routed = 0
+	RoutedEach Routed = 1
+	RoutedSum  Routed = 2
+)
+
+// Routing is how rows choose experts.
+type Routing struct {
+	Experts, TopK     int
+	Scores            RouteScores
+	Normalize         bool
+	Groups, TopGroups int // Groups 0 or 1: none
+	Scale             float32
+}
 
 // None marks an absent tensor or slot.
 const None = -1
@@ -102,6 +132,11 @@ type Op struct {
 	Sinks                   int
 	SinkQ                   int // a slot; without Sinks not used
 	Heavy, Recent           int // of H2O, see Eviction
+
+	// Route, which has Bias too. Linear with Routed has Experts and TopK; its Parts are those of all experts, one after the other.
+	Routing Routing
+	Routed  Routed
+	Route   int // a slot; without Routed not used
 }
 
 // Tensor is a weight by its name in the checkpoint and the shape it must have.

@@ -53,6 +53,9 @@ func (p WeightPlan) String() string {
 	return strings.Join(parts, "+")
 }
 
+// Router is the name of the linear ops whose logits choose experts. They have 16 bits unless they are named.
+const Router = "mlp.router"
+
 // of is what an op keeps. Those outside of the decoder layers, the logits first of all,
 // keep at least 8 bits unless they are named: their errors meet no residual that outweighs
 // them.
@@ -63,6 +66,8 @@ func (p WeightPlan) of(op *Op) Weights {
 		}
 	}
 	switch {
+	case op.Name == Router: // few, and what they choose is a matter of small differences
+		return Weights{}
 	case op.Layer == None && p.all.Type == WeightsInt4:
 		return Weights{Type: WeightsInt8}
 	case op.Layer == None && p.all.Type == WeightsNF4:

@@ -99,7 +99,7 @@ func TestTheTextOfAProgramKeepsItsNames(t *testing.T) {
 		`Parts:[{Weight:2 Bias:2 Offset:2 Rows:2 Block:2 Stride:2 Interleaved:true} {Weight:2 Bias:2 Offset:2 Rows:2 Block:2 Stride:2 Interleaved:true}] ` +
 		`Activation:2 Gated:true Accumulate:true Weights:{Type:2 Group:2} Heads:2 KVHeads:2 HeadDim:2 QNorm:2 KNorm:2 RotaryDim:2 ` +
 		`RotaryInterleaved:true RotaryScale:0x1p+00 InvFreq:[0x1p+00 0x1p+00] Scale:0x1p+00 Window:2 ALiBiSlopes:[0x1p+00 0x1p+00] ` +
-		`Sinks:2 SinkQ:2 Heavy:2 Recent:2}`
+		`Sinks:2 SinkQ:2 Heavy:2 Recent:2 Routing:{Experts:2 TopK:2 Scores:2 Normalize:true Groups:2 TopGroups:2 Scale:0x1p+00} Routed:2 Route:2}`
 	require.Equal(t, `{Architecture:"x" Ops:[`+op+" "+op+`] Slots:[{Name:"x" Type:2 Width:2} {Name:"x" Type:2 Width:2}] `+
 		`Tensors:[{Name:"x" Shape:[2 2] Blocks:"x" Bytes:2} {Name:"x" Shape:[2 2] Blocks:"x" Bytes:2}] Vocab:2 Hidden:2 Layers:2 KVHeads:2 HeadDim:2 MaxPositions:2}`, numerics.Program(&p))
 }

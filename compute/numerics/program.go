@@ -67,6 +67,24 @@ func writeOp(t *text, op *model.Op) {
 	t.integer("SinkQ", op.SinkQ)
 	t.integer("Heavy", op.Heavy)
 	t.integer("Recent", op.Recent)
+	if op.Routing != (model.Routing{}) {
+		writeRouting(t, &op.Routing)
+	}
+	t.integer("Routed", int(op.Routed))
+	t.integer("Route", op.Route)
+}
+
+func writeRouting(t *text, r *model.Routing) {
+	t.name("Routing")
+	t.open()
+	t.integer("Experts", r.Experts)
+	t.integer("TopK", r.TopK)
+	t.integer("Scores", int(r.Scores))
+	t.flag("Normalize", r.Normalize)
+	t.integer("Groups", r.Groups)
+	t.integer("TopGroups", r.TopGroups)
+	t.float("Scale", r.Scale)
+	t.close()
 }
 
 func writePart(t *text, p *model.Part) {

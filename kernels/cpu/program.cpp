@@ -11,6 +11,7 @@
 #include "cpu/attention/attention.hpp"
 #include "cpu/attention/h2o.hpp"
 #include "cpu/linear/block_panels.hpp"
+#include "cpu/linear/experts.hpp"
 #include "cpu/linear/fused_norms.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/linear.hpp"
@@ -19,6 +20,7 @@
 #include "cpu/ops/ops.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
+#include "exec/route.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -29,7 +31,8 @@ constexpr int kNumericsVersion = 1;
 // The bytes of one weight of a part, with its share of a scale.
 double weight_bytes(const Program& p, const Op& op, const mr_part& part) {
   if (op.weights == MR_WEIGHTS_BLOCKS) {
-    return static_cast<double>(span_bytes(*block_type(p.tensor(part.weight)->dtype), 1, kSpan)) / kSpan;
+    return static_cast<double>(span_bytes(*block_type(p.tensor(part.weight)->dtype), 1, kSpan)) /
+           kSpan;
   }
   if (in_groups(op.weights)) return 0.5 + double{sizeof(bf16)} / op.group;
   return op.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
@@ -43,8 +46,10 @@ void check_machine(const Program& p) {
   double bytes = 0;
   for (const Op& op : p.ops) {
     if (op.kind != MR_OP_LINEAR) continue;
-    for (int i = 0; i < op.n_parts; ++i) {
-      bytes += static_cast<double>(op.parts[i].rows) * p.slots[op.in].width * weight_bytes(p, op, op.parts[i]);
+    for (int i = 0; i < op.expert_count() * op.parts_each(); ++i) {
+      const mr_part& part = op.parts_of(0)[i];
+      const double width = static_cast<double>(p.tensor(part.weight)->dims[1]);
+      bytes += static_cast<double>(part.rows) * width * weight_bytes(p, op, part);
     }
   }
   if (p.packed != nullptr) return;  // they are there
@@ -55,18 +60,19 @@ void check_machine(const Program& p) {
   }
 }
 
-LinearSpec linear_spec(const Program& p, const Op& op) {
+// Of an op, or of one of its experts, which add nothing up themselves.
+LinearSpec linear_spec(const Program& p, const Op& op, int expert) {
   LinearSpec spec{};
-  for (int i = 0; i < op.n_parts; ++i) {
-    const mr_part& part = op.parts[i];
+  for (int i = 0; i < op.parts_each(); ++i) {
+    const mr_part& part = op.parts_of(expert)[i];
     spec.parts.push_back({p.tensor(part.weight), p.tensor(part.bias), part.offset, part.rows,
                           part.block, part.stride, part.interleaved});
   }
-  spec.in_width = p.slots[op.in].width;
-  spec.out_width = p.slots[op.out].width;
+  spec.in_width = p.slots[op.in].width / (op.routed == MR_ROUTED_SUM ? op.top_k : 1);
+  spec.out_width = p.slots[op.out].width / (op.routed == MR_ROUTED_EACH ? op.top_k : 1);
   spec.activation = op.activation;
   spec.gated = op.gated != 0;
-  spec.accumulate = op.accumulate != 0;
+  spec.accumulate = op.accumulate != 0 && op.routed == MR_ROUTED_NONE;
   spec.out_f32 = p.slots[op.out].type == MR_SLOT_F32;
   spec.weights = op.weights;
   spec.group = op.group;
@@ -118,6 +124,20 @@ class CpuKernels : public Kernels {
     }
     linear.run(operand(rows, in), rows, out.data, context_.pool);
   }
+  void route(const Op& op, int rows, Slot in, Slot out) override {
+    const Router& router = *packed_[op.index].router;
+    const size_t room = router.room();
+    auto* rooms =
+        static_cast<float*>(context_.pool.scratch(context_.pool.size() * room * sizeof(float)));
+    for_rows(context_.pool, rows, in.width, [&](int r, int thread) {
+      router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width,
+                 rooms + thread * room);
+    });
+  }
+  void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override {
+    const FloatScope mode(mode_);
+    packed_[op.index].experts->run(operand(rows, in), chosen.f32(), rows, out.data, context_.pool);
+  }
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     const FloatScope mode(mode_);
     packed_[op.index].rope_store->run(context_, batch, in, sink_q);
@@ -133,15 +153,16 @@ class CpuKernels : public Kernels {
   mr_span packed(int index) const override {
     if (index == 0) return {layout_.data(), layout_.size()};
     for (const Packed& p : packed_) {
-      if (!p.linear || --index > 0) continue;
-      return {p.linear->packed().data(), p.linear->packed().size()};
+      for (const Linear* linear : p.linears()) {
+        if (--index == 0) return {linear->packed().data(), linear->packed().size()};
+      }
     }
     return {};
   }
   uint64_t weight_bytes() const override {
     uint64_t bytes = 0;
     for (const Packed& p : packed_) {
-      if (p.linear) bytes += p.linear->bytes();
+      for (const Linear* linear : p.linears()) bytes += linear->bytes();
       if (p.norm) bytes += p.norm->bytes();
       if (p.rope_store) bytes += p.rope_store->bytes();
     }
@@ -155,9 +176,11 @@ class CpuKernels : public Kernels {
   std::string linear_name() const override {
     std::string names;
     for (const Packed& p : packed_) {
-      if (!p.linear || names.find(p.linear->name()) != std::string::npos) continue;
-      if (!names.empty()) names.append(", ");
-      names.append(p.linear->name());
+      for (const Linear* linear : p.linears()) {
+        if (names.find(linear->name()) != std::string::npos) continue;
+        if (!names.empty()) names.append(", ");
+        names.append(linear->name());
+      }
     }
     return names;
   }
@@ -176,17 +199,36 @@ class CpuKernels : public Kernels {
   // What an op keeps; one of them is set.
   struct Packed {
     std::unique_ptr<Linear> linear;
+    std::unique_ptr<Experts> experts;
+    std::unique_ptr<Router> router;
     std::unique_ptr<Norm> norm;
     std::unique_ptr<RopeStore> rope_store;
+
+    std::vector<Linear*> linears() const {
+      std::vector<Linear*> all;
+      if (linear) all.push_back(linear.get());
+      if (!experts) return all;
+      for (const auto& expert : experts->experts()) all.push_back(expert.get());
+      return all;
+    }
   };
 
   void pack(const Op& op) {
     Packed& packed = packed_[op.index];
     const Context& c = context_;
-    if (op.kind == MR_OP_LINEAR) {
-      const LinearSpec spec = linear_spec(c.program, op);
-      packed.linear =
-          c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
+    const auto linear = [&](int expert) {
+      const LinearSpec spec = linear_spec(c.program, op, expert);
+      return c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
+    };
+    if (op.kind == MR_OP_LINEAR && op.routed == MR_ROUTED_NONE) {
+      packed.linear = linear(0);
+    } else if (op.kind == MR_OP_LINEAR) {
+      std::vector<std::unique_ptr<Linear>> experts;
+      for (int e = 0; e < op.experts; ++e) experts.push_back(linear(e));
+      packed.experts = std::make_unique<Experts>(std::move(experts), op.top_k,
+                                                 op.routed == MR_ROUTED_SUM, op.accumulate != 0);
+    } else if (op.kind == MR_OP_ROUTE) {
+      packed.router = std::make_unique<Router>(op, c.program.tensor(op.bias));
     } else if (op.kind == MR_OP_NORM) {
       packed.norm = std::make_unique<Norm>(c, op);
     } else if (op.kind == MR_OP_ROPE_STORE) {
@@ -232,7 +274,7 @@ class CpuKernels : public Kernels {
   void tune() {
     std::vector<Linear*> linears;
     for (const Packed& p : packed_) {
-      if (p.linear) linears.push_back(p.linear.get());
+      for (Linear* linear : p.linears()) linears.push_back(linear);
     }
     tune_prefetch(linears, context_.pool);
   }

@@ -41,6 +41,9 @@ class Kernels {
   virtual void embed(const Op&, const Batch&, Slot out) = 0;
   virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
   virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
+  // Of backends with experts. chosen: what the op's ROUTE wrote.
+  virtual void route(const Op&, int rows, Slot in, Slot out);
+  virtual void experts(const Op&, int rows, Slot in, Slot chosen, Slot out);
   // sink_q: of an op with sinks.
   virtual void rope_store(const Op&, const Batch&, Slot in, Slot sink_q) = 0;
   virtual void attention(const Op&, const Batch&, Slot in, Slot sink_q, Slot out) = 0;

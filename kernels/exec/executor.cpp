@@ -183,7 +183,13 @@ void Executor::run_op(const Op& op, const mr_step& step) {
     case MR_OP_NORM:
       return kernels_->norm(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_LINEAR:
+      if (op.routed != MR_ROUTED_NONE) {
+        return kernels_->experts(op, rows, slot(op.in, step), slot(op.route, step),
+                                 slot(op.out, step));
+      }
       return kernels_->linear(op, rows, slot(op.in, step), slot(op.out, step));
+    case MR_OP_ROUTE:
+      return kernels_->route(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_ROPE_STORE:
       batch_.select(op.kv_group);
       return kernels_->rope_store(op, batch_, slot(op.in, step), sink_q(op, step));
@@ -206,6 +212,14 @@ Slot Executor::slot(int index, const mr_step& step) const {
 
 Slot Executor::sink_q(const Op& op, const mr_step& step) const {
   return op.sinks > 0 ? slot(op.sink_q, step) : Slot{};
+}
+
+void Kernels::route(const Op& op, int, Slot, Slot) {
+  fail(MR_DEVICE, "op %d (ROUTE) after a check for experts", op.index);
+}
+
+void Kernels::experts(const Op& op, int, Slot, Slot, Slot) {
+  fail(MR_DEVICE, "op %d (LINEAR) of experts after a check for them", op.index);
 }
 
 void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {

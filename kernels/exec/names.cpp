@@ -17,6 +17,8 @@ const char* op_name(int32_t kind) {
       return "ATTENTION";
     case MR_OP_SELECT_ROWS:
       return "SELECT_ROWS";
+    case MR_OP_ROUTE:
+      return "ROUTE";
     default:
       return "unknown";
   }

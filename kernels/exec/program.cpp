@@ -108,8 +108,8 @@ class Reader {
       if (t.data == nullptr) bad("tensor %d has no data", i);
       const BlockType* type = block_type(t.dtype);
       if (type == nullptr && (t.dtype < MR_F32 || t.dtype > MR_BF16)) {
-        bad("tensor %d has dtype %d, expected 0 (F32), 1 (F16), 2 (BF16) or a known type of blocks", i,
-            t.dtype);
+        bad("tensor %d has dtype %d, expected 0 (F32), 1 (F16), 2 (BF16) or a known type of blocks",
+            i, t.dtype);
       }
       if (t.rank != 1 && t.rank != 2) bad("tensor %d has rank %d, expected 1 or 2", i, t.rank);
       if (t.rank == 1) t.dims[1] = 1;
@@ -121,8 +121,8 @@ class Reader {
         }
       }
       if (type != nullptr && (t.rank != 2 || t.dims[1] % type->elements != 0)) {
-        bad("tensor %d of %s has rank %d and rows of %lld, expected a matrix of whole blocks of %d", i,
-            type->name, t.rank, static_cast<long long>(t.dims[1]), type->elements);
+        bad("tensor %d of %s has rank %d and rows of %lld, expected a matrix of whole blocks of %d",
+            i, type->name, t.rank, static_cast<long long>(t.dims[1]), type->elements);
       }
     }
   }
@@ -145,8 +145,10 @@ class Reader {
         return attention(op);
       case MR_OP_SELECT_ROWS:
         return select_rows(op);
+      case MR_OP_ROUTE:
+        return route(op);
       default:
-        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_SELECT_ROWS);
+        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ROUTE);
     }
   }
 
@@ -280,13 +282,13 @@ class Reader {
     if (op.eps < 0) bad("eps is %g, expected >= 0", op.eps);
   }
 
-  void part(const Op& op, int index) const {
-    const mr_part& part = op.parts[index];
+  // index: for messages; width: of what the part multiplies
+  void part(const mr_part& part, int index, int width) const {
     const mr_tensor& weight = tensor("a part's weight", part.weight, 2);
     const int64_t rows = weight.dims[0];
-    if (weight.dims[1] != p_.slots[op.in].width) {
+    if (weight.dims[1] != width) {
       bad("part %d: weight (tensor %d) is %lld wide, expected the width of in, %d", index,
-          part.weight, static_cast<long long>(weight.dims[1]), p_.slots[op.in].width);
+          part.weight, static_cast<long long>(weight.dims[1]), width);
     }
     in_range("a part's rows", part.rows, 1, kMaxWidth);
     in_range("a part's block", part.block, 1, kMaxWidth);
@@ -294,7 +296,8 @@ class Reader {
     in_range("a part's offset", part.offset, 0, rows - 1);
     in_range("a part's interleaved", part.interleaved, 0, 1);
     if (part.interleaved && (part.block % 2 != 0 || part.rows % part.block != 0)) {
-      bad("part %d has %lld rows in interleaved blocks of %lld, expected whole blocks of an even number",
+      bad("part %d has %lld rows in interleaved blocks of %lld, expected whole blocks of an even "
+          "number",
           index, static_cast<long long>(part.rows), static_cast<long long>(part.block));
     }
     const int64_t last = last_row(part);
@@ -331,7 +334,7 @@ class Reader {
     }
     // A sum of up to this many products of codes is an int32.
     constexpr int kMostQuantized = 1 << 17;
-    const int width = p_.slots[op.in].width;
+    const int width = in_width(op);
     if (quantizes_rows(op.weights) && width > kMostQuantized) {
       bad("in is %d wide, quantized weights take up to %d", width, kMostQuantized);
     }
@@ -340,37 +343,123 @@ class Reader {
   // The elements of a row of `in` that share a scale, with weights of blocks.
   int row_group(const Op& op) const {
     int group = 32;
-    for (int i = 0; i < op.n_parts; ++i) {
-      const mr_tensor& weight = tensor("a part's weight", op.parts[i].weight, 2);
+    for (int i = 0; i < op.expert_count() * op.parts_each(); ++i) {
+      const mr_part& part = op.parts_of(0)[i];
+      const mr_tensor& weight = tensor("a part's weight", part.weight, 2);
       const BlockType* type = block_type(weight.dtype);
       if (type == nullptr) {
         bad("part %d: weight (tensor %d) is %s, expected blocks, by the op's weights", i,
-            op.parts[i].weight, dtype_name(weight.dtype));
+            part.weight, dtype_name(weight.dtype));
       }
       group = std::min(group, type->group);
     }
     return group;
   }
 
+  // The width of what a part multiplies.
+  int in_width(const Op& op) const {
+    return op.routed == MR_ROUTED_SUM ? p_.slots[op.in].width / op.top_k : p_.slots[op.in].width;
+  }
+
+  void chooses(const Op& op) const {
+    constexpr int kMostExperts = 1 << 12;
+    in_range("experts", op.experts, 1, kMostExperts);
+    in_range("top_k", op.top_k, 1, op.experts);
+  }
+
+  void route(const Op& op) {
+    chooses(op);
+    reads("in", op.in);
+    slot_type("in", op.in, MR_SLOT_F32);
+    slot_width("in", op.in, op.experts);
+    writes(op.out);
+    slot_type("out", op.out, MR_SLOT_F32);
+    slot_width("out", op.out, 2 * int64_t{op.top_k});
+    if (op.bias >= 0) vector_of("bias", op.bias, op.experts);
+    in_range("route_scores", op.route_scores, MR_ROUTE_SOFTMAX, MR_ROUTE_SOFTMAX_CHOSEN);
+    in_range("route_normalize", op.route_normalize, 0, 1);
+    in_range("route_groups", op.route_groups, 0, op.experts);
+    finite("route_scale", op.route_scale);
+    if (op.in == op.out) bad("in and out are both slot %d", op.in);
+    if (op.route_groups <= 1) return;
+    in_range("route_top_groups", op.route_top_groups, 1, op.route_groups);
+    if (op.experts % op.route_groups != 0 ||
+        op.top_k > op.route_top_groups * (op.experts / op.route_groups)) {
+      bad("%d experts in %d groups, of which %d give %d, expected equal groups that have as many",
+          op.experts, op.route_groups, op.route_top_groups, op.top_k);
+    }
+  }
+
+  // The experts of a linear op, and the slot that says whose rows are whose.
+  void experts(Op& op) {
+    chooses(op);
+    in_range("n_parts", op.n_parts, 0, 0);
+    const mr_slot& route = reads("route", op.route);
+    if (route.type != MR_SLOT_F32 || route.width != 2 * op.top_k || !routes(op)) {
+      bad("route slot %d is none of a ROUTE of %d experts, of which %d are chosen", op.route,
+          op.experts, op.top_k);
+    }
+    if (op.expert_parts == nullptr) bad("expert_parts is a null pointer");
+    const auto n = int64_t{op.experts} * op.parts_each();
+    op.expert_parts = p_.expert_parts.emplace_back(op.expert_parts, op.expert_parts + n).data();
+    for (int64_t i = 1; i < n; ++i) {
+      if (op.expert_parts[i].rows != op.expert_parts[0].rows) {
+        bad("part %lld has %lld rows, the first one %lld, expected equal experts",
+            static_cast<long long>(i), static_cast<long long>(op.expert_parts[i].rows),
+            static_cast<long long>(op.expert_parts[0].rows));
+      }
+    }
+    if (op.routed == MR_ROUTED_SUM) {
+      if (p_.slots[op.in].width % op.top_k != 0) {
+        bad("in is %d wide, expected a multiple of top_k, %d", p_.slots[op.in].width, op.top_k);
+      }
+      slot_type("out", op.out, MR_SLOT_F32);
+    } else if (op.accumulate) {
+      bad("accumulates what each expert gives, expected their sum");
+    }
+  }
+
+  // Whether the last op that wrote the slot chooses among the op's experts.
+  bool routes(const Op& op) const {
+    for (int i = op.index - 1; i >= 0; --i) {
+      const Op& before = p_.ops[i];
+      if (before.out != op.route || before.kind == MR_OP_ROPE_STORE) continue;
+      if (before.kind == MR_OP_SELECT_ROWS) return false;
+      return before.kind == MR_OP_ROUTE && before.experts == op.experts && before.top_k == op.top_k;
+    }
+    return false;
+  }
+
   void linear(Op& op) {
     reads("in", op.in);
-    in_range("n_parts", op.n_parts, 1, MR_MAX_PARTS);
     in_range("activation", op.activation, MR_ACT_NONE, MR_ACT_RELU);
     in_range("gated", op.gated, 0, 1);
     in_range("accumulate", op.accumulate, 0, 1);
+    in_range("routed", op.routed, MR_ROUTED_NONE, MR_ROUTED_SUM);
+    slot("out", op.out);
+    if (op.routed != MR_ROUTED_NONE) {
+      experts(op);
+    } else {
+      in_range("n_parts", op.n_parts, 1, MR_MAX_PARTS);
+    }
     quantization(op);
     int64_t rows = 0;
-    for (int i = 0; i < op.n_parts; i++) {
-      part(op, i);
-      rows += op.parts[i].rows;
+    for (int e = 0; e < op.expert_count(); e++) {
+      for (int i = 0; i < op.parts_each(); i++) {
+        const mr_part& p = op.parts_of(e)[i];
+        part(p, e * op.parts_each() + i, in_width(op));
+        if (e == 0) rows += p.rows;
+      }
     }
     if (op.gated) {
-      if (op.n_parts != 2 || op.parts[0].rows != op.parts[1].rows) {
+      const mr_part* parts = op.parts_of(0);
+      if (op.parts_each() != 2 || parts[0].rows != parts[1].rows) {
         bad("is gated with %d parts of %lld and %lld rows, expected two of equal rows", op.n_parts,
-            static_cast<long long>(op.parts[0].rows), static_cast<long long>(op.parts[1].rows));
+            static_cast<long long>(parts[0].rows), static_cast<long long>(parts[1].rows));
       }
       rows /= 2;
     }
+    if (op.routed == MR_ROUTED_EACH) rows *= op.top_k;
     if (op.accumulate) reads("out (accumulated)", op.out);
     writes(op.out);
     slot_width("out", op.out, rows);

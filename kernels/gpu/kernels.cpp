@@ -187,6 +187,11 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.weight = floats(program_.tensor(op.weight));
       c.bias = floats(program_.tensor(op.bias));
       break;
+    case MR_OP_ROUTE:
+      fail(MR_UNSUPPORTED,
+           "op %d (ROUTE, layer %d): this backend has no kernels for mixtures of experts, expected "
+           "the cpu backend",
+           op.index, op.layer);
     case MR_OP_LINEAR:
       c.linear = make_linear(op);
       break;
@@ -207,7 +212,9 @@ void GpuKernels::load(const Op& op, Constants& c) {
 std::unique_ptr<Linear> GpuKernels::make_linear(const Op& op) {
   const LinearKind kind = linear_kind(program_, op, type_);
   if (op.weights == MR_WEIGHTS_BLOCKS) {
-    fail(MR_UNSUPPORTED, "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no kernels for them",
+    fail(MR_UNSUPPORTED,
+         "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no "
+         "kernels for them",
          op.index, op.layer);
   }
   if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
@@ -238,7 +245,7 @@ Buffer GpuKernels::raw(const mr_tensor* tensor) {
     std::vector<uint16_t> halves(elements(*tensor));
     parallel(tensor->dims[0], [&](int64_t row) {
       std::vector<float> values(width);
-      read_row(*tensor, row, values.data());
+      millrace::read_row(*tensor, row, values.data());
       std::transform(values.begin(), values.end(), &halves[row * width], cpu::f16_from_float);
     });
     return stream_->upload(halves);

@@ -72,9 +72,24 @@ typedef enum mr_op_kind {
       4, /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
   MR_OP_ATTENTION =
       5, /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
-  MR_OP_SELECT_ROWS = 6 /* out[i] = in[output_rows[i]]; ops after the first one run on the outputs'
-                         * rows, and what they read of before is selected too */
+  MR_OP_SELECT_ROWS = 6, /* out[i] = in[output_rows[i]]; ops after the first one run on the outputs'
+                          * rows, and what they read of before is selected too */
+  MR_OP_ROUTE = 7 /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
 } mr_op_kind;
+
+/* What becomes of the logits of a row's experts. */
+typedef enum mr_route_scores {
+  MR_ROUTE_SOFTMAX = 0,       /* over all experts */
+  MR_ROUTE_SIGMOID = 1,       /* of each */
+  MR_ROUTE_SOFTMAX_CHOSEN = 2 /* over the chosen ones, which the logits themselves choose */
+} mr_route_scores;
+
+/* The rows of a linear op that has experts. */
+typedef enum mr_routed {
+  MR_ROUTED_NONE = 0,
+  MR_ROUTED_EACH = 1, /* out[r][j] = y of the row's expert j: out is [rows, top_k x N] */
+  MR_ROUTED_SUM = 2   /* in is [rows, top_k x in_width], out[r] = sum of weight x y over the row's experts */
+} mr_routed;
 
 typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;
 
@@ -205,6 +220,24 @@ typedef struct mr_op {
    * bits do not depend on the steps, but a position runs once. Without windows, slopes, beams,
    * several groups, and KV types of codes. MR_UNSUPPORTED where the backend has none of this. */
   int32_t heavy, recent;
+
+  /* ROUTE: `in` is F32 [experts] wide, `out` is F32 [top_k][2] wide. An expert's score plus its `bias`
+   * ([experts] tensor, or -1) is what it is chosen by, the score is its weight: over the sum of the
+   * chosen scores where route_normalize is 1, and times route_scale. With route_groups above 1, only
+   * experts of route_top_groups groups are chosen: of those whose two largest are the largest sums.
+   * Of equal ones the first. float32 throughout.
+   *
+   * LINEAR with experts (routed): expert_parts are those of one op after the other, [experts] or, gated,
+   * [experts][gate, up], of equal rows; n_parts is 0. `route` is the slot of a ROUTE of the same
+   * experts and top_k. An expert's sums do not depend on the rows that meet it. MR_UNSUPPORTED where
+   * the backend has none of this. */
+  int32_t experts, top_k;
+  int32_t route_scores; /* mr_route_scores */
+  int32_t route_normalize, route_groups, route_top_groups;
+  float route_scale;
+  int32_t routed; /* mr_routed */
+  int32_t route;
+  const mr_part* expert_parts; /* copied at load */
 } mr_op;
 
 typedef struct mr_program_desc {

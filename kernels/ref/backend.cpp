@@ -8,6 +8,7 @@
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
+#include "exec/route.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -42,6 +43,16 @@ class RefKernels : public Kernels {
   }
   void linear(const Op& op, int rows, Slot in, Slot out) override {
     ref::linear(context_, op, rows, in, out);
+  }
+  void route(const Op& op, int rows, Slot in, Slot out) override {
+    const Router router(op, context_.program.tensor(op.bias));
+    std::vector<float> room(router.room());
+    for (int r = 0; r < rows; ++r) {
+      router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width, room.data());
+    }
+  }
+  void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override {
+    ref::experts(context_, op, rows, in, chosen, out);
   }
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     ref::rope_store(context_, op, batch, in, sink_q);

@@ -36,9 +36,8 @@ float dot(const float* a, const float* b, int n) {
   return static_cast<float>(total);
 }
 
-// A row of W and its bias, wherever its part takes it from.
-float weight_row(const Program& p, const Op& op, int64_t row, float* out) {
-  const mr_part* part = op.parts;
+// A row of W, of parts one below the other, and its bias.
+float weight_row(const Program& p, const mr_part* part, int64_t row, float* out) {
   while (row >= part->rows) row -= (part++)->rows;
   const int64_t source = part_row(*part, row);
   read_row(*p.tensor(part->weight), source, out);
@@ -62,49 +61,85 @@ void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) 
   }
 }
 
-// The rows that weights of integers meet, each `group` elements by a scale of their own.
-void round_trip_rows(int rows, int group, Slot in, float* out) {
+// The rows of `width` as the op's weights meet them: those of integers meet codes, each `group` elements by a scale of their own.
+std::vector<float> taken(const Op& op, int rows, int64_t width, const float* in) {
+  std::vector<float> x(in, in + rows * width);
+  if (!quantizes_rows(op.weights)) return x;
   std::vector<uint8_t> codes;
-  const int64_t elements = int64_t{rows} * in.width;
-  std::copy(in.f32(), in.f32() + elements, out);
-  for (int64_t i = 0; i < elements; i += group) round_trip(MR_WEIGHTS_INT8, out + i, group, codes);
+  const int64_t group = op.weights == MR_WEIGHTS_BLOCKS ? op.group : width;
+  for (size_t i = 0; i < x.size(); i += group) {
+    round_trip(MR_WEIGHTS_INT8, &x[i], static_cast<int>(group), codes);
+  }
+  return x;
+}
+
+// A row and where its products go.
+struct Pair {
+  const float* x;
+  float* y;
+};
+
+// y = act(W x + b), or act(gate x) * (up x); added to what y has, where it is said so.
+void products(const Context& c, const Op& op, const mr_part* parts, int width, int n_out,
+              bool accumulate, const std::vector<Pair>& pairs) {
+  const int blocks = static_cast<int>((n_out + kBlock - 1) / kBlock);
+  // Two rows of W per thread: a gated op needs gate and up together.
+  auto* scratch = static_cast<float*>(c.pool.scratch(sizeof(float) * 2 * width * c.pool.size()));
+  c.pool.parallel_for(blocks, [&](int block, int thread) {
+    std::vector<uint8_t> codes;
+    float* w = scratch + int64_t{thread} * 2 * width;
+    float* up = w + width;
+    for (int64_t n = block * kBlock; n < (block + 1) * kBlock && n < n_out; ++n) {
+      const float bias = weight_row(c.program, parts, n, w);
+      round_trip(op, w, width, codes);
+      float up_bias = 0;
+      if (op.gated) {
+        up_bias = weight_row(c.program, parts, n + n_out, up);
+        round_trip(op, up, width, codes);
+      }
+      for (const Pair& pair : pairs) {
+        float y = activate(op.activation, dot(pair.x, w, width) + bias);
+        if (op.gated) y *= dot(pair.x, up, width) + up_bias;
+        pair.y[n] = accumulate ? pair.y[n] + y : y;
+      }
+    }
+  });
 }
 
 }  // namespace
 
 void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
-  const int64_t blocks = (out.width + kBlock - 1) / kBlock;
-  const bool quantized = quantizes_rows(op.weights);
-  const int64_t taken = quantized ? int64_t{rows} * in.width : 0;
-  // Two rows of W per thread: a gated op needs gate and up together.
-  float* scratch =
-      static_cast<float*>(c.pool.scratch(sizeof(float) * (taken + 2 * in.width * c.pool.size())));
-  const float* x = in.f32();
-  if (quantized) {
-    round_trip_rows(rows, op.weights == MR_WEIGHTS_BLOCKS ? op.group : in.width, in, scratch);
-    x = scratch;
+  const std::vector<float> x = taken(op, rows, in.width, in.f32());
+  std::vector<Pair> pairs;
+  for (int r = 0; r < rows; ++r)
+    pairs.push_back({&x[int64_t{r} * in.width], out.f32() + int64_t{r} * out.width});
+  products(c, op, op.parts, in.width, out.width, op.accumulate != 0, pairs);
+}
+
+void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slot out) {
+  const bool sums = op.routed == MR_ROUTED_SUM;
+  const int k = op.top_k, width = sums ? in.width / k : in.width,
+            n_out = sums ? out.width : out.width / k;
+  const std::vector<float> x = taken(op, rows * (sums ? k : 1), width, in.f32());
+  std::vector<float> each(sums ? int64_t{rows} * k * n_out : 0);
+  float* const to = sums ? each.data() : out.f32();
+  std::vector<std::vector<Pair>> pairs(op.experts);
+  for (int i = 0; i < rows * k; ++i) {
+    pairs[static_cast<int>(chosen.f32()[2 * i])].push_back(
+        {&x[int64_t{sums ? i : i / k} * width], to + int64_t{i} * n_out});
   }
-  c.pool.parallel_for(static_cast<int>(blocks), [&](int block, int thread) {
-    std::vector<uint8_t> codes;
-    float* w = scratch + taken + int64_t{thread} * 2 * in.width;
-    float* up = w + in.width;
-    for (int64_t n = block * kBlock; n < (block + 1) * kBlock && n < out.width; ++n) {
-      const float bias = weight_row(c.program, op, n, w);
-      round_trip(op, w, in.width, codes);
-      float up_bias = 0;
-      if (op.gated) {
-        up_bias = weight_row(c.program, op, n + out.width, up);
-        round_trip(op, up, in.width, codes);
-      }
-      for (int r = 0; r < rows; ++r) {
-        const float* row = x + int64_t{r} * in.width;
-        float y = activate(op.activation, dot(row, w, in.width) + bias);
-        if (op.gated) y *= dot(row, up, in.width) + up_bias;
-        float& target = out.f32()[int64_t{r} * out.width + n];
-        target = op.accumulate ? target + y : y;
-      }
+  for (int e = 0; e < op.experts; ++e) {
+    if (!pairs[e].empty()) products(c, op, op.parts_of(e), width, n_out, false, pairs[e]);
+  }
+  if (!sums) return;
+  for (int r = 0; r < rows; ++r) {
+    float* y = out.f32() + int64_t{r} * n_out;
+    if (op.accumulate == 0) std::fill_n(y, n_out, 0.0f);
+    for (int i = r * k; i < (r + 1) * k; ++i) {
+      for (int n = 0; n < n_out; ++n)
+        y[n] += chosen.f32()[2 * i + 1] * each[int64_t{i} * n_out + n];
     }
-  });
+  }
 }
 
 }  // namespace millrace::ref

@@ -23,6 +23,7 @@ struct Context {
 void embed(const Context&, const Op&, const Batch&, Slot out);
 void norm(const Context&, const Op&, int rows, Slot in, Slot out);
 void linear(const Context&, const Op&, int rows, Slot in, Slot out);
+void experts(const Context&, const Op&, int rows, Slot in, Slot chosen, Slot out);
 void rope_store(const Context&, const Op&, const Batch&, Slot in, Slot sink_q);
 // scores: [threads][max_positions]
 void attention(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out,

@@ -197,6 +197,10 @@ mr_part Builder::part(int weight, int bias) const {
   return {weight, bias, 0, rows, rows, 0, 0, 0};
 }
 
+const mr_part* Builder::parts(std::vector<mr_part> parts) {
+  return parts_.emplace_back(std::move(parts)).data();
+}
+
 const float* Builder::constant(std::vector<float> values) {
   return floats_.emplace_back(std::move(values)).data();
 }

@@ -61,6 +61,7 @@ class Builder {
   void select_rows(int in, int out) { op(MR_OP_SELECT_ROWS, in, out); }
   mr_part part(int weight, int bias = -1) const;  // a whole tensor
   const float* constant(std::vector<float> values);
+  const mr_part* parts(std::vector<mr_part> parts);  // of experts
   const float* inv_freq(int rotary_dim, float base = 10000);
 
   void keep(const Kept& kept);  // by the linear ops so far
@@ -80,6 +81,7 @@ class Builder {
  private:
   std::deque<std::vector<uint16_t>> halves_;
   std::deque<std::vector<float>> floats_;
+  std::deque<std::vector<mr_part>> parts_;
 };
 
 // A random Llama of two layers, with odd sizes on purpose: 3 heads per KV head of

@@ -1,0 +1,103 @@
+#include "exec/route.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "exec/tensor.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// e^x of a float. Not the C library's, whose last bit differs between machines: reduced by n ln 2, then Taylor's series, whose rest is
+// below 2^-50.
+float exponential(float value) {
+  if (!(value > -104.0f)) return value != value ? value : 0.0f;
+  if (value > 89.0f) return std::numeric_limits<float>::infinity();
+  constexpr double kLn2 = 0.69314718055994530942, kRounder = 0x1.8p52;
+  const double x = value, n = (x / kLn2 + kRounder) - kRounder, r = x - n * kLn2;
+  double term = 1, sum = 1;
+  for (int i = 1; i <= 13; ++i) {
+    term = term * r / i;
+    sum += term;
+  }
+  return static_cast<float>(sum * std::bit_cast<double>((static_cast<int64_t>(n) + 1023) << 52));
+}
+
+void softmax(float* x, int n) {
+  const float top = *std::max_element(x, x + n);
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += x[i] = exponential(x[i] - top);
+  for (int i = 0; i < n; ++i) x[i] /= sum;
+}
+
+}  // namespace
+
+Router::Router(const Op& op, const mr_tensor* bias) : op_(op) {
+  if (bias == nullptr) return;
+  for (int e = 0; e < op.experts; ++e) bias_.push_back(element(*bias, e));
+}
+
+// The largest, of equal ones the first.
+int Router::best(const float* choice, int n) {
+  int best = 0;
+  for (int i = 1; i < n; ++i) {
+    if (choice[i] > choice[best]) best = i;
+  }
+  return best;
+}
+
+// Only groups whose two best experts have the largest sums keep their experts.
+void Router::keep_groups(float* choice) const {
+  const int size = op_.experts / op_.route_groups;
+  std::vector<float> sums(op_.route_groups);
+  std::vector<bool> kept(op_.route_groups);
+  for (int g = 0; g < op_.route_groups; ++g) {
+    float first = kNone, second = kNone;
+    for (int i = 0; i < size; ++i) {
+      const float x = choice[g * size + i];
+      second = std::max(second, std::min(first, x));
+      first = std::max(first, x);
+    }
+    sums[g] = size > 1 ? first + second : first;
+  }
+  for (int k = 0; k < op_.route_top_groups; ++k) {
+    const int g = best(sums.data(), op_.route_groups);
+    kept[g] = true;
+    sums[g] = kNone;
+  }
+  for (int e = 0; e < op_.experts; ++e) {
+    if (!kept[e / size]) choice[e] = kNone;
+  }
+}
+
+void Router::row(const float* logits, float* chosen, float* room) const {
+  const int n = op_.experts, k = op_.top_k;
+  float *const scores = room, *const choice = room + n;
+  std::copy(logits, logits + n, scores);
+  if (op_.route_scores == MR_ROUTE_SOFTMAX) softmax(scores, n);
+  if (op_.route_scores == MR_ROUTE_SIGMOID) {
+    for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + exponential(-scores[e]));
+  }
+  for (int e = 0; e < n; ++e) choice[e] = bias_.empty() ? scores[e] : scores[e] + bias_[e];
+  if (op_.route_groups > 1) keep_groups(choice);
+  std::vector<float> weights(k);
+  for (int j = 0; j < k; ++j) {
+    const int e = best(choice, n);
+    choice[e] = kNone;
+    chosen[2 * j] = static_cast<float>(e);
+    weights[j] = scores[e];
+  }
+  if (op_.route_scores == MR_ROUTE_SOFTMAX_CHOSEN) softmax(weights.data(), k);
+  float sum = 0;
+  for (const float w : weights) sum += w;
+  for (int j = 0; j < k; ++j) {
+    chosen[2 * j + 1] = (op_.route_normalize ? weights[j] / sum : weights[j]) * op_.route_scale;
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,31 @@
+// Which experts a row takes, and by which weights.
+#ifndef MILLRACE_EXEC_ROUTE_HPP
+#define MILLRACE_EXEC_ROUTE_HPP
+
+#include <vector>
+
+#include "exec/program.hpp"
+
+namespace millrace {
+
+// The rule of an op of MR_OP_ROUTE. Its arithmetic is plain: every backend and machine chooses alike from the same logits.
+class Router {
+ public:
+  // bias: the op's tensor, or null
+  Router(const Op& op, const mr_tensor* bias);
+
+  // logits: [experts] -> chosen: [top_k][2]. room: [2 * experts] floats.
+  void row(const float* logits, float* chosen, float* room) const;
+  size_t room() const { return 2 * static_cast<size_t>(op_.experts); }
+
+ private:
+  void keep_groups(float* choice) const;
+  static int best(const float* choice, int n);
+
+  const Op& op_;
+  std::vector<float> bias_;
+};
+
+}  // namespace millrace
+
+#endif

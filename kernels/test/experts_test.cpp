@@ -1,0 +1,248 @@
+// Mixtures of experts: who is chosen, and that rows have the same results whoever else meets their experts.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "exec/route.hpp"
+#include "harness.hpp"
+
+namespace millrace::test {
+namespace {
+
+struct Chosen {
+  int expert;
+  double weight;
+};
+
+void expect_chosen(Op op, const std::vector<float>& logits, const std::vector<float>& bias,
+                   const std::vector<Chosen>& expected) {
+  op.experts = static_cast<int>(logits.size());
+  op.top_k = static_cast<int>(expected.size());
+  const mr_tensor tensor{bias.data(), MR_F32, 1, {op.experts, 1}};
+  const Router router(op, bias.empty() ? nullptr : &tensor);
+  std::vector<float> room(router.room()), chosen(2 * expected.size());
+  router.row(logits.data(), chosen.data(), room.data());
+  for (size_t j = 0; j < expected.size(); ++j) {
+    EXPECT_EQ(expected[j].expert, chosen[2 * j]) << j;
+    EXPECT_NEAR(expected[j].weight, chosen[2 * j + 1], 1e-6) << j;
+  }
+}
+
+Op rule(int scores, bool normalize, float scale = 1) {
+  Op op{};
+  op.route_scores = scores;
+  op.route_normalize = normalize;
+  op.route_scale = scale;
+  return op;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST(Router, ChoosesBySoftmax) {
+  const double sum = std::exp(1.0) + std::exp(3.0) + std::exp(-2.0) + std::exp(2.0);
+  const std::vector<float> logits = {1, 3, -2, 2};
+  expect_chosen(rule(MR_ROUTE_SOFTMAX, false), logits, {},
+                {{1, std::exp(3.0) / sum}, {3, std::exp(2.0) / sum}});
+  const double two = std::exp(3.0) + std::exp(2.0);
+  for (const Op& op : {rule(MR_ROUTE_SOFTMAX, true), rule(MR_ROUTE_SOFTMAX_CHOSEN, false)}) {
+    expect_chosen(op, logits, {}, {{1, std::exp(3.0) / two}, {3, std::exp(2.0) / two}});
+  }
+}
+
+// A bias decides who is chosen, and no weight.
+TEST(Router, ChoosesByScoresAndBias) {
+  const std::vector<float> logits = {1, 3, -2, 2}, bias = {0, -1, 0.9f, 0};
+  const double sum = sigmoid(-2) + sigmoid(2);
+  expect_chosen(rule(MR_ROUTE_SIGMOID, true, 2.5f), logits, bias,
+                {{2, 2.5 * sigmoid(-2) / sum}, {3, 2.5 * sigmoid(2) / sum}});
+}
+
+// The second group has the best expert, the first and the third the best pairs.
+TEST(Router, ChoosesWithinGroups) {
+  Op op = rule(MR_ROUTE_SIGMOID, false);
+  op.route_groups = 3;
+  op.route_top_groups = 2;
+  expect_chosen(op, {2, 2, 5, -9, 1, 3}, {}, {{5, sigmoid(3)}, {0, sigmoid(2)}, {1, sigmoid(2)}});
+}
+
+TEST(Router, OfEqualOnesTakesTheFirst) {
+  expect_chosen(rule(MR_ROUTE_SOFTMAX, true), {4, 7, 7, 7}, {}, {{1, 0.5}, {2, 0.5}});
+}
+
+// Nothing that is computed leads outside of the experts.
+TEST(Router, ChoosesExpertsWhateverTheLogitsAre) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              inf = std::numeric_limits<float>::infinity();
+  for (const std::vector<float>& logits :
+       std::vector<std::vector<float>>{{nan, nan, nan}, {inf, -inf, inf}, {1, nan, 3e38f}}) {
+    for (const int scores : {MR_ROUTE_SOFTMAX, MR_ROUTE_SIGMOID, MR_ROUTE_SOFTMAX_CHOSEN}) {
+      Op op = rule(scores, true);
+      op.experts = 3;
+      op.top_k = 2;
+      const Router router(op, nullptr);
+      std::vector<float> room(router.room()), chosen(4);
+      router.row(logits.data(), chosen.data(), room.data());
+      for (const int j : {0, 2}) EXPECT_TRUE(chosen[j] >= 0 && chosen[j] <= 2);
+    }
+  }
+}
+
+struct Mixture {
+  int experts = 5, top_k = 2, hidden = 64, mid = 48;
+  bool gated = true;
+  Kept kept;
+};
+
+// The embedding of a token, and its sum with what its experts make of it.
+Builder program(const Mixture& m) {
+  Builder b;
+  Random random(23);
+  b.vocab = m.hidden;
+  const int table = b.random(random, b.vocab, m.hidden, MR_BF16, 1.0f);
+  const int x = b.slot(MR_SLOT_OPERAND, m.hidden), sum = b.slot(MR_SLOT_F32, m.hidden);
+  const int logits = b.slot(MR_SLOT_F32, m.experts), chosen = b.slot(MR_SLOT_F32, 2 * m.top_k);
+  const int mid = b.slot(MR_SLOT_OPERAND, m.top_k * m.mid);
+  b.embed(table, x);
+  b.embed(table, sum);
+  const auto weight = [&](int rows, int width) {
+    return b.part(
+        b.random(random, rows, width, MR_BF16, 1.0f / std::sqrt(static_cast<float>(width))));
+  };
+  b.linear(x, {weight(m.experts, m.hidden)}, logits);
+  mr_op& route = b.op(MR_OP_ROUTE, logits, chosen);
+  route.experts = m.experts;
+  route.top_k = m.top_k;
+  route.route_normalize = 1;
+  route.route_scale = 1.5f;
+  const auto experts = [&](int in, int out, mr_routed routed, int parts, int rows, int width) {
+    std::vector<mr_part> all;
+    for (int i = 0; i < m.experts * parts; ++i) all.push_back(weight(rows, width));
+    mr_op& op = b.linear(in, {}, out);
+    op.routed = routed;
+    op.experts = m.experts;
+    op.top_k = m.top_k;
+    op.route = chosen;
+    op.expert_parts = b.parts(std::move(all));
+    op.weights = m.kept.weights;
+    op.group = m.kept.group;
+    return &op;
+  };
+  mr_op* up = experts(x, mid, MR_ROUTED_EACH, m.gated ? 2 : 1, m.mid, m.hidden);
+  up->gated = m.gated;
+  up->activation = MR_ACT_SILU;
+  experts(mid, sum, MR_ROUTED_SUM, 1, m.hidden, m.mid)->accumulate = 1;
+  b.select_rows(sum, b.slot(MR_SLOT_F32, b.vocab));
+  return b;
+}
+
+std::vector<float> run(const std::string& isa, Builder b, const std::vector<int32_t>& tokens,
+                       int threads = 2) {
+  Model model(isa, b, 20, threads);
+  Sequence s(model);
+  return model.step({{&s, tokens}});
+}
+
+bool has_experts(const std::string& isa) {
+  Builder b = program({});
+  try {
+    Model model(isa, b, 0);
+  } catch (const Failure& failure) {
+    EXPECT_EQ(MR_UNSUPPORTED, failure.status);
+    EXPECT_NE(std::string(failure.what()).find("mixtures of experts"), std::string::npos)
+        << failure.what();
+    return false;
+  }
+  return true;
+}
+
+TEST(Experts, AreCloseToRef) {
+  for (const std::string& isa : tested_isas()) {
+    if (!has_experts(isa)) continue;
+    for (const Kept& kept : tested_weights()) {
+      for (const bool gated : {false, true}) {
+        for (const int rows : {1, 3, 40, 128}) {
+          Mixture m;
+          m.kept = kept;
+          m.gated = gated;
+          const std::vector<int32_t> tokens = Random(3).tokens(rows, m.hidden);
+          const double error =
+              normalized_error(run(isa, program(m), tokens), run("ref", program(m), tokens));
+          EXPECT_LT(error, 5e-5) << isa << " " << kept.name() << (gated ? " gated, " : ", ") << rows
+                                 << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST(Experts, HaveTheSameBitsInAnyCompany) {
+  for (const std::string& isa : tested_isas()) {
+    if (!has_experts(isa)) continue;
+    for (const Kept& kept : tested_weights()) {
+      Mixture m{9, 3, 64, 64, true, kept};
+      const std::vector<int32_t> tokens = Random(7).tokens(100, m.hidden);
+      const std::vector<float> together = run(isa, program(m), tokens);
+      for (int i = 0; i < 100; i += 9) {
+        const std::vector<float> alone = run(isa, program(m), {tokens[i]}, 1);
+        EXPECT_EQ(0, std::memcmp(alone.data(), &together[i * m.hidden], m.hidden * sizeof(float)))
+            << isa << " " << kept.name() << " row " << i;
+      }
+    }
+  }
+}
+
+TEST(Experts, BadMixturesAreRefused) {
+  constexpr int kRoute = 3, kUp = 4, kDown = 5;
+  struct Bad {
+    void (*change)(Builder&);
+    const char* message;
+  };
+  const Bad bad[] = {
+      {[](Builder& b) { b.ops[kRoute].top_k = 6; }, "op 3 (ROUTE): top_k is 6, expected 1 to 5"},
+      {[](Builder& b) { b.ops[kRoute].experts = 4; }, "in slot 2 is 5 wide, expected 4"},
+      {[](Builder& b) { b.ops[kRoute].route_scores = 3; }, "route_scores is 3"},
+      {[](Builder& b) {
+         b.ops[kRoute].route_groups = 2;
+         b.ops[kRoute].route_top_groups = 1;
+       },
+       "5 experts in 2 groups"},
+      {[](Builder& b) { b.ops[kRoute].route_scale = NAN; }, "route_scale is nan"},
+      {[](Builder& b) { b.ops[kUp].route = 2; },
+       "op 4 (LINEAR): route slot 2 is none of a ROUTE of 5 experts, of which 2 are chosen"},
+      {[](Builder& b) { b.ops[kUp].expert_parts = nullptr; }, "expert_parts is a null pointer"},
+      {[](Builder& b) { b.ops[kUp].routed = 3; }, "routed is 3"},
+      {[](Builder& b) { b.ops[kUp].n_parts = 1; }, "n_parts is 1, expected 0 to 0"},
+      {[](Builder& b) { b.ops[kUp].accumulate = 1; }, "accumulates what each expert gives"},
+      {[](Builder& b) { b.slots[b.ops[kUp].out].width = 95; }, "is 95 wide, expected 96"},
+      {[](Builder& b) {
+         b.ops[kDown].routed = MR_ROUTED_EACH;
+         b.ops[kDown].accumulate = 0;
+       },
+       "wide, expected the width of in"},
+      {[](Builder& b) { const_cast<mr_part*>(b.ops[kDown].expert_parts)[3].rows = 63; },
+       "part 3 has 63 rows, the first one 64"},
+      {[](Builder& b) { const_cast<mr_part*>(b.ops[kDown].expert_parts)[2].weight = 99; },
+       "is tensor 99"},
+  };
+  for (const Bad& x : bad) {
+    for (const char* backend : {"ref", ""}) {
+      Builder b = program({});
+      x.change(b);
+      try {
+        Model model(backend, b, 0);
+        ADD_FAILURE() << "accepted: " << x.message;
+      } catch (const Failure& failure) {
+        EXPECT_EQ(MR_INVALID, failure.status);
+        EXPECT_NE(std::string(failure.what()).find(x.message), std::string::npos)
+            << failure.what() << ", expected " << x.message;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test
