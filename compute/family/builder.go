@@ -119,14 +119,40 @@ func (b *builder) absolute(name string, shape ...int) int {
 	case !slices.Equal(t.Shape, want):
 		b.fault(t.File, name, fmt.Sprintf("shape %v", t.Shape), fmt.Sprintf("%v", want))
 	}
-	i := len(b.program.Tensors)
-	tensor := model.Tensor{Name: name, Shape: want}
+	return b.add(name, t, want)
+}
+
+// matrices is the index of a tensor of n matrices, which the program has one below the other.
+func (b *builder) matrices(name string, n, rows, in int) int {
+	name = b.prefix + name
+	t, ok := b.find(name)
+	want := []int64{int64(n), int64(rows), int64(in)}
+	if ok && !slices.Equal(t.Shape, want) {
+		b.fault(t.File, name, fmt.Sprintf("shape %v", t.Shape), fmt.Sprintf("%v", want))
+	}
+	if i, ok := b.index[name]; ok {
+		return i
+	}
+	return b.add(name, t, []int64{want[0] * want[1], want[2]})
+}
+
+// biasOf is the index of a vector that some checkpoints have as a matrix of one row.
+func (b *builder) biasOf(name string, n int) int {
+	if t, ok := b.find(b.prefix + name); ok && slices.Equal(t.Shape, []int64{1, int64(n)}) {
+		return b.add(b.prefix+name, t, []int64{int64(n)})
+	}
+	return b.tensor(name, n)
+}
+
+// add appends a tensor of the checkpoint to the program.
+func (b *builder) add(name string, t weights.Tensor, shape []int64) int {
+	tensor := model.Tensor{Name: name, Shape: shape}
 	if b.err == nil && t.DType.Blocks() {
-		tensor.Blocks, tensor.Bytes = t.Type, t.DType.Bytes(want[0]*want[1])
+		tensor.Blocks, tensor.Bytes = t.Type, t.DType.Bytes(shape[0]*shape[1])
 	}
 	b.program.Tensors = append(b.program.Tensors, tensor)
-	b.index[name] = i
-	return i
+	b.index[name] = len(b.program.Tensors) - 1
+	return b.index[name]
 }
 
 // tokenTable is the embedding's tensor; a wrong number of rows is the

@@ -1,5 +1,7 @@
 package family
 
+import "github.com/millrace/millrace/compute/model"
+
 // ernie45 is Llama whose rotary embedding turns neighbors.
 var ernie45 = family{
 	class: "Ernie4_5ForCausalLM", bare: "Ernie4_5Model", kind: "ernie4_5",
@@ -23,4 +25,42 @@ func ernie45Config(f *fields, c *Config) plan {
 	c.QKVBias = f.flag(false, "use_bias")
 	c.OutBias, c.MLPBias = c.QKVBias, c.QKVBias
 	return llamaPlan{interleaved: true}
+}
+
+// ernie45Moe is ERNIE 4.5 with a mixture of experts in most layers.
+var ernie45Moe = family{
+	class: "Ernie4_5_MoeForCausalLM", bare: "Ernie4_5_MoeModel", kind: "ernie4_5_moe",
+	spell:  ernie45MoeSpell,
+	config: ernie45MoeConfig,
+
+	models:   "ERNIE 4.5 A3B, A47B",
+	features: "ERNIE 4.5 with experts: softmax with a bias, shared ones, `moe_layer_start_index`, `moe_layer_interval`",
+}
+
+// ernie45MoeSpell sets the defaults of Ernie4_5_MoeConfig.
+func ernie45MoeSpell(f *fields) {
+	f.defaults(map[string]any{
+		"num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_theta": 500000, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+		"moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
+	})
+}
+
+func ernie45MoeConfig(f *fields, c *Config) plan {
+	p := ernie45Config(f, c).(llamaPlan)
+	e := readExperts(f, []string{"moe_num_experts", "num_experts"}, []string{"moe_k", "num_experts_per_tok"}, []string{"moe_intermediate_size"})
+	e.routing.Scores, e.routing.Normalize = model.RouteSoftmax, true
+	e.shared = e.intermediate * f.integer(2, 0, maxExperts, "moe_num_shared_experts")
+	first, step := f.integer(1, 0, maxLayers, "moe_layer_start_index"), f.integer(1, 1, maxLayers, "moe_layer_interval")
+	last := f.integer(-1, -1, maxLayers, "moe_layer_end_index")
+	if last < 0 {
+		last = c.Layers - 1
+	}
+	for i := range c.Layers {
+		if i < first || i > last || (i+1)%step != 0 {
+			e.dense = append(e.dense, i)
+		}
+	}
+	e.names.bias, e.names.shared = "moe_statics.e_score_correction_bias", "shared_experts."
+	p.experts = e
+	return p
 }

@@ -29,6 +29,7 @@ type plan interface{ build(*builder) }
 func families() []*family {
 	return []*family{
 		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma3,
+		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe,
 		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &opt, &bloom,
 	}
 }

@@ -178,6 +178,17 @@ func (f *fields) bits(name string, n int) []bool {
 	return bits
 }
 
+// integers is a list of integers; nil when it is absent.
+func (f *fields) integers(name string) []int {
+	_, raw := f.get(name)
+	var list []int
+	if raw != nil && json.Unmarshal(raw, &list) != nil {
+		f.fault(name, excerpt(raw), "a list of integers")
+		return nil
+	}
+	return list
+}
+
 // ids is a token id or a list of them. A token may also be there as its text, which only the tokenizer knows: it is left out.
 func (f *fields) ids(name string) []int32 {
 	_, raw := f.get(name)

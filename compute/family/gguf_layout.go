@@ -74,6 +74,7 @@ func huggingFaceName(name string, own map[string]string) string {
 		"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
 		"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
 		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+		"ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj", "ffn_down_exps": "mlp.experts.down_proj",
 		"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 	}
 	if to := cmp.Or(own[part], parts[part]); to != "" {

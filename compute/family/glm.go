@@ -1,5 +1,7 @@
 package family
 
+import "github.com/millrace/millrace/compute/model"
+
 // glm is GLM-4: Llama with biases on q, k and v, gate and up in one tensor, and half of a head rotated.
 var glm = family{
 	class: "GlmForCausalLM", bare: "GlmModel", kind: "glm",
@@ -42,4 +44,38 @@ func glmPlan(f *fields, c *Config) llamaPlan {
 	rotary := partialDecoder(f, c, 0)
 	c.QKVBias = f.flag(true, "attention_bias")
 	return llamaPlan{rotary: rotary, interleaved: true, fusedMLP: true}
+}
+
+// glm4Moe is GLM-4.5: GLM-4's attention with a mixture of experts that are chosen within groups, after some plain layers.
+var glm4Moe = family{
+	class: "Glm4MoeForCausalLM", bare: "Glm4MoeModel", kind: "glm4_moe",
+	spell:  glm4MoeSpell,
+	config: glm4MoeConfig,
+
+	models:   "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7",
+	features: "+ RMS norms of q and k (`use_qk_norm`), half of a head rotated, experts: sigmoid with a bias, groups, a shared one, plain layers first",
+}
+
+// glm4MoeSpell sets the defaults of Glm4MoeConfig.
+func glm4MoeSpell(f *fields) {
+	f.defaults(map[string]any{
+		"num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "n_shared_experts": 1,
+		"first_k_dense_replace": 1,
+	})
+}
+
+func glm4MoeConfig(f *fields, c *Config) plan {
+	rotary := partialDecoder(f, c, 0)
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.QKNorm = f.flag(false, "use_qk_norm")
+	e := readExperts(f, []string{"n_routed_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
+	e.routing.Scores, e.routing.Normalize = model.RouteSigmoid, f.flag(true, "norm_topk_prob")
+	e.routing.Scale = float32(f.number(1, 1e-6, 1e6, "routed_scaling_factor"))
+	e.routing.Groups, e.routing.TopGroups = f.integer(1, 1, maxExperts, "n_group"), f.integer(1, 1, maxExperts, "topk_group")
+	e.shared = e.intermediate * f.integer(1, 0, maxExperts, "n_shared_experts")
+	for i := range min(f.integer(1, 0, maxLayers, "first_k_dense_replace"), c.Layers) {
+		e.dense = append(e.dense, i)
+	}
+	e.names.bias, e.names.shared = "gate.e_score_correction_bias", "shared_experts."
+	return llamaPlan{rotary: rotary, experts: e}
 }

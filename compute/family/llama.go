@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/compute/model"
 )
@@ -82,6 +83,8 @@ type llamaPlan struct {
 	embedScale        float32 // on the embedding; 0: 1
 	embedScaleRounded bool    // to the type of the token table
 	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
+
+	experts *experts // in place of the MLP of most layers; nil: none
 }
 
 // layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
@@ -102,6 +105,9 @@ func (p llamaPlan) build(b *builder) {
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
 	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	if p.experts != nil {
+		p.experts.makeSlots(b)
+	}
 	branch := model.None // what a block gives, where it is normed before it is added
 	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
 	if n.attended != "" {
@@ -144,6 +150,10 @@ func (p llamaPlan) build(b *builder) {
 		b.selectInLast(&x, &attended)
 		b.addBlock("attn.out", "attn.post_norm", at, n.attended, attended, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
 		in = b.normIf("mlp.norm", at, n.mlp, x, normed)
+		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
+			p.experts.build(b, at, in, x)
+			continue
+		}
 		gate, up := p.gateUp(b, at+"mlp.")
 		b.gatedLinear("mlp.gate_up", in, mid, c.Activation, gate, up)
 		b.addBlock("mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))

@@ -1,6 +1,7 @@
 package family_test
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
@@ -61,6 +62,14 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 		}
 		if !other {
 			want = 8
+		}
+		// Two for the choice of experts, two or four for a shared MLP.
+		mixtures := map[string][]int{
+			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12}, "ernie4_5-moe": {8, 12},
+		}
+		if m.Program.HasExperts() {
+			require.Equal(t, mixtures[m.Name], perLayer)
+			return
 		}
 		for _, n := range perLayer {
 			require.Equal(t, want, n)
@@ -162,6 +171,9 @@ func checkOp(t *testing.T, p *model.Program, op *model.Op) {
 		require.Equal(t, model.SlotF32, p.Slots[op.In].Type)
 		require.Equal(t, (op.Heads+2*op.KVHeads)*op.HeadDim, p.Slots[op.In].Width)
 		require.Len(t, op.InvFreq, op.RotaryDim/2)
+	case model.OpRoute:
+		require.Equal(t, op.Routing.Experts, p.Slots[op.In].Width)
+		require.Equal(t, 2*op.Routing.TopK, out.Width)
 	default:
 		t.Fatalf("%s: kind %v", op.Name, op.Kind)
 	}
@@ -169,24 +181,101 @@ func checkOp(t *testing.T, p *model.Program, op *model.Op) {
 
 func checkLinear(t *testing.T, p *model.Program, op *model.Op) {
 	t.Helper()
-	rows := 0
+	rows, in, parts := 0, p.Slots[op.In].Width, 2
+	switch n := op.Routing; op.Routed {
+	case model.RoutedNone:
+	case model.RoutedEach:
+		parts *= n.Experts
+		defer func() { require.Equal(t, p.Slots[op.Out].Width*n.Experts, rows*n.TopK, op.Name) }()
+	case model.RoutedSum:
+		in /= n.TopK
+		defer func() { require.Equal(t, p.Slots[op.Out].Width*n.Experts, rows, op.Name) }()
+	}
 	for _, part := range op.Parts {
 		rows += part.Rows
 		last := part.Offset + (part.Rows-1)/part.Block*part.Stride + (part.Rows-1)%part.Block
 		require.Less(t, int64(last), p.Tensors[part.Weight].Shape[0], op.Name)
-		require.EqualValues(t, p.Slots[op.In].Width, p.Tensors[part.Weight].Shape[1], op.Name)
+		require.EqualValues(t, in, p.Tensors[part.Weight].Shape[1], op.Name)
 		if part.Bias != model.None {
 			require.Equal(t, p.Tensors[part.Weight].Shape[:1], p.Tensors[part.Bias].Shape, op.Name)
 		}
 	}
 	if op.Gated {
-		require.Len(t, op.Parts, 2)
+		require.Len(t, op.Parts, parts)
 		rows /= 2
 	}
-	require.Equal(t, p.Slots[op.Out].Width, rows, op.Name)
+	if op.Routed == model.RoutedNone {
+		require.Equal(t, p.Slots[op.Out].Width, rows, op.Name)
+	}
 	if op.Accumulate {
 		require.Equal(t, model.SlotF32, p.Slots[op.Out].Type, op.Name)
 	}
+}
+
+// TestExpertsOfOneTensorAreThoseOfMany: transformers keeps the experts of a layer in one tensor, GGUF in three, checkpoints of the Hub one by one.
+func TestExpertsOfOneTensorAreThoseOfMany(t *testing.T) {
+	m, err := fixture.Open(filepath.Join(fixtures, "qwen3-moe"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Weights.Close()) }()
+	const experts, rows, in = 5, 40, 48
+	parts := func(source renamed) (up, down []model.Part, tensors []model.Tensor) {
+		p, err := family.Build(m.Config, source)
+		require.NoError(t, err)
+		for _, op := range p.Ops {
+			switch {
+			case op.Layer != 0:
+			case op.Name == "mlp.experts_up":
+				up = op.Parts
+			case op.Name == "mlp.experts_down":
+				down = op.Parts
+			}
+		}
+		return up, down, p.Tensors
+	}
+	single := "model.layers.%d.mlp.experts.%d.%s_proj.weight"
+	for name, stacked := range map[string]map[string][]int64{
+		"two":   {"gate_up_proj": {experts, 2 * rows, in}, "down_proj": {experts, in, rows}},
+		"three": {"gate_proj.weight": {experts, rows, in}, "up_proj.weight": {experts, rows, in}, "down_proj.weight": {experts, in, rows}},
+	} {
+		source := renamed{m.Weights, map[string]weights.Tensor{}, func(name string) bool { return strings.Contains(name, ".experts.") }}
+		for layer := range 2 {
+			for tensor, shape := range stacked {
+				source.own[fmt.Sprintf("model.layers.%d.mlp.experts.%s", layer, tensor)] = weights.Tensor{DType: weights.BF16, Shape: shape}
+			}
+		}
+		up, down, tensors := parts(source)
+		require.Len(t, up, 2*experts, name)
+		require.Len(t, down, experts, name)
+		for e := range experts {
+			gate := e * rows
+			if name == "two" {
+				gate *= 2
+			}
+			require.Equal(t, gate, up[2*e].Offset, name)
+			require.Equal(t, e*in, down[e].Offset, name)
+			require.Equal(t, []int64{experts * in, rows}, tensors[down[e].Weight].Shape)
+		}
+		require.Equal(t, name == "two", up[0].Weight == up[1].Weight)
+	}
+	up, _, tensors := parts(renamed{m.Weights, nil, func(string) bool { return false }})
+	require.Equal(t, fmt.Sprintf(single, 0, 3, "up"), tensors[up[7].Weight].Name)
+}
+
+// renamed is a checkpoint without some of its tensors, and with others.
+type renamed struct {
+	family.TensorSource
+	own  map[string]weights.Tensor
+	hide func(name string) bool
+}
+
+func (r renamed) Tensor(name string) (weights.Tensor, bool) {
+	if t, ok := r.own[name]; ok {
+		return t, true
+	}
+	if r.hide(name) {
+		return weights.Tensor{}, false
+	}
+	return r.TensorSource.Tensor(name)
 }
 
 func TestAttributesOfTheVariants(t *testing.T) {

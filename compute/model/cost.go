@@ -233,11 +233,15 @@ func keysSeen(op *Op, position int) int {
 	return position + 1
 }
 
-// WeightBytes is the size of all tensors with s.Weight bytes per value; a tied
+// WeightBytes is the size of all tensors with s.Weight bytes per value, of blocks as they are; a tied
 // table counts once.
 func (p *Program) WeightBytes(s Sizes) int64 {
 	var sum int64
 	for _, t := range p.Tensors {
+		if t.Blocks != "" {
+			sum += t.Bytes
+			continue
+		}
 		n := int64(s.Weight)
 		for _, d := range t.Shape {
 			n *= d

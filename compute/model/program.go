@@ -4,6 +4,8 @@
 // It must not know checkpoints, backends, devices or sequences.
 package model
 
+import "slices"
+
 // SlotType says how a backend keeps a slot.
 type SlotType int32
 
@@ -172,6 +174,11 @@ type Program struct {
 	KV       KVType   `json:"-"` // of what is loaded: packed weights do not depend on it
 	OneGroup bool     `json:"-"` // all layers share slabs, whatever their windows: see Groups; likewise
 	Eviction Eviction `json:"-"` // complete, as SetEviction has set it; what it does is in Ops
+}
+
+// HasExperts says whether rows choose experts.
+func (p *Program) HasExperts() bool {
+	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.Kind == OpRoute })
 }
 
 // HiddenWidth is the width of a hidden state: of what the last op, which makes the logits, reads.

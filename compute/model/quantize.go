@@ -70,10 +70,10 @@ func WeightNames() []string {
 }
 
 func (w Weights) String() string {
-	switch {
-	case w.Type == Weights16Bit:
+	if w.Type == Weights16Bit {
 		return "bf16"
-	case w.Type == WeightsBlocks:
+	}
+	if w.Type == WeightsBlocks {
 		return "blocks"
 	}
 	return w.name()

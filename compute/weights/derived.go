@@ -155,6 +155,7 @@ func number(t Tensor, i int) float32 {
 		return readHalf(t.Data[2*i:])
 	case BF16:
 		return bfloatToFloat(t.Data[2*i:])
+	case F32, Other: // Other was refused
 	}
 	return readFloat(t.Data[4*i:])
 }

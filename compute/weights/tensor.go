@@ -22,10 +22,10 @@ const (
 	F16   DType = 1
 	BF16  DType = 2
 	Other DType = -1 // a type that no op reads: Tensor.Type has its name
-
-	// blocks and one of ggml's numbers: rows in blocks, see blockTypes. Matrices only.
-	blocks DType = 256
 )
+
+// blocks plus one of ggml's numbers is the type of a matrix whose rows lie in blocks, see blockTypes.
+const blocks = 256
 
 // Blocks says whether rows lie in blocks.
 func (d DType) Blocks() bool { return d >= blocks }
@@ -41,6 +41,7 @@ func (d DType) String() string {
 		return "F16"
 	case BF16:
 		return "BF16"
+	case Other:
 	}
 	return "other"
 }
@@ -56,6 +57,7 @@ func (d DType) Bytes(elements int64) int64 {
 		return 4 * elements
 	case F16, BF16:
 		return 2 * elements
+	case Other:
 	}
 	return 0
 }
@@ -68,6 +70,7 @@ func (d DType) Round(f float32) float32 {
 	case BF16:
 		b := math.Float32bits(f)
 		return math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff)
+	case F32, Other:
 	}
 	return f
 }

@@ -88,7 +88,8 @@ typedef enum mr_route_scores {
 typedef enum mr_routed {
   MR_ROUTED_NONE = 0,
   MR_ROUTED_EACH = 1, /* out[r][j] = y of the row's expert j: out is [rows, top_k x N] */
-  MR_ROUTED_SUM = 2   /* in is [rows, top_k x in_width], out[r] = sum of weight x y over the row's experts */
+  MR_ROUTED_SUM =
+      2 /* in is [rows, top_k x in_width], out[r] = sum of weight x y over the row's experts */
 } mr_routed;
 
 typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;
@@ -369,9 +370,9 @@ typedef struct mr_device_info {
   char isa[32];   /* in use */
   char isas[128]; /* that this machine can run, best first, separated by commas */
   int32_t threads;
-  int32_t on_cpu;       /* 1: the machine's own cores compute, 0: another device does */
-  int32_t keeps_logits; /* 1: mr_step.best may be set */
-  int32_t keeps_blocks; /* 1: linear ops may be of MR_WEIGHTS_BLOCKS */
+  int32_t on_cpu;            /* 1: the machine's own cores compute, 0: another device does */
+  int32_t keeps_logits;      /* 1: mr_step.best may be set */
+  int32_t keeps_blocks;      /* 1: linear ops may be of MR_WEIGHTS_BLOCKS */
   uint64_t memory_total;     /* bytes this process may use (cgroup limit or physical) */
   uint64_t memory_available; /* now */
 } mr_device_info;

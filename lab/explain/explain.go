@@ -113,7 +113,7 @@ func group(p *model.Program, from, to int, prefill, decode []model.Cost) Group {
 	for i := from; i < to; i++ {
 		op := &p.Ops[i]
 		line := OpLine{
-			Name: op.Name, Kind: op.Kind.String(), Shape: shape(p, op), Attribute: attribute(op),
+			Name: op.Name, Kind: op.Kind.String(), Shape: shape(p, op), Attribute: attribute(p, op),
 			StepCosts: StepCosts{Prefill: prefill[i], Decode: decode[i]},
 		}
 		g.Ops = append(g.Ops, line)
@@ -132,11 +132,20 @@ func shape(p *model.Program, op *model.Op) string {
 		}
 		return shapeText(p.Tensors[op.Weight].Shape)
 	case model.OpLinear:
-		rows := make([]string, len(op.Parts))
-		for i, part := range op.Parts {
+		each, in := len(op.Parts), p.Slots[op.In].Width
+		if op.Routed != model.RoutedNone {
+			each /= op.Routing.Experts
+		}
+		if op.Routed == model.RoutedSum {
+			in /= op.Routing.TopK
+		}
+		rows := make([]string, each)
+		for i, part := range op.Parts[:each] {
 			rows[i] = fmt.Sprint(part.Rows)
 		}
-		return fmt.Sprintf("%d -> %s", p.Slots[op.In].Width, strings.Join(rows, "+"))
+		return fmt.Sprintf("%d -> %s", in, strings.Join(rows, "+"))
+	case model.OpRoute:
+		return fmt.Sprintf("%d of %d", op.Routing.TopK, op.Routing.Experts)
 	case model.OpRopeStore, model.OpAttention:
 		return fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
 	case model.OpNorm, model.OpSelectRows:
@@ -148,8 +157,19 @@ func shapeText(shape []int64) string {
 	return strings.Join(strings.Fields(strings.Trim(fmt.Sprint(shape), "[]")), " x ")
 }
 
+// blocks are the types of an op's weights, each once.
+func blocks(p *model.Program, op *model.Op) string {
+	var types []string
+	for _, part := range op.Parts {
+		if name := p.Tensors[part.Weight].Blocks; !slices.Contains(types, name) {
+			types = append(types, name)
+		}
+	}
+	return strings.Join(types, "+")
+}
+
 // attribute is what the op does beside its kind.
-func attribute(op *model.Op) string {
+func attribute(p *model.Program, op *model.Op) string {
 	var a []string
 	add := func(when bool, text string) {
 		if when {
@@ -162,7 +182,9 @@ func attribute(op *model.Op) string {
 	add(op.Kind == model.OpLinear && slices.ContainsFunc(op.Parts, func(p model.Part) bool { return p.Bias != model.None }), "bias")
 	add(op.Activation != model.ActNone, op.Activation.String())
 	add(op.Gated, "gated")
-	add(op.Weights.Type != model.Weights16Bit, op.Weights.String())
+	add(op.Weights.Type == model.WeightsBlocks, blocks(p, op))
+	add(op.Weights.Type != model.Weights16Bit && op.Weights.Type != model.WeightsBlocks, op.Weights.String())
+	add(op.Routed != model.RoutedNone, fmt.Sprintf("%d of %d experts", op.Routing.TopK, op.Routing.Experts))
 	add(op.Accumulate, "+ residual")
 	add(op.QNorm != model.None, "q/k norm")
 	add(op.RotaryDim > 0, fmt.Sprintf("rotary %d", op.RotaryDim))

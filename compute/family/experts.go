@@ -1,0 +1,162 @@
+package family
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// experts are the MLPs of a mixture: each row goes through those that it chooses, and through the shared one.
+type experts struct {
+	routing      model.Routing
+	intermediate int   // of an expert
+	shared       int   // of the shared MLP; 0: there is none
+	sharedGate   bool  // the shared MLP's result is times the sigmoid of a number of its own
+	dense        []int // layers that have a plain MLP
+	names        expertNames
+
+	slots expertSlots
+}
+
+// expertNames are those of the tensors in a layer's MLP, without .weight.
+type expertNames struct {
+	layer          string // before all of them
+	router, bias   string // "": choices have no bias
+	gate, up, down string // of an expert
+	shared         string // before gate_proj, up_proj and down_proj of the shared MLP
+	sharedGate     string
+}
+
+// expertSlots are shared by all layers.
+type expertSlots struct{ logits, chosen, mid, sharedMid, sharedLogit, sharedChosen int }
+
+// qwenExperts are the names that most checkpoints took from Qwen's mixtures.
+func qwenExperts() expertNames {
+	return expertNames{layer: "mlp.", router: "gate", gate: "gate_proj", up: "up_proj", down: "down_proj", shared: "shared_expert.", sharedGate: "shared_expert_gate"}
+}
+
+// maxExperts is kMostExperts of the kernels.
+const maxExperts = 1 << 12
+
+// readExperts reads the number of experts, of those that a row chooses, and their width.
+func readExperts(f *fields, count, chosen, width []string) *experts {
+	e := &experts{names: qwenExperts(), routing: model.Routing{Scale: 1}}
+	e.routing.Experts = f.size(maxExperts, count...)
+	e.routing.TopK = f.size(maxExperts, chosen...)
+	e.intermediate = f.size(maxWidth, width...)
+	if f.err == nil && e.routing.TopK > e.routing.Experts {
+		f.fault(chosen[0], fmt.Sprint(e.routing.TopK), fmt.Sprintf("at most the %d experts", e.routing.Experts))
+	}
+	return e
+}
+
+// sparse reads which layers have experts: every decoder_sparse_step-th one but mlp_only_layers.
+func (e *experts) sparse(f *fields, c *Config) {
+	step := f.integer(1, 1, maxLayers, "decoder_sparse_step")
+	plain := f.integers("mlp_only_layers")
+	for i := range c.Layers {
+		if (i+1)%step != 0 || slices.Contains(plain, i) {
+			e.dense = append(e.dense, i)
+		}
+	}
+}
+
+// makeSlots makes what the layers share.
+func (e *experts) makeSlots(b *builder) {
+	r := e.routing
+	e.slots.logits = b.slot("router", model.SlotF32, r.Experts)
+	e.slots.chosen = b.slot("chosen", model.SlotF32, 2*r.TopK)
+	e.slots.mid = b.slot("experts", model.SlotOperand, r.TopK*e.intermediate)
+	if e.shared > 0 {
+		e.slots.sharedMid = b.slot("shared", model.SlotOperand, e.shared)
+	}
+	if e.sharedGate {
+		e.slots.sharedLogit, e.slots.sharedChosen = b.slot("shared.gate", model.SlotF32, 1), b.slot("shared.chosen", model.SlotF32, 2)
+	}
+}
+
+// build appends x += the experts' sum of in. at is before the layer's tensors.
+func (e *experts) build(b *builder, at string, in, x int) {
+	c, n, s := b.cfg, e.names, e.slots
+	at += n.layer
+	bias := model.None
+	if n.bias != "" {
+		bias = b.biasOf(at+n.bias, e.routing.Experts)
+	}
+	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+n.router, false, e.routing.Experts, c.Hidden))
+	b.route("mlp.route", s.logits, s.chosen, bias, e.routing)
+
+	up := newOp(model.OpLinear, "mlp.experts_up", in, s.mid)
+	up.Parts, up.Activation, up.Gated = e.gateUp(b, at+"experts."), c.Activation, true
+	up.Routed, up.Route, up.Routing = model.RoutedEach, s.chosen, e.routing
+	b.op(up)
+	b.addRouted("mlp.experts_down", s.mid, x, s.chosen, e.routing, e.parts(b, at+"experts.", n.down, c.Hidden, e.intermediate))
+	if e.shared == 0 {
+		return
+	}
+	at, down := at+n.shared, at+n.shared+"down_proj"
+	b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, b.part(at+"gate_proj", c.MLPBias, e.shared, c.Hidden), b.part(at+"up_proj", c.MLPBias, e.shared, c.Hidden))
+	part := b.part(down, c.MLPBias, c.Hidden, e.shared)
+	if !e.sharedGate {
+		b.addLinear("mlp.shared_down", s.sharedMid, x, part)
+		return
+	}
+	// One expert that every row chooses, by its sigmoid.
+	one := model.Routing{Experts: 1, TopK: 1, Scores: model.RouteSigmoid, Scale: 1}
+	gate := e.names.layer + e.names.sharedGate
+	b.linear(model.Router, in, s.sharedLogit, model.ActNone, b.part(fmt.Sprintf("layers.%d.%s", b.layer, gate), false, 1, c.Hidden))
+	b.route("mlp.shared_route", s.sharedLogit, s.sharedChosen, model.None, one)
+	b.addRouted("mlp.shared_down", s.sharedMid, x, s.sharedChosen, one, []model.Part{part})
+}
+
+// route appends the choice of experts.
+func (b *builder) route(name string, logits, chosen, bias int, r model.Routing) {
+	op := newOp(model.OpRoute, name, logits, chosen)
+	op.Bias, op.Routing = bias, r
+	b.op(op)
+}
+
+// addRouted appends out += the weighted sum of what the chosen experts make of their shares of in.
+func (b *builder) addRouted(name string, in, out, chosen int, r model.Routing, parts []model.Part) {
+	op := newOp(model.OpLinear, name, in, out)
+	op.Parts, op.Accumulate = parts, true
+	op.Routed, op.Route, op.Routing = model.RoutedSum, chosen, r
+	b.op(op)
+}
+
+// gateUp are the projections gate and up of each expert.
+func (e *experts) gateUp(b *builder, at string) []model.Part {
+	var parts []model.Part
+	n, rows, in := e.routing.Experts, e.intermediate, b.cfg.Hidden
+	if _, ok := b.find(b.prefix + at + "gate_up_proj"); ok { // one tensor, as transformers 5 has them in memory
+		tensor := b.matrices(at+"gate_up_proj", n, 2*rows, in)
+		for i := range 2 * n {
+			parts = append(parts, model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows})
+		}
+		return parts
+	}
+	gate, up := e.parts(b, at, e.names.gate, rows, in), e.parts(b, at, e.names.up, rows, in)
+	for i := range gate {
+		parts = append(parts, gate[i], up[i])
+	}
+	return parts
+}
+
+// parts are a projection of each expert: a tensor of each, or of all.
+func (e *experts) parts(b *builder, at, name string, rows, in int) []model.Part {
+	parts := make([]model.Part, e.routing.Experts)
+	for _, all := range []string{at + name, at + name + ".weight"} {
+		if t, ok := b.find(b.prefix + all); ok && len(t.Shape) == 3 {
+			tensor := b.matrices(all, len(parts), rows, in)
+			for i := range parts {
+				parts[i] = model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}
+			}
+			return parts
+		}
+	}
+	for i := range parts {
+		parts[i] = b.part(fmt.Sprintf("%s%d.%s", at, i, name), false, rows, in)
+	}
+	return parts
+}

@@ -1,0 +1,53 @@
+package family
+
+import "github.com/millrace/millrace/compute/model"
+
+// qwen3Moe is Qwen3 with a mixture of experts in place of the MLP.
+var qwen3Moe = family{
+	class: "Qwen3MoeForCausalLM", bare: "Qwen3MoeModel", kind: "qwen3_moe",
+	config: qwen3MoeConfig,
+	gguf: &ggufForm{
+		name: "qwen3moe",
+		keys: map[string]string{
+			"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+		},
+		spell: func(f *fields) { f.set("norm_topk_prob", true) },
+	},
+
+	models:   "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder",
+	features: "Qwen3 with experts: softmax, `norm_topk_prob`, `decoder_sparse_step`, `mlp_only_layers`",
+}
+
+func qwen3MoeConfig(f *fields, c *Config) plan {
+	f.defaults(map[string]any{"intermediate_size": 6144})
+	qwen3Config(f, c)
+	return llamaPlan{experts: qwenMoe(f, c)}
+}
+
+// qwen2Moe is Qwen2 with a mixture of experts and a shared MLP behind a gate.
+var qwen2Moe = family{
+	class: "Qwen2MoeForCausalLM", bare: "Qwen2MoeModel", kind: "qwen2_moe",
+	config: qwen2MoeConfig,
+
+	models:   "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+	features: "Qwen2 with experts and a shared one behind a gate",
+}
+
+func qwen2MoeConfig(f *fields, c *Config) plan {
+	f.defaults(map[string]any{"intermediate_size": 5632, "num_key_value_heads": 16})
+	llamaSizes(f, c, 0, 32768)
+	c.QKVBias = f.flag(true, "qkv_bias")
+	// The class has a window in every second layer, which no published model uses.
+	f.without("use_sliding_window")
+	e := qwenMoe(f, c)
+	e.shared, e.sharedGate = f.integer(5632, 1, maxWidth, "shared_expert_intermediate_size"), true
+	return llamaPlan{experts: e}
+}
+
+// qwenMoe reads the experts of both.
+func qwenMoe(f *fields, c *Config) *experts {
+	e := readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
+	e.routing.Scores, e.routing.Normalize = model.RouteSoftmax, f.flag(false, "norm_topk_prob")
+	e.sparse(f, c)
+	return e
+}
