@@ -104,7 +104,7 @@ func TestEvalRefusesWhatCannotBeMeasured(t *testing.T) {
 		{[]string{"--text", text, "--context", "8", "--stride", "8"}, 2, "--stride: found 8, expected 1 to 7"},
 		{[]string{"--text", text, "--context", "4096"}, 2, "found sequences of 4096 tokens, expected at most the 2048"},
 		{[]string{"--text", text, "--prompts", "0"}, 2, "--prompts 0"},
-		{[]string{"--text", text, "--compare-weights", "int3"}, 2, `found "int3", expected bf16, int8`},
+		{[]string{"--text", text, "--compare-weights", "int3"}, 2, `found "int3", expected file, bf16, int8`},
 		{[]string{"--text", text, "--compare-kv", "int3"}, 2, `KV type "int3", expected auto, f16`},
 		{[]string{"--text", text, "--against", other}, 1, "tokenizer.json"},
 	} {

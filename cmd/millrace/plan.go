@@ -152,7 +152,7 @@ func (o *planFlags) readModel() (plan.Model, error) {
 	if err != nil {
 		return plan.Model{}, err
 	}
-	return plan.NewModel(fmt.Sprintf("%s (%s)", filepath.Base(name), o.weights), program), nil
+	return plan.NewModel(fmt.Sprintf("%s (%s)", filepath.Base(name), program.WeightsText(weights)), program), nil
 }
 
 // readDevices finds the devices of --device, and measures this machine if it is one of them.

@@ -77,12 +77,16 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 	if err != nil {
 		return err
 	}
+	kept, err := model.ParseWeights(s.Weights)
+	if err != nil {
+		return err
+	}
 	w := simulatedWorkload(s, fleet.Program.MaxPositions)
 	if s.Compare {
 		c, err := compare(ctx, a, s, w)
 		return show(out, c, asJSON, err)
 	}
-	p := simulate.Plan{Model: s.Model, Weights: s.Weights, Fleet: *fleet, Workload: w, QPS: s.QPS, Prefill: s.Prefill, Log: a.log}
+	p := simulate.Plan{Model: s.Model, Weights: fleet.Program.WeightsText(kept), Fleet: *fleet, Workload: w, QPS: s.QPS, Prefill: s.Prefill, Log: a.log}
 	for _, name := range s.Admissions {
 		p.Admissions = append(p.Admissions, simulate.Admission(name))
 	}

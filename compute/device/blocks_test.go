@@ -89,7 +89,7 @@ func TestBlocksOfAFileStayAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestADeviceWithoutBlocksSaysSo: the model asks for 16 bits there.
+// TestADeviceWithoutBlocksSaysSo: with 16 bits the model runs there.
 func TestADeviceWithoutBlocksSaysSo(t *testing.T) {
 	for _, backend := range device.Optional() {
 		t.Run(backend, func(t *testing.T) {

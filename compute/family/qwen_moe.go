@@ -24,13 +24,13 @@ func qwen3MoeConfig(f *fields, c *Config) plan {
 	return llamaPlan{experts: qwenMoe(f, c)}
 }
 
-// qwen2Moe is Qwen2 with a mixture of experts and a shared MLP behind a gate.
+// qwen2Moe is Qwen2 with a mixture of experts and a shared MLP with a gate.
 var qwen2Moe = family{
 	class: "Qwen2MoeForCausalLM", bare: "Qwen2MoeModel", kind: "qwen2_moe",
 	config: qwen2MoeConfig,
 
 	models:   "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
-	features: "Qwen2 with experts and a shared one behind a gate",
+	features: "Qwen2 with experts and a shared one with a gate",
 }
 
 func qwen2MoeConfig(f *fields, c *Config) plan {

@@ -87,6 +87,20 @@ func TestBlocksStayWhereAllPartsAreOfBlocks(t *testing.T) {
 	require.Equal(t, []WeightType{Weights16Bit, Weights16Bit, WeightsInt8}, types("file+all=bf16+none=int8"))
 }
 
+func TestTheTextOfWeightsHasTheTypeOfMostBlocks(t *testing.T) {
+	text := func(weights string, tensors ...Tensor) string {
+		plan, err := ParseWeights(weights)
+		require.NoError(t, err)
+		return (&Program{Tensors: tensors}).WeightsText(plan)
+	}
+	q4, q6 := Tensor{Blocks: "Q4_K", Bytes: 30}, Tensor{Blocks: "Q6_K", Bytes: 20}
+	require.Equal(t, "bf16", text("file", Tensor{}))
+	require.Equal(t, "Q4_K", text("file", q6, q4, Tensor{}))
+	require.Equal(t, "Q6_K+logits=bf16", text("file+logits=bf16", q6, q4, q6))
+	require.Equal(t, "int8", text("int8", q4))
+	require.Equal(t, "bf16", text("bf16", q4))
+}
+
 func TestOnlyLayersKeepFourBits(t *testing.T) {
 	p := &Program{Ops: []Op{
 		{Kind: OpNorm, Layer: 0},

@@ -76,6 +76,22 @@ func (p WeightPlan) of(op *Op) Weights {
 	return p.all
 }
 
+// WeightsText says what the program's weights are with a plan: its text, where "file" is the type of most blocks, such as Q4_K, or bf16.
+func (p *Program) WeightsText(plan WeightPlan) string {
+	text := plan.String()
+	rest, ofFile := strings.CutPrefix(text, "file")
+	if !ofFile {
+		return text
+	}
+	bytes, most := map[string]int64{}, "bf16"
+	for _, t := range p.Tensors {
+		if bytes[t.Blocks] += t.Bytes; bytes[t.Blocks] > bytes[most] {
+			most = t.Blocks
+		}
+	}
+	return most + rest
+}
+
 // WithoutBlocks is the plan for a device that keeps no blocks: in their place it has 16 bits.
 func (p WeightPlan) WithoutBlocks() WeightPlan {
 	p.ops = slices.Clone(p.ops)

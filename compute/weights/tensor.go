@@ -84,7 +84,7 @@ type Tensor struct {
 	Data  []byte // a slice of the mapping, valid until Close; the format promises no alignment
 	File  string // path of the file it lies in
 
-	// Heads is not 0 where the rows of each of so many heads are not in order: those of its halves alternate.
+	// Heads is the number of heads whose rows are not in order: those of a head's halves alternate. 0: all are in order.
 	Heads int64
 }
 

@@ -60,7 +60,7 @@ void check_machine(const Program& p) {
   }
 }
 
-// Of an op, or of one of its experts, which add nothing up themselves.
+// The spec of an op, or of one of its experts, which add nothing up themselves.
 LinearSpec linear_spec(const Program& p, const Op& op, int expert) {
   LinearSpec spec{};
   for (int i = 0; i < op.parts_each(); ++i) {

@@ -226,7 +226,7 @@ typedef struct mr_op {
    * ([experts] tensor, or -1) is what it is chosen by, the score is its weight: over the sum of the
    * chosen scores where route_normalize is 1, and times route_scale. With route_groups above 1, only
    * experts of route_top_groups groups are chosen: of those whose two largest are the largest sums.
-   * Of equal ones the first. float32 throughout.
+   * The first of equal ones goes before the others. float32 throughout.
    *
    * LINEAR with experts (routed): expert_parts are those of one op after the other, [experts] or, gated,
    * [experts][gate, up], of equal rows; n_parts is 0. `route` is the slot of a ROUTE of the same

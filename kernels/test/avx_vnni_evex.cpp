@@ -12,7 +12,7 @@
 
 // After the shared headers: every processor must be able to run their inline functions.
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512vnni")
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512vl,avx512vnni")
 #include "cpu/linear/int_avx2.hpp"
 
 namespace millrace::cpu {
@@ -27,6 +27,8 @@ struct Evex {
 const LinearKernels& evex_avx_vnni_kernels(int weights) {
   static constexpr LinearKernels int8 = make_int8_kernels<AvxVnni<Evex>>("evex avx-vnni int8");
   static constexpr LinearKernels int4 = make_int4_kernels<AvxVnni<Evex>>("evex avx-vnni int4");
+  static constexpr LinearKernels blocks = make_block_kernels<AvxVnni<Evex>>("evex avx-vnni blocks");
+  if (weights == MR_WEIGHTS_BLOCKS) return blocks;
   return weights == MR_WEIGHTS_INT8 ? int8 : int4;
 }
 

@@ -6,7 +6,7 @@
 
 namespace millrace::cpu {
 
-const LinearKernels& evex_avx_vnni_kernels(int weights);  // MR_WEIGHTS_INT8 or MR_WEIGHTS_INT4
+const LinearKernels& evex_avx_vnni_kernels(int weights);  // _INT8, _INT4 or _BLOCKS
 
 }  // namespace millrace::cpu
 

@@ -17,6 +17,7 @@
 
 #include "amx_emulated.hpp"
 #include "avx_vnni_evex.hpp"
+#include "block_matrix.hpp"
 #include "cpu/linear/kernels.hpp"
 #include "cpu/linear/linear.hpp"
 #include "cpu/machine/float_mode.hpp"
@@ -59,10 +60,11 @@ std::vector<LinearVariant> linear_variants(int weights) {
     all.push_back({linear_numerics(Isa::amx, weights), &emulated_amx_kernels(weights)});
   }
 #if defined(__x86_64__)
-  const bool int8 = weights == MR_WEIGHTS_INT8;
   if (quantizes_rows(weights)) {  // without VNNI, and AVX-VNNI in the other encoding
     if (runs(Isa::avx2)) {
-      all.push_back({kX86Fma, int8 ? &linear_int8_avx2() : &linear_int4_avx2()});
+      all.push_back({kX86Fma, weights == MR_WEIGHTS_INT8   ? &linear_int8_avx2()
+                              : weights == MR_WEIGHTS_INT4 ? &linear_int4_avx2()
+                                                           : &linear_blocks_avx2()});
     }
     if (runs(Isa::avx512) && has_vnni()) {
       all.push_back({kX86Fma, &evex_avx_vnni_kernels(weights)});
@@ -173,6 +175,39 @@ TEST(Numerics, LinearOps) {
         found.add(
             v.numerics, v.kernels->name, std::string("linear ") + type.name + " " + c.name(),
             linear_hash(*v.kernels, v.numerics != kPortable, type.weights, type.group, c, pool));
+      }
+    }
+  }
+  found.check();
+}
+
+// All types: few rows and many, and vectors of two types.
+TEST(Numerics, LinearOpsOfBlocks) {
+  constexpr int64_t kWidth = 512, kOutputs = 37;
+  Found found;
+  ThreadPool pool(2);
+  for (const BlockType* type : all_types()) {
+    const Matrix matrix(*type, kOutputs, kWidth, 1),
+        other(*block_type(MR_BLOCKS + 8), kOutputs, kWidth, 2);
+    LinearSpec spec{};
+    spec.parts = {{&matrix.tensor, nullptr, 0, kOutputs, kOutputs, 0},
+                  {&other.tensor, nullptr, 0, kOutputs, kOutputs, 0}};
+    spec.in_width = kWidth;
+    spec.out_width = 2 * kOutputs;
+    spec.out_f32 = true;
+    spec.weights = MR_WEIGHTS_BLOCKS;
+    spec.group = type->group;
+    for (const LinearVariant& v : linear_variants(MR_WEIGHTS_BLOCKS)) {
+      const auto linear = Linear::pack(spec, *v.kernels, pool);
+      for (const int rows : {1, 3, 17}) {
+        const std::vector<bf16> in = halves(numbers(2, rows * kWidth));
+        std::vector<float> out(rows * spec.out_width);
+        const FloatScope mode(FloatMode::plain(v.numerics != kPortable));
+        linear->run(in.data(), rows, out.data(), pool);
+        Hash hash;
+        hash.add(out.data(), out.size());
+        found.add(v.numerics, v.kernels->name,
+                  std::string("linear ") + type->name + " " + std::to_string(rows), hash);
       }
     }
   }

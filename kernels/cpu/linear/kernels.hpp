@@ -24,7 +24,7 @@ namespace millrace::cpu {
 //                            the others; then [2 vectors][lanes] bf16 scales
 //   NF4     a group of K:    [group / 4][lanes][2] of [2 pairs] bytes, in which the low half is
 //                            of the first vector; then the scales
-// Of blocks, the vectors of a panel lie one after the other (cpu/linear/block_panels.hpp).
+// The vectors of a panel of blocks lie one after the other (cpu/linear/block_panels.hpp).
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
 
@@ -156,7 +156,7 @@ struct LinearKernels {
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
   TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
-  // Of blocks alone, which have no other kernels: the codes of a span as bytes, wherever they are then; and
+  // Blocks alone have these, and no other kernels: the codes of a span as bytes, wherever they are then; and
   // [groups of 32][with minimums][rows].
   const uint8_t* (*expand)(const BlockExpand&);
   BlockTileKernel blocks[2][2][kMaxTileRows + 1];

@@ -23,7 +23,7 @@ constexpr int64_t kBlockOperand = 40 << 10;
 // that stay in the first-level cache, so that memory is read once for all of them.
 constexpr int kMultiTileRows = 28;
 constexpr int64_t kMultiTileBlock = 16 << 10;  // bytes of a panel
-// Of blocks: tiles that a span meets at most, for the room of their sums.
+// Tiles that a span of blocks meets at most, for the room of their sums.
 constexpr int64_t kSpanTiles = 32;
 
 // From kOwnRows rows per core, or up to kSmallWeights bytes of weights, a core keeps the same rows
