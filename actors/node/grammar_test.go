@@ -179,7 +179,7 @@ func TestAGuidedAnswerContinuesAtAnotherWorker(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
-	untilSteps(t, compute, 20)
+	untilSteps(t, compute, 8) // with draft tokens an answer may end after 20
 	compute[0].kill()
 	compute[1].device.open1()
 	for _, s := range streams {
