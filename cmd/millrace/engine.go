@@ -142,11 +142,7 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation, log)
 		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
-		plan, err := model.ParseWeights(s.Weights)
-		if err != nil {
-			return err
-		}
-		kept := m.program.WeightsText(plan)
+		kept := m.program.WeightsText(m.weights)
 		c.Backend, c.Weights, c.Description = m.device.Backend, kept, m.describe(kept)
 		c.Pools = m.pools
 		e.metrics.Cache(m.Slabs(), m.KV().SlabTokens)

@@ -25,6 +25,7 @@ type openModel struct {
 	compute.Runner
 	config    *family.Config
 	program   *model.Program
+	weights   model.WeightPlan // how the program keeps its weights
 	device    device.Info
 	costs     device.ProgramInfo
 	numerics  numerics.Ingredients
@@ -44,6 +45,7 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 	if err != nil {
 		return m, err
 	}
+	m.weights = options.Weights
 	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
 	options.MaxHidden = options.MaxRows
 	if m.pooling, err = family.ReadPooling(s.Model); err != nil {

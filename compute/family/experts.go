@@ -15,8 +15,6 @@ type experts struct {
 	sharedGate   bool  // the shared MLP's result is times the sigmoid of a number of its own
 	dense        []int // layers that have a plain MLP
 	names        expertNames
-
-	slots expertSlots
 }
 
 // expertNames are those of the tensors in a layer's MLP, without .weight.
@@ -63,22 +61,23 @@ func (e *experts) sparse(f *fields, c *Config) {
 }
 
 // makeSlots makes what the layers share.
-func (e *experts) makeSlots(b *builder) {
+func (e *experts) makeSlots(b *builder) (s expertSlots) {
 	r := e.routing
-	e.slots.logits = b.slot("router", model.SlotF32, r.Experts)
-	e.slots.chosen = b.slot("chosen", model.SlotF32, 2*r.TopK)
-	e.slots.mid = b.slot("experts", model.SlotOperand, r.TopK*e.intermediate)
+	s.logits = b.slot("router", model.SlotF32, r.Experts)
+	s.chosen = b.slot("chosen", model.SlotF32, 2*r.TopK)
+	s.mid = b.slot("experts", model.SlotOperand, r.TopK*e.intermediate)
 	if e.shared > 0 {
-		e.slots.sharedMid = b.slot("shared", model.SlotOperand, e.shared)
+		s.sharedMid = b.slot("shared", model.SlotOperand, e.shared)
 	}
 	if e.sharedGate {
-		e.slots.sharedLogit, e.slots.sharedChosen = b.slot("shared.gate", model.SlotF32, 1), b.slot("shared.chosen", model.SlotF32, 2)
+		s.sharedLogit, s.sharedChosen = b.slot("shared.gate", model.SlotF32, 1), b.slot("shared.chosen", model.SlotF32, 2)
 	}
+	return s
 }
 
 // build appends x += the experts' sum of in. at is before the layer's tensors.
-func (e *experts) build(b *builder, at string, in, x int) {
-	c, n, s := b.cfg, e.names, e.slots
+func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
+	c, n := b.cfg, e.names
 	at += n.layer
 	bias := model.None
 	if n.bias != "" {
@@ -95,17 +94,16 @@ func (e *experts) build(b *builder, at string, in, x int) {
 	if e.shared == 0 {
 		return
 	}
-	at, down := at+n.shared, at+n.shared+"down_proj"
-	b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, b.part(at+"gate_proj", c.MLPBias, e.shared, c.Hidden), b.part(at+"up_proj", c.MLPBias, e.shared, c.Hidden))
-	part := b.part(down, c.MLPBias, c.Hidden, e.shared)
+	shared := at + n.shared
+	b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, b.part(shared+"gate_proj", c.MLPBias, e.shared, c.Hidden), b.part(shared+"up_proj", c.MLPBias, e.shared, c.Hidden))
+	part := b.part(shared+"down_proj", c.MLPBias, c.Hidden, e.shared)
 	if !e.sharedGate {
 		b.addLinear("mlp.shared_down", s.sharedMid, x, part)
 		return
 	}
 	// One expert that every row chooses, by its sigmoid.
 	one := model.Routing{Experts: 1, TopK: 1, Scores: model.RouteSigmoid, Scale: 1}
-	gate := e.names.layer + e.names.sharedGate
-	b.linear(model.Router, in, s.sharedLogit, model.ActNone, b.part(fmt.Sprintf("layers.%d.%s", b.layer, gate), false, 1, c.Hidden))
+	b.linear(model.Router, in, s.sharedLogit, model.ActNone, b.part(at+n.sharedGate, false, 1, c.Hidden))
 	b.route("mlp.shared_route", s.sharedLogit, s.sharedChosen, model.None, one)
 	b.addRouted("mlp.shared_down", s.sharedMid, x, s.sharedChosen, one, []model.Part{part})
 }

@@ -150,14 +150,18 @@ func (f *fields) text(missing string, names ...string) string {
 	return s
 }
 
-func (f *fields) texts(name string) []string {
+func (f *fields) texts(name string) []string { return list[string](f, name, "a list of strings") }
+
+// integers is a list of integers; nil when it is absent.
+func (f *fields) integers(name string) []int { return list[int](f, name, "a list of integers") }
+
+func list[T any](f *fields, name, expected string) (all []T) {
 	_, raw := f.get(name)
-	var list []string
-	if raw != nil && json.Unmarshal(raw, &list) != nil {
-		f.fault(name, excerpt(raw), "a list of strings")
+	if raw != nil && json.Unmarshal(raw, &all) != nil {
+		f.fault(name, excerpt(raw), expected)
 		return nil
 	}
-	return list
+	return all
 }
 
 // bits is a list of 0 and 1, of n or more, whose first n are returned; nil when it is absent.
@@ -176,17 +180,6 @@ func (f *fields) bits(name string, n int) []bool {
 		bits[i] = list[i] == 1
 	}
 	return bits
-}
-
-// integers is a list of integers; nil when it is absent.
-func (f *fields) integers(name string) []int {
-	_, raw := f.get(name)
-	var list []int
-	if raw != nil && json.Unmarshal(raw, &list) != nil {
-		f.fault(name, excerpt(raw), "a list of integers")
-		return nil
-	}
-	return list
 }
 
 // ids is a token id or a list of them. A token may also be there as its text, which only the tokenizer knows: it is left out.

@@ -105,8 +105,9 @@ func (p llamaPlan) build(b *builder) {
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
 	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	var mixture expertSlots
 	if p.experts != nil {
-		p.experts.makeSlots(b)
+		mixture = p.experts.makeSlots(b)
 	}
 	branch := model.None // what a block gives, where it is normed before it is added
 	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
@@ -151,7 +152,7 @@ func (p llamaPlan) build(b *builder) {
 		b.addBlock("attn.out", "attn.post_norm", at, n.attended, attended, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
 		in = b.normIf("mlp.norm", at, n.mlp, x, normed)
 		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
-			p.experts.build(b, at, in, x)
+			p.experts.build(b, mixture, at, in, x)
 			continue
 		}
 		gate, up := p.gateUp(b, at+"mlp.")

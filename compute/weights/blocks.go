@@ -72,13 +72,8 @@ func otherTypes(kind uint32) string {
 
 // dtype is the type of tensors of a number of ggml's.
 func (b blockType) dtype(kind uint32) DType {
-	switch b.name {
-	case "F32":
-		return F32
-	case "F16":
-		return F16
-	case "BF16":
-		return BF16
+	if t := dtypeOf(b.name); t != Other {
+		return t
 	}
 	return blocks + DType(kind)
 }

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// derived is a tensor that the file holds in another form, quantized or with
-// its rows in another order. Its data is made at its first use, by all cores,
+// derived is a tensor that the file holds in another form: quantized, or with other values. Its data is made at its first use, by all cores,
 // in memory outside of the Go heap.
 type derived struct {
 	Tensor

@@ -95,10 +95,10 @@ class CpuKernels : public Kernels {
       }
     }
     rounded_ = Buffer(rounded * sizeof(bf16));
-    fused_.emplace(context_, linears());
+    fused_.emplace(context_, plain_linears());
     std::snprintf(layout_.data(), layout_.size(), "%s", linear_name().c_str());
     check_packed();
-    tune();
+    tune_prefetch(linears_, context_.pool);
   }
 
   void begin(const Batch& batch) override {
@@ -152,17 +152,14 @@ class CpuKernels : public Kernels {
   // The layout's name, and the memory of each linear op.
   mr_span packed(int index) const override {
     if (index == 0) return {layout_.data(), layout_.size()};
-    for (const Packed& p : packed_) {
-      for (const Linear* linear : p.linears()) {
-        if (--index == 0) return {linear->packed().data(), linear->packed().size()};
-      }
-    }
-    return {};
+    if (index > static_cast<int>(linears_.size())) return {};
+    const auto memory = linears_[index - 1]->packed();
+    return {memory.data(), memory.size()};
   }
   uint64_t weight_bytes() const override {
     uint64_t bytes = 0;
+    for (const Linear* linear : linears_) bytes += linear->bytes();
     for (const Packed& p : packed_) {
-      for (const Linear* linear : p.linears()) bytes += linear->bytes();
       if (p.norm) bytes += p.norm->bytes();
       if (p.rope_store) bytes += p.rope_store->bytes();
     }
@@ -175,12 +172,10 @@ class CpuKernels : public Kernels {
   }
   std::string linear_name() const override {
     std::string names;
-    for (const Packed& p : packed_) {
-      for (const Linear* linear : p.linears()) {
-        if (names.find(linear->name()) != std::string::npos) continue;
-        if (!names.empty()) names.append(", ");
-        names.append(linear->name());
-      }
+    for (const Linear* linear : linears_) {
+      if (names.find(linear->name()) != std::string::npos) continue;
+      if (!names.empty()) names.append(", ");
+      names.append(linear->name());
     }
     return names;
   }
@@ -203,14 +198,6 @@ class CpuKernels : public Kernels {
     std::unique_ptr<Router> router;
     std::unique_ptr<Norm> norm;
     std::unique_ptr<RopeStore> rope_store;
-
-    std::vector<Linear*> linears() const {
-      std::vector<Linear*> all;
-      if (linear) all.push_back(linear.get());
-      if (!experts) return all;
-      for (const auto& expert : experts->experts()) all.push_back(expert.get());
-      return all;
-    }
   };
 
   void pack(const Op& op) {
@@ -218,7 +205,10 @@ class CpuKernels : public Kernels {
     const Context& c = context_;
     const auto linear = [&](int expert) {
       const LinearSpec spec = linear_spec(c.program, op, expert);
-      return c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
+      auto made =
+          c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
+      linears_.push_back(made.get());
+      return made;
     };
     if (op.kind == MR_OP_LINEAR && op.routed == MR_ROUTED_NONE) {
       packed.linear = linear(0);
@@ -265,18 +255,11 @@ class CpuKernels : public Kernels {
     }
   }
 
-  std::vector<const Linear*> linears() const {
+  // [ops], null for others and for those of experts.
+  std::vector<const Linear*> plain_linears() const {
     std::vector<const Linear*> linears;
     for (const Packed& p : packed_) linears.push_back(p.linear.get());
     return linears;
-  }
-
-  void tune() {
-    std::vector<Linear*> linears;
-    for (const Packed& p : packed_) {
-      for (Linear* linear : p.linears()) linears.push_back(linear);
-    }
-    tune_prefetch(linears, context_.pool);
   }
 
   const Angles* angles_of(const Op& op) {
@@ -301,8 +284,9 @@ class CpuKernels : public Kernels {
   const FloatMode mode_ = FloatMode::plain(context_.kernels.flush);
   Attention attention_;
   H2oAttention h2o_;
-  std::deque<Angles> angles_;   // RopeStore points to them
-  std::vector<Packed> packed_;  // [ops]
+  std::deque<Angles> angles_;     // RopeStore points to them
+  std::vector<Packed> packed_;    // [ops]
+  std::vector<Linear*> linears_;  // of packed_, those of experts too
   Buffer rounded_;
   std::optional<FusedNorms> fused_;
   alignas(64) std::array<char, 64> layout_{};  // before the packed weights

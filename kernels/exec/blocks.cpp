@@ -3,6 +3,7 @@
 #include "exec/blocks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <iterator>
@@ -366,12 +367,18 @@ constexpr BlockType kTypes[] = {
     {MR_BLOCKS + 39, "MXFP4", 32, 17, 4, 32, bfloat, false, 0, kFp4, mxfp4},
 };
 
+// By ggml_type: experts have many columns to look up.
+constexpr auto kByType = [] {
+  std::array<const BlockType*, 64> all{};
+  for (const BlockType& t : kTypes) all[t.dtype - MR_BLOCKS] = &t;
+  return all;
+}();
+
 }  // namespace
 
 const BlockType* block_type(int32_t dtype) {
-  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                  [&](const BlockType& t) { return t.dtype == dtype; });
-  return type == std::end(kTypes) ? nullptr : type;
+  const int64_t i = int64_t{dtype} - MR_BLOCKS;
+  return i >= 0 && i < static_cast<int64_t>(kByType.size()) ? kByType[i] : nullptr;
 }
 
 void block_values(const BlockType& type, const Block& block, float* out) {

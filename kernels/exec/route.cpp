@@ -77,7 +77,7 @@ void Router::keep_groups(float* choice) const {
 
 void Router::row(const float* logits, float* chosen, float* room) const {
   const int n = op_.experts, k = op_.top_k;
-  float *const scores = room, *const choice = room + n;
+  float *const scores = room, *const choice = room + n, *const weights = choice + n;
   std::copy(logits, logits + n, scores);
   if (op_.route_scores == MR_ROUTE_SOFTMAX) softmax(scores, n);
   if (op_.route_scores == MR_ROUTE_SIGMOID) {
@@ -85,16 +85,15 @@ void Router::row(const float* logits, float* chosen, float* room) const {
   }
   for (int e = 0; e < n; ++e) choice[e] = bias_.empty() ? scores[e] : scores[e] + bias_[e];
   if (op_.route_groups > 1) keep_groups(choice);
-  std::vector<float> weights(k);
   for (int j = 0; j < k; ++j) {
     const int e = best(choice, n);
     choice[e] = kNone;
     chosen[2 * j] = static_cast<float>(e);
     weights[j] = scores[e];
   }
-  if (op_.route_scores == MR_ROUTE_SOFTMAX_CHOSEN) softmax(weights.data(), k);
+  if (op_.route_scores == MR_ROUTE_SOFTMAX_CHOSEN) softmax(weights, k);
   float sum = 0;
-  for (const float w : weights) sum += w;
+  for (int j = 0; j < k; ++j) sum += weights[j];
   for (int j = 0; j < k; ++j) {
     chosen[2 * j + 1] = (op_.route_normalize ? weights[j] / sum : weights[j]) * op_.route_scale;
   }

@@ -14,9 +14,9 @@ class Router {
   // bias: the op's tensor, or null
   Router(const Op& op, const mr_tensor* bias);
 
-  // logits: [experts] -> chosen: [top_k][2]. room: [2 * experts] floats.
+  // logits: [experts] -> chosen: [top_k][2]. room: [room()] floats.
   void row(const float* logits, float* chosen, float* room) const;
-  size_t room() const { return 2 * static_cast<size_t>(op_.experts); }
+  size_t room() const { return 2 * size_t(op_.experts) + op_.top_k; }
 
  private:
   void keep_groups(float* choice) const;

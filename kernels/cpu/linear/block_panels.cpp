@@ -3,21 +3,21 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/machine/pages.hpp"
 #include "exec/bf16.hpp"
 
 namespace millrace::cpu {
 namespace {
 
-constexpr size_t kLine = 64;
-
 template <class T>
-void store(uint8_t* to, T value) {
+void store(T value, uint8_t* to) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// A number that was of 16 bits in the file.
-uint16_t as_16_bits(BlockScales scales, float x) {
-  return scales == BlockScales::bfloat ? from_float(x) : f16_from_float(x);
+// As a float, or as the 16 bits that it was in the file.
+void store_scale(BlockScales scales, float x, uint8_t* to) {
+  if (scales == BlockScales::floats) return store(x, to);
+  store(scales == BlockScales::bfloat ? from_float(x) : f16_from_float(x), to);
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ BlockPanels::BlockPanels(std::vector<const BlockType*> types, int lanes, int64_t
     at_.push_back(bytes_);
     const int64_t vector =
         width / kSpan * span_bytes(*type, lanes, kSpan) + span_bytes(*type, lanes, width % kSpan);
-    bytes_ += (vector + kLine - 1) / kLine * kLine;
+    bytes_ += whole_lines(vector);
     minimums_ = minimums_ || type->minimums;
   }
 }
@@ -68,34 +68,27 @@ void BlockPanels::place(const BlockType& from, const Block& block, int first, in
         if (to.bits == 3) unit[2 * line] |= code >> 2 << quad;
     }
   }
+  const int size = scale_size(to.scales);
+  const int64_t bytes = scale_bytes(to, lanes_, elements);
   uint8_t* const scales = span + code_bytes(to, lanes_, elements);
-  if (to.scales == BlockScales::integers) {
-    const int groups = elements / to.group;
-    uint8_t* const minimums = scales + groups * lanes_;
-    uint8_t* const numbers = scales + (to.minimums ? 2 : 1) * groups * lanes_;
-    for (int g = 0; g < groups; ++g) {
-      scales[g * lanes_ + lane] = static_cast<uint8_t>(block.scales[g]);
-      if (to.minimums) minimums[g * lanes_ + lane] = block.minimums[g];
-    }
-    store(numbers + lane * sizeof(float), block.scale);
-    if (to.minimums) store(numbers + (lanes_ + lane) * sizeof(float), block.minimum);
-    return;
-  }
-  const bool floats = to.scales == BlockScales::floats;
-  const int group = floats ? to.group : kSpanUnit, size = floats ? sizeof(float) : sizeof(uint16_t);
-  uint8_t* const minimums = scales + elements / group * lanes_ * size;
-  for (int e = first; e < first + from.elements; e += group) {
-    const int g = (e - first) / from.group, at = (e / group * lanes_ + lane) * size;
-    const float scale = block.scale * block.scales[g];
-    const float minimum = from.minimums ? block.minimum * block.minimums[g] : 0;
-    if (floats) {
-      store(scales + at, scale);
-      store(minimums + at, minimum);
+  uint8_t* const minimums = scales + bytes;
+  const bool integers = to.scales == BlockScales::integers;
+  for (int e = first; e < first + from.elements; e += to.group) {
+    const int g = (e - first) / from.group;
+    const int64_t at = (e / to.group * int64_t{lanes_} + lane) * size;
+    if (integers) {
+      scales[at] = static_cast<uint8_t>(block.scales[g]);
+      if (to.minimums) minimums[at] = block.minimums[g];
       continue;
     }
-    store(scales + at, as_16_bits(to.scales, scale));
-    if (to.minimums) store(minimums + at, as_16_bits(to.scales, minimum));
+    store_scale(to.scales, block.scale * block.scales[g], scales + at);
+    if (!to.minimums) continue;
+    store_scale(to.scales, from.minimums ? block.minimum * block.minimums[g] : 0, minimums + at);
   }
+  if (!integers) return;
+  uint8_t* const numbers = scales + (to.minimums ? 2 : 1) * bytes;
+  store(block.scale, numbers + lane * sizeof(float));
+  if (to.minimums) store(block.minimum, numbers + (lanes_ + lane) * sizeof(float));
 }
 
 }  // namespace millrace::cpu

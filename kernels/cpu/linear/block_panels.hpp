@@ -17,7 +17,7 @@ namespace millrace::cpu {
 //   2 bits  [2][lanes][4] bytes, in pairs of bits: of the first four quads and of the others
 //   1 bit   [lanes][4] bytes: bit i is of quad i
 // where 3 bits are 2 and then 1, 5 are 4 and 1, and 6 are 4 and 2; then the scales, and then the minimums where the type has them:
-//   half, bfloat  [span / kSpanUnit][lanes] 16 bits
+//   half, bfloat  [span / group][lanes] 16 bits
 //   integers      [span / group][lanes] bytes, of a whole span only
 //   floats        [span / group][lanes]
 // and after both of integers, [lanes] floats that the scales multiply, and those of the minimums.
@@ -31,17 +31,22 @@ constexpr int64_t code_bytes(const BlockType& type, int lanes, int64_t elements)
   return elements * type.bits * lanes / 8;
 }
 
+// The bytes of one scale of a column, or of one minimum.
+constexpr int scale_size(BlockScales scales) {
+  return scales == BlockScales::integers ? 1
+         : scales == BlockScales::floats ? sizeof(float)
+                                         : sizeof(uint16_t);
+}
+
+// The bytes of the scales of a span, and of its minimums, without the numbers that multiply integers.
+constexpr int64_t scale_bytes(const BlockType& type, int lanes, int64_t elements) {
+  return elements / type.group * lanes * scale_size(type.scales);
+}
+
 constexpr int64_t span_bytes(const BlockType& type, int lanes, int64_t elements) {
-  const int kinds = type.minimums ? 2 : 1;
-  const int64_t codes = code_bytes(type, lanes, elements);
-  switch (type.scales) {
-    case BlockScales::integers:
-      return codes + kinds * lanes * (elements / type.group + int64_t{sizeof(float)});
-    case BlockScales::floats:
-      return codes + kinds * lanes * (elements / type.group) * int64_t{sizeof(float)};
-    default:
-      return codes + kinds * lanes * (elements / kSpanUnit) * int64_t{sizeof(uint16_t)};
-  }
+  const int64_t numbers = type.scales == BlockScales::integers ? lanes * int64_t{sizeof(float)} : 0;
+  return code_bytes(type, lanes, elements) +
+         (type.minimums ? 2 : 1) * (scale_bytes(type, lanes, elements) + numbers);
 }
 
 // The vectors of an op.

@@ -18,11 +18,69 @@ namespace {
 
 // How far ahead a span is fetched: two spans of most types.
 inline constexpr int kSpanAhead = 4096;
-inline constexpr int64_t kPrefetchLine = 64;
+
+// Fetches as many bytes as a span has, two spans ahead of it. Always inlined: GCC leaves out a call that does nothing but that.
+[[gnu::always_inline]] inline void fetch_ahead(const uint8_t* span, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(span + kSpanAhead + at);
+}
+
+// The scales of a span, or its minimums: where they are, and the number that multiplies integers.
+template <class Base, BlockScales kScales, class Integer>
+struct ScaleReader {
+  static constexpr int kLanes = Base::kLanes;
+  using Floats = typename Math<kLanes>::Vector;
+  const uint8_t* at;
+  Floats number;
+
+  [[gnu::always_inline]] Floats of(int group) const {
+    const uint8_t* from = at + group * kLanes * scale_size(kScales);
+    if constexpr (kScales == BlockScales::integers) {
+      return number * Base::floats(reinterpret_cast<const Integer*>(from));
+    } else if constexpr (kScales == BlockScales::floats) {
+      return Math<kLanes>::load(reinterpret_cast<const float*>(from));
+    } else if constexpr (kScales == BlockScales::half) {
+      return Base::halves(from);
+    } else {
+      return load_scales<kLanes>(from);
+    }
+  }
+};
+
+template <class Base, BlockScales kScales>
+struct SpanScales {
+  ScaleReader<Base, kScales, int8_t> scales{};
+  ScaleReader<Base, kScales, uint8_t> minimums{};
+
+  [[gnu::always_inline]] SpanScales(const BlockType& type, const uint8_t* span, int elements) {
+    constexpr int kLanes = Base::kLanes;
+    const int64_t bytes = scale_bytes(type, kLanes, elements);
+    scales.at = span + code_bytes(type, kLanes, elements);
+    minimums.at = scales.at + bytes;
+    if constexpr (kScales == BlockScales::integers) {
+      const auto* numbers =
+          reinterpret_cast<const float*>(scales.at + (type.minimums ? 2 : 1) * bytes);
+      scales.number = Math<kLanes>::load(numbers);
+      if (type.minimums) minimums.number = Math<kLanes>::load(numbers + kLanes);
+    }
+  }
+};
+
+// A row's total with a group more, by the row's scale of the group and its codes' sum times that. By value: with the
+// address of one total GCC keeps all of them on the stack.
+template <class Base, bool kMinimums>
+[[gnu::always_inline]] inline typename Math<Base::kLanes>::Vector add_group(
+    typename Math<Base::kLanes>::Vector total, typename Base::Ints sum,
+    typename Math<Base::kLanes>::Vector scale, typename Math<Base::kLanes>::Vector minimum,
+    float row_scale, float row_total) {
+  using M = Math<Base::kLanes>;
+  const auto products = __builtin_convertvector((typename M::Ints)sum, typename M::Vector);
+  total = Base::multiply_add(products, scale * row_scale, total);
+  if constexpr (kMinimums) total = Base::multiply_add(minimum, M::splat(row_total), total);
+  return total;
+}
 
 template <class Base>
 struct Span {
-  using Bytes = typename Base::Bytes;
   static constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes, kQuads = kSpanUnit / 4;
   typedef uint64_t Words __attribute__((vector_size(kLine)));
   typedef uint8_t Codes __attribute__((vector_size(kLine)));
@@ -73,56 +131,35 @@ struct Span {
   }
 
   // Scales of the type's groups as scales of the op's. Where those are larger, the type's are alike in each of them.
-  template <class F>
-  static void groups(const BlockExpand& e, int size, float* to, F&& scale) {
+  template <class Reader>
+  static void groups(const BlockExpand& e, const Reader& scales, float* to) {
     for (int k = 0; k < e.elements; k += e.group, to += kLanes) {
-      const Floats x = scale(k / size);
+      const Floats x = scales.of(k / e.type->group);
       std::memcpy(to, &x, sizeof x);
     }
   }
 
-  template <class Integer>
-  static void integer_scales(const BlockExpand& e, const uint8_t* from, const uint8_t* number,
-                             float* to) {
-    const Floats d = Math<kLanes>::load(reinterpret_cast<const float*>(number));
-    groups(e, e.type->group, to, [&](int g) {
-      return d * Base::floats(reinterpret_cast<const Integer*>(from) + g * kLanes);
-    });
-  }
-
-  static void scales_16_bits(const BlockExpand& e, const uint8_t* from, float* to) {
-    const bool half = e.type->scales == BlockScales::half;
-    groups(e, kSpanUnit, to, [&](int g) -> Floats {
-      const uint8_t* at = from + g * kLanes * sizeof(uint16_t);
-      return half ? Base::halves(at) : load_scales<kLanes>(at);
-    });
-  }
-
-  static void float_scales(const BlockExpand& e, const uint8_t* from, float* to) {
-    groups(e, e.type->group, to, [&](int g) {
-      return Math<kLanes>::load(reinterpret_cast<const float*>(from) + g * kLanes);
-    });
+  template <BlockScales kScales>
+  static void scales(const BlockExpand& e) {
+    const SpanScales<Base, kScales> all(*e.type, e.span, e.elements);
+    groups(e, all.scales, e.scales);
+    if (e.type->minimums) {
+      groups(e, all.minimums, e.minimums);
+    } else if (e.minimums != nullptr) {
+      std::memset(e.minimums, 0, e.elements / e.group * kLanes * sizeof(float));
+    }
   }
 
   static void scales(const BlockExpand& e) {
-    const BlockType& type = *e.type;
-    const uint8_t* from = e.span + code_bytes(type, kLanes, e.elements);
-    if (e.minimums != nullptr && !type.minimums) {
-      std::memset(e.minimums, 0, e.elements / e.group * kLanes * sizeof(float));
-    }
-    if (type.scales == BlockScales::integers) {
-      const int bytes = e.elements / type.group * kLanes;
-      const uint8_t* numbers = from + (type.minimums ? 2 : 1) * bytes;
-      integer_scales<int8_t>(e, from, numbers, e.scales);
-      if (type.minimums)
-        integer_scales<uint8_t>(e, from + bytes, numbers + kLanes * sizeof(float), e.minimums);
-    } else if (type.scales == BlockScales::floats) {
-      float_scales(e, from, e.scales);
-      float_scales(e, from + e.elements / type.group * kLanes * sizeof(float), e.minimums);
-    } else {
-      scales_16_bits(e, from, e.scales);
-      if (type.minimums)
-        scales_16_bits(e, from + e.elements / kSpanUnit * kLanes * sizeof(uint16_t), e.minimums);
+    switch (e.type->scales) {
+      case BlockScales::half:
+        return scales<BlockScales::half>(e);
+      case BlockScales::bfloat:
+        return scales<BlockScales::bfloat>(e);
+      case BlockScales::integers:
+        return scales<BlockScales::integers>(e);
+      case BlockScales::floats:
+        return scales<BlockScales::floats>(e);
     }
   }
 };
@@ -130,9 +167,7 @@ struct Span {
 template <class Base>
 const uint8_t* expand_blocks(const BlockExpand& e) {
   using S = Span<Base>;
-  const int64_t bytes = span_bytes(*e.type, Base::kLanes, e.elements);
-  for (int64_t at = 0; at < bytes; at += kPrefetchLine)
-    __builtin_prefetch(e.span + kSpanAhead + at);
+  fetch_ahead(e.span, span_bytes(*e.type, Base::kLanes, e.elements));
   S::scales(e);
   switch (e.type->bits) {
     case 8:
@@ -189,11 +224,8 @@ void block_tile(const BlockTile& t) {
       if constexpr (kMinimums) minimum = M::load(t.minimums[v] + g * kLanes);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const auto products = __builtin_convertvector((typename M::Ints)sums[v][r], Floats);
-        totals[v][r] = Base::multiply_add(products, scale * scales[r], totals[v][r]);
-        if constexpr (kMinimums) {
-          totals[v][r] = Base::multiply_add(minimum, M::splat(scales[kRows + r]), totals[v][r]);
-        }
+        totals[v][r] = add_group<Base, kMinimums>(totals[v][r], sums[v][r], scale, minimum,
+                                                  scales[r], scales[kRows + r]);
       }
     }
     operand += kRows * block_operand_bytes(kGroup);
@@ -207,31 +239,13 @@ struct Format {
   static constexpr int kBits = kCodeBits, kGroup = kTypeGroup;
   static constexpr BlockScales kScales = kScaleKind;
   static constexpr bool kMinimums = kHasMinimums, kLevels = kHasLevels;
+  // For the sizes of its spans, which are constants then.
+  static constexpr BlockType kLayout = {0,       "",        0, 0,       kBits,  kGroup,
+                                        kScales, kMinimums, 0, nullptr, nullptr};
 
   static bool is(const BlockType& t) {
     return t.bits == kBits && t.group == kGroup && t.scales == kScales && t.minimums == kMinimums &&
            (t.levels != nullptr) == kLevels;
-  }
-};
-
-// The scales, or the minimums, of a span: from where they are, and the number that multiplies integers.
-template <class Base, class F, class Integer>
-struct SpanScales {
-  using Floats = typename Math<Base::kLanes>::Vector;
-  const uint8_t* at;
-  Floats number;
-
-  Floats of(int group) const {
-    constexpr int kLanes = Base::kLanes;
-    if constexpr (F::kScales == BlockScales::integers) {
-      return number * Base::floats(reinterpret_cast<const Integer*>(at) + group * kLanes);
-    } else if constexpr (F::kScales == BlockScales::floats) {
-      return Math<kLanes>::load(reinterpret_cast<const float*>(at) + group * kLanes);
-    } else if constexpr (F::kScales == BlockScales::half) {
-      return Base::halves(at + group * kLanes * sizeof(uint16_t));
-    } else {
-      return load_scales<kLanes>(at + group * kLanes * sizeof(uint16_t));
-    }
   }
 };
 
@@ -261,22 +275,9 @@ void block_rows(const BlockRows& t) {
   const uint8_t* span = t.span;
   for (int64_t k = 0, bytes = 0; k < t.width; k += kSpan, span += bytes) {
     const auto elements = static_cast<int>(std::min<int64_t>(kSpan, t.width - k));
-    bytes = span_bytes(type, kLanes, elements);
-    for (int64_t at = 0; at < bytes; at += kPrefetchLine)
-      __builtin_prefetch(span + kSpanAhead + at);
-    const uint8_t* from = span + elements * F::kBits * kLanes / 8;
-    const int64_t scale_bytes = F::kScales == BlockScales::integers ? elements / F::kGroup * kLanes
-                                : F::kScales == BlockScales::floats
-                                    ? elements / F::kGroup * kLanes * int64_t{sizeof(float)}
-                                    : elements / kSpanUnit * kLanes * int64_t{sizeof(uint16_t)};
-    SpanScales<Base, F, int8_t> scales{from, Floats{}};
-    SpanScales<Base, F, uint8_t> minimums{from + scale_bytes, Floats{}};
-    if constexpr (F::kScales == BlockScales::integers) {
-      const auto* numbers =
-          reinterpret_cast<const float*>(from + (F::kMinimums ? 2 : 1) * scale_bytes);
-      scales.number = M::load(numbers);
-      if constexpr (F::kMinimums) minimums.number = M::load(numbers + kLanes);
-    }
+    bytes = span_bytes(F::kLayout, kLanes, elements);
+    fetch_ahead(span, bytes);
+    const SpanScales<Base, F::kScales> scales(F::kLayout, span, elements);
     for (int unit = 0; unit < elements / kSpanUnit; ++unit) {
       const uint8_t* codes = span + unit * F::kBits * kLine;
 #pragma GCC unroll 2
@@ -305,18 +306,15 @@ void block_rows(const BlockRows& t) {
           }
         }
         const int group = F::kGroup == kSpanUnit ? unit : unit * 2 + half;
-        const Floats scale = scales.of(group);
+        const Floats scale = scales.scales.of(group);
         Floats minimum{};
-        if constexpr (F::kMinimums) minimum = minimums.of(group);
+        if constexpr (F::kMinimums) minimum = scales.minimums.of(group);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           Ints sum = sums[r][0];
           for (int c = 1; c < kChains; ++c) sum += sums[r][c];
-          const auto products = __builtin_convertvector((typename M::Ints)sum, Floats);
-          totals[r] = Base::multiply_add(products, scale * row_scales[r], totals[r]);
-          if constexpr (F::kMinimums) {
-            totals[r] = Base::multiply_add(minimum, M::splat(row_scales[kRows + r]), totals[r]);
-          }
+          totals[r] = add_group<Base, F::kMinimums>(totals[r], sum, scale, minimum, row_scales[r],
+                                                    row_scales[kRows + r]);
         }
         operand += kRows * block_operand_bytes(kOpGroup);
       }

@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "cpu/linear/kernels.hpp"
+#include "cpu/machine/pages.hpp"
 
 namespace millrace::cpu {
 namespace {
-
-constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // The share that has an item of a count that shares have after one another.
 template <class Share>

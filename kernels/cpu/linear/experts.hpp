@@ -22,8 +22,6 @@ class Experts {
   // reduces in: [rows, top_k * in_width] and out: [rows, out_width] floats.
   void run(const bf16* in, const float* chosen, int rows, void* out, ThreadPool& pool) const;
 
-  const std::vector<std::unique_ptr<Linear>>& experts() const { return experts_; }
-
  private:
   // What a step brings an expert.
   struct Share {

@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // Half of a core's second-level cache; the operand and the sums pass through the rest.
 int64_t cached_bytes() {
   const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);

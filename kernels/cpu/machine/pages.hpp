@@ -7,6 +7,9 @@
 
 namespace millrace::cpu {
 
+// Bytes in whole lines of the cache.
+constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 // Zeroed pages of the process, 64-byte aligned at least; 2 MiB and more begin
 // at a huge page and ask for huge pages. Physical memory is taken on first
 // touch, on the NUMA node of the thread that touches. Throws std::bad_alloc.
