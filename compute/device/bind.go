@@ -81,38 +81,57 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 }
 
 // op binds an op; places are those of the decoder layers in the KV cache.
-func (b *binder) op(o *model.Op, places []model.Place) (C.mr_op, error) {
-	c := C.mr_op{
-		kind: C.int32_t(o.Kind), layer: C.int32_t(o.Layer), in: C.int32_t(o.In), out: C.int32_t(o.Out),
-		weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), norm_kind: C.int32_t(o.Norm), eps: C.float(o.Eps),
-		embed_scale: C.float(o.EmbedScale), position_offset: C.int32_t(o.PositionOffset),
-		activation: C.int32_t(o.Activation), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
-		weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
-		heads: C.int32_t(o.Heads), kv_heads: C.int32_t(o.KVHeads), head_dim: C.int32_t(o.HeadDim),
-		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm),
-		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved),
-		rotary_scale: C.float(o.RotaryScale), scale: C.float(o.Scale), window: C.int32_t(o.Window),
-		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
-		heavy: C.int32_t(o.Heavy), recent: C.int32_t(o.Recent),
-		experts: C.int32_t(o.Routing.Experts), top_k: C.int32_t(o.Routing.TopK), route_scores: C.int32_t(o.Routing.Scores),
-		route_normalize: flag(o.Routing.Normalize), route_groups: C.int32_t(o.Routing.Groups), route_top_groups: C.int32_t(o.Routing.TopGroups),
-		route_scale: C.float(o.Routing.Scale), routed: C.int32_t(o.Routed), route: C.int32_t(o.Route),
+func (b *binder) op(o *model.Op, places []model.Place) (c C.mr_op, err error) {
+	c.kind, c.layer, c.in, c.out = C.int32_t(o.Kind), C.int32_t(o.Layer), C.int32_t(o.In), C.int32_t(o.Out)
+	switch o.Kind {
+	case model.OpEmbed:
+		*kind[C.mr_embed](&c) = C.mr_embed{
+			table: C.int32_t(o.Weight), positions: C.int32_t(o.Bias), position_offset: C.int32_t(o.PositionOffset), scale: C.float(o.EmbedScale),
+		}
+	case model.OpNorm:
+		*kind[C.mr_norm](&c) = C.mr_norm{
+			weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), kind: C.int32_t(o.Norm), eps: C.float(o.Eps), accumulate: flag(o.Accumulate),
+		}
+	case model.OpLinear:
+		err = b.linear(o, kind[C.mr_linear](&c))
+	case model.OpRopeStore, model.OpAttention:
+		c.layer = C.int32_t(places[o.Layer].Layer)
+		err = b.attention(o, places[o.Layer].Group, kind[C.mr_attention](&c))
+	case model.OpRoute:
+		r := o.Routing
+		*kind[C.mr_route](&c) = C.mr_route{
+			experts: C.int32_t(r.Experts), top_k: C.int32_t(r.TopK), bias: C.int32_t(o.Bias), scores: C.int32_t(r.Scores), normalize: flag(r.Normalize),
+			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale),
+		}
 	}
-	if o.Kind == model.OpRopeStore || o.Kind == model.OpAttention {
-		c.layer, c.kv_group = C.int32_t(places[o.Layer].Layer), C.int32_t(places[o.Layer].Group)
-	}
-	if err := b.parts(o, &c); err != nil {
-		return c, err
-	}
-	var err error
-	if c.inv_freq, err = b.floats(o.InvFreq); err != nil {
-		return c, err
-	}
-	c.alibi_slopes, err = b.floats(o.ALiBiSlopes)
 	return c, err
 }
 
-func (b *binder) parts(o *model.Op, c *C.mr_op) error {
+// kind is the part of an op that its kind has: a member of the union.
+func kind[T any](c *C.mr_op) *T { return (*T)(unsafe.Pointer(&c.anon0)) }
+
+func (b *binder) attention(o *model.Op, group int, c *C.mr_attention) (err error) {
+	*c = C.mr_attention{
+		heads: C.int32_t(o.Heads), kv_heads: C.int32_t(o.KVHeads), head_dim: C.int32_t(o.HeadDim), kv_group: C.int32_t(group),
+		scale: C.float(o.Scale), window: C.int32_t(o.Window),
+		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm), eps: C.float(o.Eps),
+		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved), rotary_scale: C.float(o.RotaryScale),
+		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
+		heavy: C.int32_t(o.Heavy), recent: C.int32_t(o.Recent),
+	}
+	if c.inv_freq, err = b.floats(o.InvFreq); err != nil {
+		return err
+	}
+	c.alibi_slopes, err = b.floats(o.ALiBiSlopes)
+	return err
+}
+
+func (b *binder) linear(o *model.Op, c *C.mr_linear) error {
+	*c = C.mr_linear{
+		activation: C.int32_t(o.Activation), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
+		weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
+		routed: C.int32_t(o.Routed), experts: C.int32_t(o.Routing.Experts), top_k: C.int32_t(o.Routing.TopK), route: C.int32_t(o.Route),
+	}
 	to := c.parts[:]
 	if o.Routed != model.RoutedNone {
 		experts, err := alloc[C.mr_part](b, len(o.Parts))

@@ -44,8 +44,8 @@ Builder attention_program(int max_positions) {
   b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
   for (int layer = 0; layer < layers; ++layer) {
     mr_op& rope = b.rope_store(layer, qkv, heads);
-    rope.rotary_dim = kHeadDim;
-    rope.inv_freq = b.inv_freq(kHeadDim);
+    rope.attention.rotary_dim = kHeadDim;
+    rope.attention.inv_freq = b.inv_freq(kHeadDim);
     b.attention(layer, qkv, heads, out);
   }
   b.select_rows(out, b.slot(MR_SLOT_F32, b.vocab));

@@ -30,12 +30,12 @@ constexpr int kNumericsVersion = 1;
 
 // The bytes of one weight of a part, with its share of a scale.
 double weight_bytes(const Program& p, const Op& op, const mr_part& part) {
-  if (op.weights == MR_WEIGHTS_BLOCKS) {
+  if (op.linear.weights == MR_WEIGHTS_BLOCKS) {
     return static_cast<double>(span_bytes(*block_type(p.tensor(part.weight)->dtype), 1, kSpan)) /
            kSpan;
   }
-  if (in_groups(op.weights)) return 0.5 + double{sizeof(bf16)} / op.group;
-  return op.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
+  if (in_groups(op.linear.weights)) return 0.5 + double{sizeof(bf16)} / op.linear.group;
+  return op.linear.weights == MR_WEIGHTS_16BIT ? sizeof(bf16) : 1;
 }
 
 void check_machine(const Program& p) {
@@ -68,14 +68,15 @@ LinearSpec linear_spec(const Program& p, const Op& op, int expert) {
     spec.parts.push_back({p.tensor(part.weight), p.tensor(part.bias), part.offset, part.rows,
                           part.block, part.stride, part.interleaved});
   }
-  spec.in_width = p.slots[op.in].width / (op.routed == MR_ROUTED_SUM ? op.top_k : 1);
-  spec.out_width = p.slots[op.out].width / (op.routed == MR_ROUTED_EACH ? op.top_k : 1);
-  spec.activation = op.activation;
-  spec.gated = op.gated != 0;
-  spec.accumulate = op.accumulate != 0 && op.routed == MR_ROUTED_NONE;
+  spec.in_width = p.slots[op.in].width / (op.linear.routed == MR_ROUTED_SUM ? op.linear.top_k : 1);
+  spec.out_width =
+      p.slots[op.out].width / (op.linear.routed == MR_ROUTED_EACH ? op.linear.top_k : 1);
+  spec.activation = op.linear.activation;
+  spec.gated = op.linear.gated != 0;
+  spec.accumulate = op.linear.accumulate != 0 && op.linear.routed == MR_ROUTED_NONE;
   spec.out_f32 = p.slots[op.out].type == MR_SLOT_F32;
-  spec.weights = op.weights;
-  spec.group = op.group;
+  spec.weights = op.linear.weights;
+  spec.group = op.linear.group;
   return spec;
 }
 
@@ -144,7 +145,7 @@ class CpuKernels : public Kernels {
   }
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
     const FloatScope mode(mode_);
-    if (op.heavy > 0) return h2o_.run(context_, op, batch, in, out);
+    if (op.attention.heavy > 0) return h2o_.run(context_, op, batch, in, out);
     attention_.run(context_, op, batch, in, sink_q, out);
   }
 
@@ -184,7 +185,7 @@ class CpuKernels : public Kernels {
     std::string text = "cpu " + std::to_string(kNumericsVersion) + " " + context_.kernels.numerics;
     for (const Op& op : context_.program.ops) {
       if (op.kind != MR_OP_LINEAR) continue;
-      const char* numerics = linear_numerics(context_.kernels.isa, op.weights);
+      const char* numerics = linear_numerics(context_.kernels.isa, op.linear.weights);
       if (text.find(numerics) == std::string::npos) text.append("+").append(numerics);
     }
     return text;
@@ -210,15 +211,16 @@ class CpuKernels : public Kernels {
       linears_.push_back(made.get());
       return made;
     };
-    if (op.kind == MR_OP_LINEAR && op.routed == MR_ROUTED_NONE) {
+    if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE) {
       packed.linear = linear(0);
     } else if (op.kind == MR_OP_LINEAR) {
       std::vector<std::unique_ptr<Linear>> experts;
-      for (int e = 0; e < op.experts; ++e) experts.push_back(linear(e));
-      packed.experts = std::make_unique<Experts>(std::move(experts), op.top_k,
-                                                 op.routed == MR_ROUTED_SUM, op.accumulate != 0);
+      for (int e = 0; e < op.linear.experts; ++e) experts.push_back(linear(e));
+      packed.experts =
+          std::make_unique<Experts>(std::move(experts), op.linear.top_k,
+                                    op.linear.routed == MR_ROUTED_SUM, op.linear.accumulate != 0);
     } else if (op.kind == MR_OP_ROUTE) {
-      packed.router = std::make_unique<Router>(op, c.program.tensor(op.bias));
+      packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias));
     } else if (op.kind == MR_OP_NORM) {
       packed.norm = std::make_unique<Norm>(c, op);
     } else if (op.kind == MR_OP_ROPE_STORE) {
@@ -263,7 +265,7 @@ class CpuKernels : public Kernels {
   }
 
   const Angles* angles_of(const Op& op) {
-    if (op.rotary_dim == 0) return nullptr;
+    if (op.attention.rotary_dim == 0) return nullptr;
     for (const Angles& angles : angles_) {
       if (angles.serves(op)) return &angles;
     }

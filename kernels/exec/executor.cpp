@@ -1,5 +1,6 @@
 #include "exec/executor.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -183,18 +184,18 @@ void Executor::run_op(const Op& op, const mr_step& step) {
     case MR_OP_NORM:
       return kernels_->norm(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_LINEAR:
-      if (op.routed != MR_ROUTED_NONE) {
-        return kernels_->experts(op, rows, slot(op.in, step), slot(op.route, step),
+      if (op.linear.routed != MR_ROUTED_NONE) {
+        return kernels_->experts(op, rows, slot(op.in, step), slot(op.linear.route, step),
                                  slot(op.out, step));
       }
       return kernels_->linear(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_ROUTE:
       return kernels_->route(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_ROPE_STORE:
-      batch_.select(op.kv_group);
+      batch_.select(op.attention.kv_group);
       return kernels_->rope_store(op, batch_, slot(op.in, step), sink_q(op, step));
     case MR_OP_ATTENTION:
-      batch_.select(op.kv_group);
+      batch_.select(op.attention.kv_group);
       return kernels_->attention(op, batch_, slot(op.in, step), sink_q(op, step),
                                  slot(op.out, step));
     case MR_OP_SELECT_ROWS:
@@ -211,7 +212,7 @@ Slot Executor::slot(int index, const mr_step& step) const {
 }
 
 Slot Executor::sink_q(const Op& op, const mr_step& step) const {
-  return op.sinks > 0 ? slot(op.sink_q, step) : Slot{};
+  return op.attention.sinks > 0 ? slot(op.attention.sink_q, step) : Slot{};
 }
 
 void Kernels::route(const Op& op, int, Slot, Slot) {

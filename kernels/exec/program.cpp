@@ -173,8 +173,11 @@ class Reader {
   bool wrote_rows(int slot) const {
     for (int i = 0; i < p_.select; i++) {
       const Op& op = p_.ops[i];
-      if (op.kind != MR_OP_ROPE_STORE && op.out == slot) return true;
-      if (op.sinks > 0 && op.sink_q == slot) return true;
+      if (op.kind != MR_OP_ROPE_STORE) {
+        if (op.out == slot) return true;
+      } else if (op.attention.sinks > 0 && op.attention.sink_q == slot) {
+        return true;
+      }
     }
     return false;
   }
@@ -257,29 +260,31 @@ class Reader {
   void embed(const Op& op) {
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
     const int width = writes(op.out).width;
-    if (op.weight < 0 && op.bias < 0) bad("has neither a token table nor a position table");
-    if (op.weight >= 0) matrix_of("weight", op.weight, p_.vocab, width);
-    finite("embed_scale", op.embed_scale);
-    if (op.bias < 0) return;
-    in_range("position_offset", op.position_offset, 0, 1 << 20);
-    matrix_of("position table", op.bias, int64_t{p_.max_positions} + op.position_offset, width);
+    if (op.embed.table < 0 && op.embed.positions < 0)
+      bad("has neither a token table nor a position table");
+    if (op.embed.table >= 0) matrix_of("weight", op.embed.table, p_.vocab, width);
+    finite("embed_scale", op.embed.scale);
+    if (op.embed.positions < 0) return;
+    in_range("position_offset", op.embed.position_offset, 0, 1 << 20);
+    matrix_of("position table", op.embed.positions,
+              int64_t{p_.max_positions} + op.embed.position_offset, width);
   }
 
   void norm(const Op& op) {
     const int width = reads("in", op.in).width;
     slot_type("in", op.in, MR_SLOT_F32);
-    in_range("accumulate", op.accumulate, 0, 1);
-    if (op.accumulate) {
+    in_range("accumulate", op.norm.accumulate, 0, 1);
+    if (op.norm.accumulate) {
       reads("out (accumulated)", op.out);
       slot_type("out (accumulated)", op.out, MR_SLOT_F32);
     }
     writes(op.out);
     slot_width("out", op.out, width);
-    in_range("norm_kind", op.norm_kind, MR_NORM_RMS, MR_NORM_LAYER);
-    vector_of("weight", op.weight, width);
-    if (op.bias >= 0) vector_of("bias", op.bias, width);
-    finite("eps", op.eps);
-    if (op.eps < 0) bad("eps is %g, expected >= 0", op.eps);
+    in_range("norm_kind", op.norm.kind, MR_NORM_RMS, MR_NORM_LAYER);
+    vector_of("weight", op.norm.weight, width);
+    if (op.norm.bias >= 0) vector_of("bias", op.norm.bias, width);
+    finite("eps", op.norm.eps);
+    if (op.norm.eps < 0) bad("eps is %g, expected >= 0", op.norm.eps);
   }
 
   // index: for messages; width: of what the part multiplies
@@ -321,21 +326,21 @@ class Reader {
   }
 
   void quantization(Op& op) {
-    in_range("weights", op.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_BLOCKS);
-    if (op.weights == MR_WEIGHTS_BLOCKS) {
-      op.group = row_group(op);
-    } else if (in_groups(op.weights)) {
-      const bool nf4 = op.weights == MR_WEIGHTS_NF4;
-      if (op.group != 64 && (nf4 || (op.group != 32 && op.group != 128))) {
-        bad("group is %d, expected %s", op.group, nf4 ? "64" : "32, 64 or 128");
+    in_range("weights", op.linear.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_BLOCKS);
+    if (op.linear.weights == MR_WEIGHTS_BLOCKS) {
+      op.linear.group = row_group(op);
+    } else if (in_groups(op.linear.weights)) {
+      const bool nf4 = op.linear.weights == MR_WEIGHTS_NF4;
+      if (op.linear.group != 64 && (nf4 || (op.linear.group != 32 && op.linear.group != 128))) {
+        bad("group is %d, expected %s", op.linear.group, nf4 ? "64" : "32, 64 or 128");
       }
     } else {
-      in_range("group", op.group, 0, 0);
+      in_range("group", op.linear.group, 0, 0);
     }
     // A sum of up to this many products of codes is an int32.
     constexpr int kMostQuantized = 1 << 17;
     const int width = in_width(op);
-    if (quantizes_rows(op.weights) && width > kMostQuantized) {
+    if (quantizes_rows(op.linear.weights) && width > kMostQuantized) {
       bad("in is %d wide, quantized weights take up to %d", width, kMostQuantized);
     }
   }
@@ -358,63 +363,66 @@ class Reader {
 
   // The width of what a part multiplies.
   int in_width(const Op& op) const {
-    return op.routed == MR_ROUTED_SUM ? p_.slots[op.in].width / op.top_k : p_.slots[op.in].width;
+    return op.linear.routed == MR_ROUTED_SUM ? p_.slots[op.in].width / op.linear.top_k
+                                             : p_.slots[op.in].width;
   }
 
-  void chooses(const Op& op) const {
+  void chooses(int experts, int top_k) const {
     constexpr int kMostExperts = 1 << 12;
-    in_range("experts", op.experts, 1, kMostExperts);
-    in_range("top_k", op.top_k, 1, op.experts);
+    in_range("experts", experts, 1, kMostExperts);
+    in_range("top_k", top_k, 1, experts);
   }
 
   void route(const Op& op) {
-    chooses(op);
+    chooses(op.route.experts, op.route.top_k);
     reads("in", op.in);
     slot_type("in", op.in, MR_SLOT_F32);
-    slot_width("in", op.in, op.experts);
+    slot_width("in", op.in, op.route.experts);
     writes(op.out);
     slot_type("out", op.out, MR_SLOT_F32);
-    slot_width("out", op.out, 2 * int64_t{op.top_k});
-    if (op.bias >= 0) vector_of("bias", op.bias, op.experts);
-    in_range("route_scores", op.route_scores, MR_ROUTE_SOFTMAX, MR_ROUTE_SOFTMAX_CHOSEN);
-    in_range("route_normalize", op.route_normalize, 0, 1);
-    in_range("route_groups", op.route_groups, 0, op.experts);
-    finite("route_scale", op.route_scale);
+    slot_width("out", op.out, 2 * int64_t{op.route.top_k});
+    if (op.route.bias >= 0) vector_of("bias", op.route.bias, op.route.experts);
+    in_range("route_scores", op.route.scores, MR_ROUTE_SOFTMAX, MR_ROUTE_SOFTMAX_CHOSEN);
+    in_range("route_normalize", op.route.normalize, 0, 1);
+    in_range("route_groups", op.route.groups, 0, op.route.experts);
+    finite("route_scale", op.route.scale);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
-    if (op.route_groups <= 1) return;
-    in_range("route_top_groups", op.route_top_groups, 1, op.route_groups);
-    if (op.experts % op.route_groups != 0 ||
-        op.top_k > op.route_top_groups * (op.experts / op.route_groups)) {
+    if (op.route.groups <= 1) return;
+    in_range("route_top_groups", op.route.top_groups, 1, op.route.groups);
+    if (op.route.experts % op.route.groups != 0 ||
+        op.route.top_k > op.route.top_groups * (op.route.experts / op.route.groups)) {
       bad("%d experts in %d groups, of which %d give %d, expected equal groups that have as many",
-          op.experts, op.route_groups, op.route_top_groups, op.top_k);
+          op.route.experts, op.route.groups, op.route.top_groups, op.route.top_k);
     }
   }
 
   // The experts of a linear op, and the slot that says whose rows are whose.
   void experts(Op& op) {
-    chooses(op);
-    in_range("n_parts", op.n_parts, 0, 0);
-    const mr_slot& route = reads("route", op.route);
-    if (route.type != MR_SLOT_F32 || route.width != 2 * op.top_k || !routes(op)) {
-      bad("route slot %d is none of a ROUTE of %d experts, of which %d are chosen", op.route,
-          op.experts, op.top_k);
+    chooses(op.linear.experts, op.linear.top_k);
+    in_range("n_parts", op.linear.n_parts, 0, 0);
+    const mr_slot& route = reads("route", op.linear.route);
+    if (route.type != MR_SLOT_F32 || route.width != 2 * op.linear.top_k || !routes(op)) {
+      bad("route slot %d is none of a ROUTE of %d experts, of which %d are chosen", op.linear.route,
+          op.linear.experts, op.linear.top_k);
     }
-    if (op.expert_parts == nullptr) bad("expert_parts is a null pointer");
-    const auto n = int64_t{op.experts} * op.parts_each();
-    op.expert_parts = p_.expert_parts.emplace_back(op.expert_parts, op.expert_parts + n).data();
+    if (op.linear.expert_parts == nullptr) bad("expert_parts is a null pointer");
+    const auto n = int64_t{op.linear.experts} * op.parts_each();
+    op.linear.expert_parts =
+        p_.expert_parts.emplace_back(op.linear.expert_parts, op.linear.expert_parts + n).data();
     for (int64_t i = 1; i < n; ++i) {
-      if (op.expert_parts[i].rows != op.expert_parts[0].rows) {
+      if (op.linear.expert_parts[i].rows != op.linear.expert_parts[0].rows) {
         bad("part %lld has %lld rows, the first one %lld, expected equal experts",
-            static_cast<long long>(i), static_cast<long long>(op.expert_parts[i].rows),
-            static_cast<long long>(op.expert_parts[0].rows));
+            static_cast<long long>(i), static_cast<long long>(op.linear.expert_parts[i].rows),
+            static_cast<long long>(op.linear.expert_parts[0].rows));
       }
     }
-    if (op.routed == MR_ROUTED_SUM) {
-      if (p_.slots[op.in].width % op.top_k != 0) {
-        bad("in is %d wide, expected a multiple of top_k, %d", p_.slots[op.in].width, op.top_k);
+    if (op.linear.routed == MR_ROUTED_SUM) {
+      if (p_.slots[op.in].width % op.linear.top_k != 0) {
+        bad("in is %d wide, expected a multiple of top_k, %d", p_.slots[op.in].width,
+            op.linear.top_k);
       }
       slot_type("out", op.out, MR_SLOT_F32);
-    } else if (op.accumulate) {
+    } else if (op.linear.accumulate) {
       bad("accumulates what each expert gives, expected their sum");
     }
   }
@@ -423,24 +431,25 @@ class Reader {
   bool routes(const Op& op) const {
     for (int i = op.index - 1; i >= 0; --i) {
       const Op& before = p_.ops[i];
-      if (before.out != op.route || before.kind == MR_OP_ROPE_STORE) continue;
+      if (before.out != op.linear.route || before.kind == MR_OP_ROPE_STORE) continue;
       if (before.kind == MR_OP_SELECT_ROWS) return false;
-      return before.kind == MR_OP_ROUTE && before.experts == op.experts && before.top_k == op.top_k;
+      return before.kind == MR_OP_ROUTE && before.route.experts == op.linear.experts &&
+             before.route.top_k == op.linear.top_k;
     }
     return false;
   }
 
   void linear(Op& op) {
     reads("in", op.in);
-    in_range("activation", op.activation, MR_ACT_NONE, MR_ACT_RELU);
-    in_range("gated", op.gated, 0, 1);
-    in_range("accumulate", op.accumulate, 0, 1);
-    in_range("routed", op.routed, MR_ROUTED_NONE, MR_ROUTED_SUM);
+    in_range("activation", op.linear.activation, MR_ACT_NONE, MR_ACT_RELU);
+    in_range("gated", op.linear.gated, 0, 1);
+    in_range("accumulate", op.linear.accumulate, 0, 1);
+    in_range("routed", op.linear.routed, MR_ROUTED_NONE, MR_ROUTED_SUM);
     slot("out", op.out);
-    if (op.routed != MR_ROUTED_NONE) {
+    if (op.linear.routed != MR_ROUTED_NONE) {
       experts(op);
     } else {
-      in_range("n_parts", op.n_parts, 1, MR_MAX_PARTS);
+      in_range("n_parts", op.linear.n_parts, 1, MR_MAX_PARTS);
     }
     quantization(op);
     int64_t rows = 0;
@@ -451,19 +460,20 @@ class Reader {
         if (e == 0) rows += p.rows;
       }
     }
-    if (op.gated) {
+    if (op.linear.gated) {
       const mr_part* parts = op.parts_of(0);
       if (op.parts_each() != 2 || parts[0].rows != parts[1].rows) {
-        bad("is gated with %d parts of %lld and %lld rows, expected two of equal rows", op.n_parts,
-            static_cast<long long>(parts[0].rows), static_cast<long long>(parts[1].rows));
+        bad("is gated with %d parts of %lld and %lld rows, expected two of equal rows",
+            op.linear.n_parts, static_cast<long long>(parts[0].rows),
+            static_cast<long long>(parts[1].rows));
       }
       rows /= 2;
     }
-    if (op.routed == MR_ROUTED_EACH) rows *= op.top_k;
-    if (op.accumulate) reads("out (accumulated)", op.out);
+    if (op.linear.routed == MR_ROUTED_EACH) rows *= op.linear.top_k;
+    if (op.linear.accumulate) reads("out (accumulated)", op.out);
     writes(op.out);
     slot_width("out", op.out, rows);
-    if (op.accumulate) slot_type("out (accumulated)", op.out, MR_SLOT_F32);
+    if (op.linear.accumulate) slot_type("out (accumulated)", op.out, MR_SLOT_F32);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
   }
 
@@ -471,106 +481,116 @@ class Reader {
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
     eviction(op);
     in_range("layer", op.layer, 0, p_.layers - 1);
-    in_range("kv_group", op.kv_group, 0, p_.kv_groups - 1);
-    in_range("kv_heads", op.kv_heads, p_.kv_heads, p_.kv_heads);
-    in_range("head_dim", op.head_dim, p_.head_dim, p_.head_dim);
-    in_range("heads", op.heads, 1, 1 << 14);
-    if (op.heads % op.kv_heads != 0) {
-      bad("%d heads over %d KV heads, expected a multiple", op.heads, op.kv_heads);
+    in_range("kv_group", op.attention.kv_group, 0, p_.kv_groups - 1);
+    in_range("kv_heads", op.attention.kv_heads, p_.kv_heads, p_.kv_heads);
+    in_range("head_dim", op.attention.head_dim, p_.head_dim, p_.head_dim);
+    in_range("heads", op.attention.heads, 1, 1 << 14);
+    if (op.attention.heads % op.attention.kv_heads != 0) {
+      bad("%d heads over %d KV heads, expected a multiple", op.attention.heads,
+          op.attention.kv_heads);
     }
     reads("in", op.in);
     slot_type("in", op.in, MR_SLOT_F32);
-    slot_width("in", op.in, (int64_t{op.heads} + 2 * op.kv_heads) * op.head_dim);
+    slot_width("in", op.in,
+               (int64_t{op.attention.heads} + 2 * op.attention.kv_heads) * op.attention.head_dim);
   }
 
   // H2O, of all layers or of none.
   void eviction(const Op& op) {
     constexpr int kMost = 1 << 20;
-    in_range("heavy", op.heavy, 0, kMost);
-    const int recent = op.heavy > 0 ? op.recent : 0;
-    if (op.heavy > 0) in_range("recent", recent, 1, kMost);
+    in_range("heavy", op.attention.heavy, 0, kMost);
+    const int recent = op.attention.heavy > 0 ? op.attention.recent : 0;
+    if (op.attention.heavy > 0) in_range("recent", recent, 1, kMost);
     if (!evicts_) {
-      p_.heavy = op.heavy;
+      p_.heavy = op.attention.heavy;
       p_.recent = recent;
       evicts_ = true;
     }
-    if (op.heavy != p_.heavy || recent != p_.recent) {
-      bad("keeps %d heavy and %d recent tokens, expected %d and %d as in the first layer", op.heavy,
-          recent, p_.heavy, p_.recent);
+    if (op.attention.heavy != p_.heavy || recent != p_.recent) {
+      bad("keeps %d heavy and %d recent tokens, expected %d and %d as in the first layer",
+          op.attention.heavy, recent, p_.heavy, p_.recent);
     }
-    if (op.heavy == 0) return;
-    if (op.window > 0) bad("keeps %d heavy tokens with a window of %d", op.heavy, op.window);
-    if (op.kind == MR_OP_ATTENTION && op.alibi_slopes != nullptr)
-      bad("keeps %d heavy tokens with ALiBi slopes", op.heavy);
+    if (op.attention.heavy == 0) return;
+    if (op.attention.window > 0)
+      bad("keeps %d heavy tokens with a window of %d", op.attention.heavy, op.attention.window);
+    if (op.kind == MR_OP_ATTENTION && op.attention.alibi_slopes != nullptr)
+      bad("keeps %d heavy tokens with ALiBi slopes", op.attention.heavy);
     if (p_.kv_groups > 1) {
-      bad("keeps %d heavy tokens with %d groups of layers, expected one", op.heavy, p_.kv_groups);
+      bad("keeps %d heavy tokens with %d groups of layers, expected one", op.attention.heavy,
+          p_.kv_groups);
     }
   }
 
   std::vector<bool>::reference stored(const Op& op) {
-    return stored_[size_t(op.kv_group) * p_.layers + op.layer];
+    return stored_[size_t(op.attention.kv_group) * p_.layers + op.layer];
   }
 
   // The window, and the sinks beside it.
   void window(const Op& op) {
-    in_range("window", op.window, 0, 1 << 30);
-    in_range("sinks", op.sinks, 0, MR_SLAB_TOKENS);
-    if (op.window > 0 && p_.kv_type == MR_KV_KIVI) {
+    in_range("window", op.attention.window, 0, 1 << 30);
+    in_range("sinks", op.attention.sinks, 0, MR_SLAB_TOKENS);
+    if (op.attention.window > 0 && p_.kv_type == MR_KV_KIVI) {
       fail(MR_UNSUPPORTED, "a KV cache of kivi: found a window of %d tokens, expected none",
-           op.window);
+           op.attention.window);
     }
-    if (op.sinks == 0) return;
-    if (op.window == 0) bad("has %d sinks without a window", op.sinks);
-    if (op.alibi_slopes != nullptr) bad("has %d sinks with ALiBi slopes", op.sinks);
+    if (op.attention.sinks == 0) return;
+    if (op.attention.window == 0) bad("has %d sinks without a window", op.attention.sinks);
+    if (op.attention.alibi_slopes != nullptr)
+      bad("has %d sinks with ALiBi slopes", op.attention.sinks);
     if (p_.kv_groups > 1) {
-      bad("has %d sinks and %d groups of layers, expected one", op.sinks, p_.kv_groups);
+      bad("has %d sinks and %d groups of layers, expected one", op.attention.sinks, p_.kv_groups);
     }
-    const mr_slot& s =
-        op.kind == MR_OP_ATTENTION ? reads("sink_q", op.sink_q) : slot("sink_q", op.sink_q);
-    const int64_t width = int64_t{op.heads} * op.head_dim;
-    if (s.type != MR_SLOT_F32 || s.width != width || op.sink_q == op.in) {
-      bad("sink_q slot %d has type %d and width %d, expected F32, %lld and not in", op.sink_q,
-          s.type, s.width, static_cast<long long>(width));
+    const mr_slot& s = op.kind == MR_OP_ATTENTION ? reads("sink_q", op.attention.sink_q)
+                                                  : slot("sink_q", op.attention.sink_q);
+    const int64_t width = int64_t{op.attention.heads} * op.attention.head_dim;
+    if (s.type != MR_SLOT_F32 || s.width != width || op.attention.sink_q == op.in) {
+      bad("sink_q slot %d has type %d and width %d, expected F32, %lld and not in",
+          op.attention.sink_q, s.type, s.width, static_cast<long long>(width));
     }
-    p_.sinks = std::max(p_.sinks, op.sinks);
+    p_.sinks = std::max(p_.sinks, op.attention.sinks);
   }
 
   void rope_store(Op& op) {
     heads(op);
     if (stored(op)) bad("layer %d is stored a second time", op.layer);
     stored(op) = true;
-    if (op.q_norm >= 0) vector_of("q_norm", op.q_norm, op.head_dim);
-    if (op.k_norm >= 0) vector_of("k_norm", op.k_norm, op.head_dim);
-    finite("eps", op.eps);
-    if (op.eps < 0) bad("eps is %g, expected >= 0", op.eps);
-    in_range("rotary_dim", op.rotary_dim, 0, op.head_dim);
-    if (op.rotary_dim % 2 != 0) bad("rotary_dim is %d, expected an even number", op.rotary_dim);
-    op.alibi_slopes = nullptr;
+    if (op.attention.q_norm >= 0) vector_of("q_norm", op.attention.q_norm, op.attention.head_dim);
+    if (op.attention.k_norm >= 0) vector_of("k_norm", op.attention.k_norm, op.attention.head_dim);
+    finite("eps", op.attention.eps);
+    if (op.attention.eps < 0) bad("eps is %g, expected >= 0", op.attention.eps);
+    in_range("rotary_dim", op.attention.rotary_dim, 0, op.attention.head_dim);
+    if (op.attention.rotary_dim % 2 != 0)
+      bad("rotary_dim is %d, expected an even number", op.attention.rotary_dim);
+    op.attention.alibi_slopes = nullptr;
     window(op);
-    if (op.sinks > 0) writes(op.sink_q);
-    if (op.rotary_dim == 0) {
-      if (op.sinks > 0) bad("has %d sinks without a rotary embedding", op.sinks);
-      op.inv_freq = nullptr;
+    if (op.attention.sinks > 0) writes(op.attention.sink_q);
+    if (op.attention.rotary_dim == 0) {
+      if (op.attention.sinks > 0)
+        bad("has %d sinks without a rotary embedding", op.attention.sinks);
+      op.attention.inv_freq = nullptr;
       return;
     }
-    in_range("rotary_interleaved", op.rotary_interleaved, 0, 1);
-    finite("rotary_scale", op.rotary_scale);
-    op.inv_freq = constant("inv_freq", op.inv_freq, op.rotary_dim / 2);
+    in_range("rotary_interleaved", op.attention.rotary_interleaved, 0, 1);
+    finite("rotary_scale", op.attention.rotary_scale);
+    op.attention.inv_freq =
+        constant("inv_freq", op.attention.inv_freq, op.attention.rotary_dim / 2);
   }
 
   void attention(Op& op) {
     heads(op);
     if (!stored(op)) bad("no ROPE_STORE before it has stored layer %d", op.layer);
     writes(op.out);
-    slot_width("out", op.out, int64_t{op.heads} * op.head_dim);
+    slot_width("out", op.out, int64_t{op.attention.heads} * op.attention.head_dim);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
-    finite("scale", op.scale);
+    finite("scale", op.attention.scale);
     window(op);
-    int& lookback = p_.lookback[op.kv_group];
-    lookback = std::max(lookback, op.window > 0 ? op.window - 1 : p_.max_positions);
-    op.inv_freq = nullptr;
-    if (op.alibi_slopes != nullptr) {
-      op.alibi_slopes = constant("alibi_slopes", op.alibi_slopes, op.heads);
+    int& lookback = p_.lookback[op.attention.kv_group];
+    lookback =
+        std::max(lookback, op.attention.window > 0 ? op.attention.window - 1 : p_.max_positions);
+    op.attention.inv_freq = nullptr;
+    if (op.attention.alibi_slopes != nullptr) {
+      op.attention.alibi_slopes =
+          constant("alibi_slopes", op.attention.alibi_slopes, op.attention.heads);
     }
   }
 

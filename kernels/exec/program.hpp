@@ -19,14 +19,18 @@ struct Op : mr_op {
 
   // The parts of a linear op's expert, or of the op itself: all of one expert, and how many.
   const mr_part* parts_of(int expert) const {
-    return routed == MR_ROUTED_NONE ? parts : expert_parts + int64_t{expert} * parts_each();
+    if (linear.routed == MR_ROUTED_NONE) return linear.parts;
+    return linear.expert_parts + int64_t{expert} * parts_each();
   }
-  int parts_each() const { return routed == MR_ROUTED_NONE ? n_parts : gated ? 2 : 1; }
-  int expert_count() const { return routed == MR_ROUTED_NONE ? 1 : experts; }
+  int parts_each() const {
+    if (linear.routed == MR_ROUTED_NONE) return linear.n_parts;
+    return linear.gated ? 2 : 1;
+  }
+  int expert_count() const { return linear.routed == MR_ROUTED_NONE ? 1 : linear.experts; }
 
   // The position that the query of a position has for the sinks.
   int sink_position(int position) const {
-    return position < sinks + window ? position : sinks + window - 1;
+    return std::min(position, attention.sinks + attention.window - 1);
   }
 };
 
@@ -46,7 +50,7 @@ struct Program {
   // group, or max_positions where some layer has no window.
   std::vector<int> lookback;
   int sinks = 0;  // tokens at the beginning that a row sees beside those; with one group only
-  int heavy = 0, recent = 0;  // as mr_op has them
+  int heavy = 0, recent = 0;  // as mr_attention has them
   std::deque<std::vector<float>> constants;
   std::deque<std::vector<mr_part>> expert_parts;
   const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them

@@ -37,9 +37,9 @@ void softmax(float* x, int n) {
 
 }  // namespace
 
-Router::Router(const Op& op, const mr_tensor* bias) : op_(op) {
+Router::Router(const mr_route& rule, const mr_tensor* bias) : rule_(rule) {
   if (bias == nullptr) return;
-  for (int e = 0; e < op.experts; ++e) bias_.push_back(element(*bias, e));
+  for (int e = 0; e < rule.experts; ++e) bias_.push_back(element(*bias, e));
 }
 
 // The largest, of equal ones the first.
@@ -53,10 +53,10 @@ int Router::best(const float* choice, int n) {
 
 // Only groups whose two best experts have the largest sums keep their experts.
 void Router::keep_groups(float* choice) const {
-  const int size = op_.experts / op_.route_groups;
-  std::vector<float> sums(op_.route_groups);
-  std::vector<bool> kept(op_.route_groups);
-  for (int g = 0; g < op_.route_groups; ++g) {
+  const int size = rule_.experts / rule_.groups;
+  std::vector<float> sums(rule_.groups);
+  std::vector<bool> kept(rule_.groups);
+  for (int g = 0; g < rule_.groups; ++g) {
     float first = kNone, second = kNone;
     for (int i = 0; i < size; ++i) {
       const float x = choice[g * size + i];
@@ -65,37 +65,37 @@ void Router::keep_groups(float* choice) const {
     }
     sums[g] = size > 1 ? first + second : first;
   }
-  for (int k = 0; k < op_.route_top_groups; ++k) {
-    const int g = best(sums.data(), op_.route_groups);
+  for (int k = 0; k < rule_.top_groups; ++k) {
+    const int g = best(sums.data(), rule_.groups);
     kept[g] = true;
     sums[g] = kNone;
   }
-  for (int e = 0; e < op_.experts; ++e) {
+  for (int e = 0; e < rule_.experts; ++e) {
     if (!kept[e / size]) choice[e] = kNone;
   }
 }
 
 void Router::row(const float* logits, float* chosen, float* room) const {
-  const int n = op_.experts, k = op_.top_k;
+  const int n = rule_.experts, k = rule_.top_k;
   float *const scores = room, *const choice = room + n, *const weights = choice + n;
   std::copy(logits, logits + n, scores);
-  if (op_.route_scores == MR_ROUTE_SOFTMAX) softmax(scores, n);
-  if (op_.route_scores == MR_ROUTE_SIGMOID) {
+  if (rule_.scores == MR_ROUTE_SOFTMAX) softmax(scores, n);
+  if (rule_.scores == MR_ROUTE_SIGMOID) {
     for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + exponential(-scores[e]));
   }
   for (int e = 0; e < n; ++e) choice[e] = bias_.empty() ? scores[e] : scores[e] + bias_[e];
-  if (op_.route_groups > 1) keep_groups(choice);
+  if (rule_.groups > 1) keep_groups(choice);
   for (int j = 0; j < k; ++j) {
     const int e = best(choice, n);
     choice[e] = kNone;
     chosen[2 * j] = static_cast<float>(e);
     weights[j] = scores[e];
   }
-  if (op_.route_scores == MR_ROUTE_SOFTMAX_CHOSEN) softmax(weights, k);
+  if (rule_.scores == MR_ROUTE_SOFTMAX_CHOSEN) softmax(weights, k);
   float sum = 0;
   for (int j = 0; j < k; ++j) sum += weights[j];
   for (int j = 0; j < k; ++j) {
-    chosen[2 * j + 1] = (op_.route_normalize ? weights[j] / sum : weights[j]) * op_.route_scale;
+    chosen[2 * j + 1] = (rule_.normalize ? weights[j] / sum : weights[j]) * rule_.scale;
   }
 }
 

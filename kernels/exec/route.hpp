@@ -8,21 +8,21 @@
 
 namespace millrace {
 
-// The rule of an op of MR_OP_ROUTE. Its arithmetic is plain: every backend and machine chooses alike from the same logits.
+// The rule of a ROUTE. Its arithmetic is plain: every backend and machine chooses alike from the same logits.
 class Router {
  public:
-  // bias: the op's tensor, or null
-  Router(const Op& op, const mr_tensor* bias);
+  // bias: the rule's tensor, or null
+  Router(const mr_route& rule, const mr_tensor* bias);
 
   // logits: [experts] -> chosen: [top_k][2]. room: [room()] floats.
   void row(const float* logits, float* chosen, float* room) const;
-  size_t room() const { return 2 * size_t(op_.experts) + op_.top_k; }
+  size_t room() const { return 2 * size_t(rule_.experts) + rule_.top_k; }
 
  private:
   void keep_groups(float* choice) const;
   static int best(const float* choice, int n);
 
-  const Op& op_;
+  const mr_route rule_;
   std::vector<float> bias_;
 };
 

@@ -45,7 +45,7 @@ CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind&
   s.steps = s.padded_depth / kCodeDepth;
   const int unit = kind.gated ? layout.block_columns() / 2 : layout.block_columns();
   s.blocks = (kind.width + unit - 1) / unit;
-  s.group_steps = in_groups(op.weights) ? op.group / kCodeDepth : 1;
+  s.group_steps = in_groups(op.linear.weights) ? op.linear.group / kCodeDepth : 1;
   s.groups = (s.steps + s.group_steps - 1) / s.group_steps;
   s.activation = kind.activation;
   s.gated = kind.gated;
@@ -54,7 +54,7 @@ CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind&
   s.out_f32 = kind.out_f32;
   // A tile of int4 for tensor cores has two steps.
   const int together =
-      layout.mma && in_groups(op.weights) ? std::max(s.group_steps, 2) : s.group_steps;
+      layout.mma && in_groups(op.linear.weights) ? std::max(s.group_steps, 2) : s.group_steps;
   const Slices slices = cut_sum(stream.device(), s.blocks * shares(), s.steps, together);
   s.slices = slices.count;
   s.slice_steps = slices.steps;
@@ -64,11 +64,11 @@ CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind&
 void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p, const Op& op) {
   const CodedShape& s = shape_;
   const int block_columns = layout_.block_columns();
-  const bool grouped = in_groups(op.weights);
-  const int word_codes = grouped ? 8 : 4, group = grouped ? op.group : s.depth;
+  const bool grouped = in_groups(op.linear.weights);
+  const int word_codes = grouped ? 8 : 4, group = grouped ? op.linear.group : s.depth;
   const int64_t words = s.padded_depth / word_codes;  // of a column
   const auto pack = grouped ? word_of_halves : word_of_bytes;
-  const std::vector<uint8_t> zeros(8, zero_code(op.weights));
+  const std::vector<uint8_t> zeros(8, zero_code(op.linear.weights));
   std::vector<uint32_t> packed(columns() * words, pack(zeros.data()));
   std::vector<float> scales(grouped ? 0 : columns());
   std::vector<uint16_t> group_scales(grouped ? int64_t{columns()} * s.groups : 0);
@@ -83,7 +83,8 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
     const auto place = static_cast<int>(column % block_columns);
     std::vector<uint8_t> codes(s.padded_depth, zeros[0]);
     for (int k = 0; k < s.depth; k += group) {
-      const float scale = quantize(op.weights, &values[k], std::min(group, s.depth - k), &codes[k]);
+      const float scale =
+          quantize(op.linear.weights, &values[k], std::min(group, s.depth - k), &codes[k]);
       if (grouped) {
         group_scales[(block * s.groups + k / group) * block_columns + place] =
             cpu::from_float(scale);

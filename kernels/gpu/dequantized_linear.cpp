@@ -53,7 +53,7 @@ std::vector<uint16_t> nf4_levels() {
 
 bool dequantizes(const Program& program) {
   return std::any_of(program.ops.begin(), program.ops.end(), [](const Op& op) {
-    return op.weights != MR_WEIGHTS_16BIT && !quantizes_rows(op.weights);
+    return op.linear.weights != MR_WEIGHTS_16BIT && !quantizes_rows(op.linear.weights);
   });
 }
 
@@ -66,7 +66,7 @@ DequantizedLinears::DequantizedLinears(Stream& stream, Target target, const Bund
 
 std::unique_ptr<Linear> DequantizedLinears::make(const LinearKind& kind, const Program& program,
                                                  const Op& op) {
-  const bool nf4 = op.weights == MR_WEIGHTS_NF4;
+  const bool nf4 = op.linear.weights == MR_WEIGHTS_NF4;
   (nf4 ? has_nf4_ : has_fp8_) = true;
   // device/dequantize.cpp
   const int vectors = target_.xmx() ? kColumnBlocks : kPackedColumns / target_.lanes;

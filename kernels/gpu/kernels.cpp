@@ -47,7 +47,7 @@ LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
 std::vector<int> query_groups(const Program& program) {
   std::set<int> groups;
   for (const Op& op : program.ops) {
-    if (op.kind == MR_OP_ATTENTION) groups.insert(op.heads / op.kv_heads);
+    if (op.kind == MR_OP_ATTENTION) groups.insert(op.attention.heads / op.attention.kv_heads);
   }
   return {groups.begin(), groups.end()};
 }
@@ -62,7 +62,7 @@ mr_dtype operand_type(const Program& program, int32_t wanted) {
   if (wanted != 0) return static_cast<mr_dtype>(wanted);
   for (const Op& op : program.ops) {
     if (op.kind != MR_OP_LINEAR) continue;
-    return program.tensors[op.parts[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
+    return program.tensors[op.linear.parts[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
   }
   return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
 }
@@ -180,12 +180,12 @@ void GpuKernels::load(const Op& op, Constants& c) {
   switch (op.kind) {
     case MR_OP_EMBED:
       c.table = shared_table(op);
-      if (c.table.data == nullptr) c.weight = raw(program_.tensor(op.weight));
-      c.bias = raw(program_.tensor(op.bias));
+      if (c.table.data == nullptr) c.weight = raw(program_.tensor(op.embed.table));
+      c.bias = raw(program_.tensor(op.embed.positions));
       break;
     case MR_OP_NORM:
-      c.weight = floats(program_.tensor(op.weight));
-      c.bias = floats(program_.tensor(op.bias));
+      c.weight = floats(program_.tensor(op.norm.weight));
+      c.bias = floats(program_.tensor(op.norm.bias));
       break;
     case MR_OP_ROUTE:
       fail(MR_UNSUPPORTED,
@@ -196,13 +196,15 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.linear = make_linear(op);
       break;
     case MR_OP_ROPE_STORE:
-      c.q_norm = floats(program_.tensor(op.q_norm));
-      c.k_norm = floats(program_.tensor(op.k_norm));
-      c.inv_freq = stream_->upload(op.inv_freq, op.rotary_dim / 2 * sizeof(float));
+      c.q_norm = floats(program_.tensor(op.attention.q_norm));
+      c.k_norm = floats(program_.tensor(op.attention.k_norm));
+      c.inv_freq =
+          stream_->upload(op.attention.inv_freq, op.attention.rotary_dim / 2 * sizeof(float));
       break;
     case MR_OP_ATTENTION:
-      c.slopes = stream_->upload(op.alibi_slopes,
-                                 op.alibi_slopes == nullptr ? 0 : op.heads * sizeof(float));
+      c.slopes = stream_->upload(
+          op.attention.alibi_slopes,
+          op.attention.alibi_slopes == nullptr ? 0 : op.attention.heads * sizeof(float));
       break;
     default:
       break;
@@ -211,25 +213,25 @@ void GpuKernels::load(const Op& op, Constants& c) {
 
 std::unique_ptr<Linear> GpuKernels::make_linear(const Op& op) {
   const LinearKind kind = linear_kind(program_, op, type_);
-  if (op.weights == MR_WEIGHTS_BLOCKS) {
+  if (op.linear.weights == MR_WEIGHTS_BLOCKS) {
     fail(MR_UNSUPPORTED,
          "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no "
          "kernels for them",
          op.index, op.layer);
   }
-  if (op.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
-  if (quantizes_rows(op.weights)) return quantized_->make(kind, program_, op);
+  if (op.linear.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
+  if (quantizes_rows(op.linear.weights)) return quantized_->make(kind, program_, op);
   return dequantized_->make(kind, program_, op);
 }
 
 // The weights of a linear op that are the table's rows, bit for bit: tied embeddings are on
 // the device once. No data where there are none.
 WeightBlocks GpuKernels::shared_table(const Op& embed) const {
-  const mr_tensor* table = program_.tensor(embed.weight);
+  const mr_tensor* table = program_.tensor(embed.embed.table);
   if (table == nullptr || type_of(table) != type_) return {};
   for (const Op& op : program_.ops) {
-    const mr_part& part = op.parts[0];
-    const bool same = op.kind == MR_OP_LINEAR && op.n_parts == 1 && part.offset == 0 &&
+    const mr_part& part = op.linear.parts[0];
+    const bool same = op.kind == MR_OP_LINEAR && op.linear.n_parts == 1 && part.offset == 0 &&
                       part.block == part.rows && part.rows == program_.vocab &&
                       program_.tensor(part.weight)->data == table->data;
     if (same) return constants_[op.index].linear->blocks();
@@ -306,10 +308,10 @@ void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
   const EmbedShape shape{out.width,
                          tied ? c.table.columns : 0,
                          tied ? c.table.pairs : 0,
-                         type_of(program_.tensor(op.weight)),
-                         type_of(program_.tensor(op.bias)),
-                         op.position_offset,
-                         op.embed_scale,
+                         type_of(program_.tensor(op.embed.table)),
+                         type_of(program_.tensor(op.embed.positions)),
+                         op.embed.position_offset,
+                         op.embed.scale,
                          out.type == MR_SLOT_F32};
   stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_.front().tokens(),
                   tables_.front().positions(),
@@ -319,9 +321,9 @@ void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
 
 void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
   const Constants& c = constants_[op.index];
-  const NormShape shape{in.width,      op.norm_kind == MR_NORM_LAYER,
-                        op.bias >= 0,  out.type == MR_SLOT_F32,
-                        op.accumulate, op.eps};
+  const NormShape shape{in.width,           op.norm.kind == MR_NORM_LAYER,
+                        op.norm.bias >= 0,  out.type == MR_SLOT_F32,
+                        op.norm.accumulate, op.norm.eps};
   stream_->launch(kernels_->norm, rows, kNormItems, in.data, c.weight.data(), c.bias.data(),
                   out.data, shape);
 }
@@ -339,17 +341,25 @@ void GpuKernels::linear(const Op& op, int rows, Slot in, Slot out) {
 
 KvShape GpuKernels::kv_shape(const Op& op) const {
   return {static_cast<int64_t>(layout_.block(op.layer, 0, 0)),
-          static_cast<int64_t>(layout_.block(op.layer, 1, 0)), op.kv_heads, op.head_dim,
-          kv_bits(layout_.type)};
+          static_cast<int64_t>(layout_.block(op.layer, 1, 0)), op.attention.kv_heads,
+          op.attention.head_dim, kv_bits(layout_.type)};
 }
 
 void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) {
   const Constants& c = constants_[op.index];
-  const RopeShape shape{
-      kv_shape(op),          batch.rows, op.heads,  op.q_norm >= 0,  op.k_norm >= 0, op.rotary_dim,
-      op.rotary_interleaved, op.sinks,   op.window, op.rotary_scale, op.eps};
-  const StepTables& tables = tables_[op.kv_group];
-  const size_t heads = size_t(batch.rows) * (op.heads + 2 * op.kv_heads);
+  const RopeShape shape{kv_shape(op),
+                        batch.rows,
+                        op.attention.heads,
+                        op.attention.q_norm >= 0,
+                        op.attention.k_norm >= 0,
+                        op.attention.rotary_dim,
+                        op.attention.rotary_interleaved,
+                        op.attention.sinks,
+                        op.attention.window,
+                        op.attention.rotary_scale,
+                        op.attention.eps};
+  const StepTables& tables = tables_[op.attention.kv_group];
+  const size_t heads = size_t(batch.rows) * (op.attention.heads + 2 * op.attention.kv_heads);
   stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
                   size_t(kHeadsPerGroup) * target_.lanes, in.data, tables.positions(),
                   tables.row_sequence(), tables.sequences(), tables.slabs(), tables.beams(),
@@ -359,21 +369,22 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
 void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slot out) {
   const Constants& c = constants_[op.index];
   const AttentionShape shape{kv_shape(op),
-                             op.heads,
-                             op.window,
-                             op.sinks,
-                             op.alibi_slopes != nullptr,
+                             op.attention.heads,
+                             op.attention.window,
+                             op.attention.sinks,
+                             op.attention.alibi_slopes != nullptr,
                              out.type == MR_SLOT_F32,
-                             op.scale};
-  const StepTables& tables = tables_[op.kv_group];
-  for (const AttentionTasks& tasks : tables.tasks(op.heads / op.kv_heads)) {
+                             op.attention.scale};
+  const StepTables& tables = tables_[op.attention.kv_group];
+  for (const AttentionTasks& tasks : tables.tasks(op.attention.heads / op.attention.kv_heads)) {
     const auto kernel =
         std::find_if(attention_.begin(), attention_.end(), [&](const AttentionKernel& k) {
           return k.kind == tasks.kind && k.queries == tasks.queries;
         });
-    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.kv_heads, kernel->items,
-                          kernel->floats, shape, in.data, sink_q.data, tables.sequences(),
-                          tasks.tasks, tables.slabs(), tables.beams(), c.slopes.data(), out.data);
+    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.attention.kv_heads,
+                          kernel->items, kernel->floats, shape, in.data, sink_q.data,
+                          tables.sequences(), tasks.tasks, tables.slabs(), tables.beams(),
+                          c.slopes.data(), out.data);
   }
 }
 

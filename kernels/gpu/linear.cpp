@@ -7,14 +7,14 @@ namespace millrace::gpu {
 LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
   const mr_slot& in = p.slots[op.in];
   const mr_slot& out = p.slots[op.out];
-  const bool bias = std::any_of(op.parts, op.parts + op.n_parts,
+  const bool bias = std::any_of(op.linear.parts, op.linear.parts + op.linear.n_parts,
                                 [](const mr_part& part) { return part.bias >= 0; });
   return {type,
           in.width,
           out.width,
-          op.activation,
-          op.gated != 0,
-          op.accumulate != 0,
+          op.linear.activation,
+          op.linear.gated != 0,
+          op.linear.accumulate != 0,
           bias,
           out.type == MR_SLOT_F32,
           op.index <= p.select      ? p.max_rows

@@ -23,7 +23,7 @@ class QuantizedLinear : public Linear {
   QuantizedLinear(QuantizedLinears& shared, const LinearKind& kind, const Program& p, const Op& op)
       : shared_(shared),
         kind_(kind),
-        kernels_(op.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
+        kernels_(op.linear.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
         weights_(shared.stream_, {shared.target_.lanes, kColumnBlocks, shared.target_.mma()}, kind,
                  p, op) {}
 
@@ -76,7 +76,7 @@ class QuantizedLinear : public Linear {
 
 bool quantized(const Program& program) {
   return std::any_of(program.ops.begin(), program.ops.end(),
-                     [](const Op& op) { return quantizes_rows(op.weights); });
+                     [](const Op& op) { return quantizes_rows(op.linear.weights); });
 }
 
 QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& bundle)
@@ -101,8 +101,8 @@ std::unique_ptr<Linear> QuantizedLinears::make(const LinearKind& kind, const Pro
   auto linear = std::make_unique<QuantizedLinear>(*this, kind, program, op);
   reach(stream_, codes_, size_t(kind.most_rows) * linear->padded_depth());
   reach(stream_, row_scales_, kind.most_rows * sizeof(float));
-  if (op.weights == MR_WEIGHTS_INT8) linear->set_onednn(by_onednn(kind, *linear));
-  (op.weights == MR_WEIGHTS_INT8 ? has_int8_ : has_int4_) = true;
+  if (op.linear.weights == MR_WEIGHTS_INT8) linear->set_onednn(by_onednn(kind, *linear));
+  (op.linear.weights == MR_WEIGHTS_INT8 ? has_int8_ : has_int4_) = true;
   return linear;
 }
 

@@ -14,7 +14,7 @@ uint16_t to_operand(float x, mr_dtype type) {
 }
 
 SourceRow source_row(const Program& p, const Op& op, int64_t row) {
-  const mr_part* part = op.parts;
+  const mr_part* part = op.linear.parts;
   while (row >= part->rows) row -= (part++)->rows;
   return {&op, p.tensor(part->weight), p.tensor(part->bias), part_row(*part, row)};
 }

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 16
+#define MR_ABI_VERSION 17
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -159,86 +159,108 @@ typedef struct mr_part {
 
 #define MR_MAX_PARTS 3
 
-/* One op. Fields that a kind does not name are zero, tensor and slot indices
- * that are absent are -1. */
+/* EMBED. table: [vocab, width], or -1; positions: [any, width], or -1. */
+typedef struct mr_embed {
+  int32_t table, positions;
+  int32_t position_offset;
+  float scale;
+} mr_embed;
+
+/* NORM. weight: [width]; bias: [width], or -1. */
+typedef struct mr_norm {
+  int32_t weight, bias;
+  int32_t kind; /* mr_norm_kind */
+  float eps;
+  int32_t accumulate; /* 1: out += norm, out is an F32 slot */
+} mr_norm;
+
+/* LINEAR. The parts one below the other are W [N, in_width].
+ *   gated = 0: y = act(W x + b), N = out width
+ *   gated = 1: two parts of equal rows, gate and up: y = act(gate) * up, N = 2 * out width
+ *   accumulate = 1: out += y (residual), out is an F32 slot
+ *
+ * With experts (routed), expert_parts are those of one op after the other, [experts] or, gated,
+ * [experts][gate, up], of equal rows; n_parts is 0. An expert's sums do not depend on the rows that
+ * meet it. MR_UNSUPPORTED where the backend has none of this. */
+typedef struct mr_linear {
+  mr_part parts[MR_MAX_PARTS];
+  const mr_part* expert_parts; /* copied at load */
+  int32_t n_parts;
+  int32_t activation; /* mr_activation */
+  int32_t gated;
+  int32_t accumulate;
+  int32_t weights; /* mr_weights */
+  int32_t group;   /* of MR_WEIGHTS_INT4: 32, 64 or 128; of _NF4: 64; else 0 */
+  int32_t routed;  /* mr_routed */
+  int32_t experts, top_k;
+  int32_t route; /* the slot of a ROUTE of the same experts and top_k */
+} mr_linear;
+
+/* ROPE_STORE and ATTENTION of a layer. The slot `in` is [q heads | k heads | v heads] x head_dim.
+ * ATTENTION writes [heads x head_dim]. */
+typedef struct mr_attention {
+  const float* inv_freq; /* [rotary_dim/2], copied at load; angle = float(position) * inv_freq[i] */
+  const float* alibi_slopes; /* [heads] or NULL, copied at load: score += slope * (j - i) */
+  int32_t heads, kv_heads, head_dim;
+  int32_t kv_group; /* of layers, whose slabs have this one */
+  float scale;      /* on q . k */
+  int32_t
+      window; /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
+
+  int32_t q_norm,
+      k_norm;         /* RMS norm weights [head_dim] over each head before the rotation, or -1 */
+  float eps;          /* of these norms */
+  int32_t rotary_dim; /* 0: no rotary embedding */
+  int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
+  float rotary_scale;         /* on cos and sin (YaRN), 1 otherwise */
+
+  /* Of a layer with a window, a rotary embedding and no slopes, in a program with one group: the
+   * first `sinks` keys are seen too, by a query that is rotated as that of position
+   * min(i, sinks + window - 1). So no key is further away than sinks + window - 1, as if the keys
+   * that are seen were all there are (StreamingLLM, arXiv:2309.17453, section 3.2). ROPE_STORE
+   * writes these queries to the slot sink_q, F32 [heads x head_dim]; ATTENTION reads them. 0 to
+   * MR_SLAB_TOKENS; without sinks, sink_q is ignored. */
+  int32_t sinks;
+  int32_t sink_q;
+
+  /* 0, or all of these ops of a program say the same (H2O, arXiv:2306.14048, algorithm 1). After
+   * each MR_H2O_TOKENS tokens every KV head of every layer keeps its last `recent` tokens, and of
+   * those before them the `heavy` ones to which the rows so far, those of all query heads of the KV
+   * head, gave the largest sums of attention probabilities; of equal sums the later tokens. A row
+   * sees what its KV head kept at the last of these positions before it, and the tokens from there
+   * up to itself. Sums are float32, added row by row and head by head. So bits do not depend on the
+   * steps, but a position runs once. Without windows, slopes, beams, several groups, and KV types
+   * of codes. MR_UNSUPPORTED where the backend has none of this. */
+  int32_t heavy, recent;
+} mr_attention;
+
+/* ROUTE. `in` is F32 [experts] wide, `out` is F32 [top_k][2] wide. An expert's score plus its `bias`
+ * ([experts] tensor, or -1) is what it is chosen by, the score is its weight: over the sum of the
+ * chosen scores where normalize is 1, and times scale. With groups above 1, only experts of
+ * top_groups groups are chosen: of those whose two largest are the largest sums. The first of equal
+ * ones goes before the others. float32 throughout. */
+typedef struct mr_route {
+  int32_t experts, top_k;
+  int32_t bias;
+  int32_t scores; /* mr_route_scores */
+  int32_t normalize;
+  int32_t groups, top_groups;
+  float scale;
+} mr_route;
+
+/* One op. Tensor and slot indices that are absent are -1. */
 typedef struct mr_op {
   int32_t kind;  /* mr_op_kind */
   int32_t layer; /* decoder layer, or -1; of ROPE_STORE and ATTENTION the layer of a slab */
   int32_t in;    /* slot, -1 for EMBED */
   int32_t out;   /* slot */
-
-  /* EMBED: weight = table [vocab, width] or -1, bias = position table or -1, position_offset, embed_scale
-   * NORM:  weight [width], bias [width] or -1, norm_kind, eps, accumulate */
-  int32_t weight;
-  int32_t bias;
-  int32_t norm_kind;
-  float eps;
-  float embed_scale;
-  int32_t position_offset;
-
-  /* LINEAR: the parts one below the other are W [N, in_width].
-   *   gated = 0: y = act(W x + b), N = out width
-   *   gated = 1: two parts of equal rows, gate and up: y = act(gate) * up, N = 2 * out width
-   *   accumulate = 1: out += y (residual), out is an F32 slot; also of NORM */
-  mr_part parts[MR_MAX_PARTS];
-  int32_t n_parts;
-  int32_t activation;
-  int32_t gated;
-  int32_t accumulate;
-  int32_t weights; /* mr_weights */
-  int32_t group;   /* of MR_WEIGHTS_INT4: 32, 64 or 128; of _NF4: 64; else 0 */
-
-  /* ROPE_STORE, ATTENTION: the slot `in` is [q heads | k heads | v heads] x head_dim.
-   * ATTENTION writes [heads x head_dim]. */
-  int32_t heads, kv_heads, head_dim;
-  int32_t q_norm,
-      k_norm; /* RMS norm weights [head_dim] over each head before the rotation, or -1; eps */
-  int32_t rotary_dim;         /* 0: no rotary embedding */
-  int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
-  float rotary_scale;         /* on cos and sin (YaRN), 1 otherwise */
-  const float* inv_freq; /* [rotary_dim/2], copied at load; angle = float(position) * inv_freq[i] */
-  float scale;           /* on q . k */
-  int32_t
-      window; /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
-  const float* alibi_slopes; /* [heads] or NULL, copied at load: score += slope * (j - i) */
-  int32_t kv_group;          /* of layers, whose slabs have this one */
-
-  /* ROPE_STORE, ATTENTION of a layer with a window, a rotary embedding and no slopes, in a program
-   * with one group: the first `sinks` keys are seen too, by a query that is rotated as that of
-   * position min(i, sinks + window - 1). So no key is further away than sinks + window - 1, as if
-   * the keys that are seen were all there are (StreamingLLM, arXiv:2309.17453, section 3.2).
-   * ROPE_STORE writes these queries to the slot sink_q, F32 [heads x head_dim]; ATTENTION reads
-   * them. 0 to MR_SLAB_TOKENS; without sinks, sink_q is ignored. */
-  int32_t sinks;
-  int32_t sink_q;
-
-  /* ROPE_STORE, ATTENTION: 0, or all of these ops of a program say the same (H2O, arXiv:2306.14048,
-   * algorithm 1). After each MR_H2O_TOKENS tokens every KV head of every layer keeps its last
-   * `recent` tokens, and of those before them the `heavy` ones to which the rows so far, those of
-   * all query heads of the KV head, gave the largest sums of attention probabilities; of equal sums
-   * the later tokens. A row sees what its KV head kept at the last of these positions before it,
-   * and the tokens from there up to itself. Sums are float32, added row by row and head by head. So
-   * bits do not depend on the steps, but a position runs once. Without windows, slopes, beams,
-   * several groups, and KV types of codes. MR_UNSUPPORTED where the backend has none of this. */
-  int32_t heavy, recent;
-
-  /* ROUTE: `in` is F32 [experts] wide, `out` is F32 [top_k][2] wide. An expert's score plus its `bias`
-   * ([experts] tensor, or -1) is what it is chosen by, the score is its weight: over the sum of the
-   * chosen scores where route_normalize is 1, and times route_scale. With route_groups above 1, only
-   * experts of route_top_groups groups are chosen: of those whose two largest are the largest sums.
-   * The first of equal ones goes before the others. float32 throughout.
-   *
-   * LINEAR with experts (routed): expert_parts are those of one op after the other, [experts] or, gated,
-   * [experts][gate, up], of equal rows; n_parts is 0. `route` is the slot of a ROUTE of the same
-   * experts and top_k. An expert's sums do not depend on the rows that meet it. MR_UNSUPPORTED where
-   * the backend has none of this. */
-  int32_t experts, top_k;
-  int32_t route_scores; /* mr_route_scores */
-  int32_t route_normalize, route_groups, route_top_groups;
-  float route_scale;
-  int32_t routed; /* mr_routed */
-  int32_t route;
-  const mr_part* expert_parts; /* copied at load */
+  union {        /* by kind; SELECT_ROWS has none */
+    mr_linear linear;
+    mr_embed embed;
+    mr_norm norm;
+    mr_attention attention; /* ROPE_STORE too */
+    mr_route route;
+  };
 } mr_op;
 
 typedef struct mr_program_desc {

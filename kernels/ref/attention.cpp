@@ -13,13 +13,13 @@ namespace {
 // sinks. scores: [position + 1].
 void head(const Context& c, const Op& op, const Sequence& s, int row, int h, const float* q,
           const float* sink_q, float* out, float* scores) {
-  const int d = op.head_dim, kv_head = h / (op.heads / op.kv_heads);
+  const int d = op.attention.head_dim, kv_head = h / (op.attention.heads / op.attention.kv_heads);
   const int position = s.row_position(row);
-  const int first = op.window > 0 ? std::max(0, position - op.window + 1) : 0;
+  const int first = op.attention.window > 0 ? std::max(0, position - op.attention.window + 1) : 0;
   // The sinks, then what follows them of the window.
   const auto each_key = [&](auto&& visit) {
-    for (int j = 0; j < std::min(op.sinks, position + 1); ++j) visit(j);
-    for (int j = std::max(first, op.sinks); j <= position; ++j) visit(j);
+    for (int j = 0; j < std::min(op.attention.sinks, position + 1); ++j) visit(j);
+    for (int j = std::max(first, op.attention.sinks); j <= position; ++j) visit(j);
   };
   const int exact = c.kv.type == MR_KV_KIVI ? kivi_exact(position) : 0;
   const auto seen = [&](int value, int j) -> const float* {
@@ -29,11 +29,12 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
   float most = -std::numeric_limits<float>::infinity();
   each_key([&](int j) {
     const float* k = seen(0, j);
-    const float* query = j < op.sinks ? sink_q : q;
+    const float* query = j < op.attention.sinks ? sink_q : q;
     double sum = 0;
     for (int i = 0; i < d; ++i) sum += double{query[i]} * k[i];
-    sum *= op.scale;
-    if (op.alibi_slopes != nullptr) sum += double{op.alibi_slopes[h]} * (j - position);
+    sum *= op.attention.scale;
+    if (op.attention.alibi_slopes != nullptr)
+      sum += double{op.attention.alibi_slopes[h]} * (j - position);
     scores[j] = static_cast<float>(sum);
     most = std::max(most, scores[j]);
   });
@@ -51,13 +52,15 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
 void attention(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out,
                std::vector<float>& scores) {
   for (const Sequence& s : batch.sequences) {
-    c.pool.parallel_for(s.rows * op.heads, [&](int task, int thread) {
-      const int64_t row = s.first_row + task / op.heads;
-      const int h = task % op.heads;
-      const float* sinks =
-          op.sinks > 0 ? sink_q.f32() + row * sink_q.width + h * op.head_dim : nullptr;
-      head(c, op, s, task / op.heads, h, in.f32() + row * in.width + h * op.head_dim, sinks,
-           out.f32() + row * out.width + h * op.head_dim,
+    c.pool.parallel_for(s.rows * op.attention.heads, [&](int task, int thread) {
+      const int64_t row = s.first_row + task / op.attention.heads;
+      const int h = task % op.attention.heads;
+      const float* sinks = op.attention.sinks > 0
+                               ? sink_q.f32() + row * sink_q.width + h * op.attention.head_dim
+                               : nullptr;
+      head(c, op, s, task / op.attention.heads, h,
+           in.f32() + row * in.width + h * op.attention.head_dim, sinks,
+           out.f32() + row * out.width + h * op.attention.head_dim,
            scores.data() + int64_t{thread} * c.program.max_positions);
     });
   }

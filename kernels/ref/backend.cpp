@@ -45,7 +45,7 @@ class RefKernels : public Kernels {
     ref::linear(context_, op, rows, in, out);
   }
   void route(const Op& op, int rows, Slot in, Slot out) override {
-    const Router router(op, context_.program.tensor(op.bias));
+    const Router router(op.route, context_.program.tensor(op.route.bias));
     std::vector<float> room(router.room());
     for (int r = 0; r < rows; ++r) {
       router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width, room.data());
@@ -58,7 +58,7 @@ class RefKernels : public Kernels {
     ref::rope_store(context_, op, batch, in, sink_q);
   }
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
-    if (op.heavy > 0) return ref::h2o(context_, op, batch, in, out, scores_);
+    if (op.attention.heavy > 0) return ref::h2o(context_, op, batch, in, out, scores_);
     ref::attention(context_, op, batch, in, sink_q, out, scores_);
   }
 

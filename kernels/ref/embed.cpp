@@ -5,18 +5,18 @@
 namespace millrace::ref {
 
 void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
-  const mr_tensor* table = c.program.tensor(op.weight);
-  const mr_tensor* positions = c.program.tensor(op.bias);
+  const mr_tensor* table = c.program.tensor(op.embed.table);
+  const mr_tensor* positions = c.program.tensor(op.embed.positions);
   std::vector<float> row(out.width);
   for (int r = 0; r < batch.rows; ++r) {
     float* y = out.f32() + int64_t{r} * out.width;
     for (int i = 0; i < out.width; ++i) y[i] = 0;
     if (table != nullptr) {
       read_row(*table, batch.tokens[r], row.data());
-      for (int i = 0; i < out.width; ++i) y[i] = op.embed_scale * row[i];
+      for (int i = 0; i < out.width; ++i) y[i] = op.embed.scale * row[i];
     }
     if (positions != nullptr) {
-      read_row(*positions, int64_t{batch.positions[r]} + op.position_offset, row.data());
+      read_row(*positions, int64_t{batch.positions[r]} + op.embed.position_offset, row.data());
       for (int i = 0; i < out.width; ++i) y[i] += row[i];
     }
   }

@@ -12,7 +12,7 @@ namespace {
 // out = sum_j p_j v_j over places [0, live), p = softmax(scale * q . k_j); adds p to the sums.
 void head(const Context& c, const Op& op, const Sequence& s, const H2oHead& sums, int kv_head,
           int live, const float* q, float* out, float* scores) {
-  const int d = op.head_dim;
+  const int d = op.attention.head_dim;
   const auto kept = [&](int value, int j) {
     return kv_row(c.kv, s, 0, op.layer, value, kv_head, j);
   };
@@ -21,7 +21,7 @@ void head(const Context& c, const Op& op, const Sequence& s, const H2oHead& sums
     const float* k = kept(0, j);
     double sum = 0;
     for (int i = 0; i < d; ++i) sum += double{q[i]} * k[i];
-    scores[j] = static_cast<float>(sum * op.scale);
+    scores[j] = static_cast<float>(sum * op.attention.scale);
     most = std::max(most, scores[j]);
   }
   double total = 0;
@@ -37,7 +37,7 @@ void head(const Context& c, const Op& op, const Sequence& s, const H2oHead& sums
 // The rows of a sequence for one KV head, row by row: stores a token, attends, evicts.
 void rows(const Context& c, const Op& op, const Sequence& s, int kv_head, Slot in, Slot out,
           float* scores) {
-  const int d = op.head_dim, group = op.heads / op.kv_heads;
+  const int d = op.attention.head_dim, group = op.attention.heads / op.attention.kv_heads;
   const H2oHead sums(c.kv, s, op.layer, kv_head);
   const auto row_of = [&](int value, int place) {
     return kv_row(c.kv, s, 0, op.layer, value, kv_head, place);
@@ -47,7 +47,8 @@ void rows(const Context& c, const Op& op, const Sequence& s, int kv_head, Slot i
     const int place = c.program.place(s.position + i);
     const float* x = in.f32() + row * in.width;
     for (int value = 0; value < 2; ++value) {
-      std::copy_n(x + (op.heads + value * op.kv_heads + kv_head) * d, d, row_of(value, place));
+      std::copy_n(x + (op.attention.heads + value * op.attention.kv_heads + kv_head) * d, d,
+                  row_of(value, place));
     }
     sums.sum(place) = 0;
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
@@ -68,9 +69,9 @@ void h2o(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out,
          std::vector<float>& scores) {
   check_h2o(c.kv, batch, op.layer);
   const int n = static_cast<int>(batch.sequences.size());
-  c.pool.parallel_for(n * op.kv_heads, [&](int task, int thread) {
-    rows(c, op, batch.sequences[task / op.kv_heads], task % op.kv_heads, in, out,
-         scores.data() + int64_t{thread} * c.program.max_positions);
+  c.pool.parallel_for(n * op.attention.kv_heads, [&](int task, int thread) {
+    rows(c, op, batch.sequences[task / op.attention.kv_heads], task % op.attention.kv_heads, in,
+         out, scores.data() + int64_t{thread} * c.program.max_positions);
   });
 }
 

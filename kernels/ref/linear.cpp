@@ -54,19 +54,19 @@ void round_trip(int32_t weights, float* w, int n, std::vector<uint8_t>& codes) {
 
 // What is left of a row of W as the op keeps it.
 void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
-  if (op.weights == MR_WEIGHTS_16BIT || op.weights == MR_WEIGHTS_BLOCKS) return;
-  const int group = in_groups(op.weights) ? op.group : width;
+  if (op.linear.weights == MR_WEIGHTS_16BIT || op.linear.weights == MR_WEIGHTS_BLOCKS) return;
+  const int group = in_groups(op.linear.weights) ? op.linear.group : width;
   for (int k = 0; k < width; k += group) {
-    round_trip(op.weights, w + k, std::min(group, width - k), codes);
+    round_trip(op.linear.weights, w + k, std::min(group, width - k), codes);
   }
 }
 
 // The rows of `width` as the op's weights meet them: those of integers meet codes, each `group` elements by a scale of their own.
 std::vector<float> taken(const Op& op, int rows, int64_t width, const float* in) {
   std::vector<float> x(in, in + rows * width);
-  if (!quantizes_rows(op.weights)) return x;
+  if (!quantizes_rows(op.linear.weights)) return x;
   std::vector<uint8_t> codes;
-  const int64_t group = op.weights == MR_WEIGHTS_BLOCKS ? op.group : width;
+  const int64_t group = op.linear.weights == MR_WEIGHTS_BLOCKS ? op.linear.group : width;
   for (size_t i = 0; i < x.size(); i += group) {
     round_trip(MR_WEIGHTS_INT8, &x[i], static_cast<int>(group), codes);
   }
@@ -93,13 +93,13 @@ void products(const Context& c, const Op& op, const mr_part* parts, int width, i
       const float bias = weight_row(c.program, parts, n, w);
       round_trip(op, w, width, codes);
       float up_bias = 0;
-      if (op.gated) {
+      if (op.linear.gated) {
         up_bias = weight_row(c.program, parts, n + n_out, up);
         round_trip(op, up, width, codes);
       }
       for (const Pair& pair : pairs) {
-        float y = activate(op.activation, dot(pair.x, w, width) + bias);
-        if (op.gated) y *= dot(pair.x, up, width) + up_bias;
+        float y = activate(op.linear.activation, dot(pair.x, w, width) + bias);
+        if (op.linear.gated) y *= dot(pair.x, up, width) + up_bias;
         pair.y[n] = accumulate ? pair.y[n] + y : y;
       }
     }
@@ -113,28 +113,28 @@ void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   std::vector<Pair> pairs;
   for (int r = 0; r < rows; ++r)
     pairs.push_back({&x[int64_t{r} * in.width], out.f32() + int64_t{r} * out.width});
-  products(c, op, op.parts, in.width, out.width, op.accumulate != 0, pairs);
+  products(c, op, op.linear.parts, in.width, out.width, op.linear.accumulate != 0, pairs);
 }
 
 void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slot out) {
-  const bool sums = op.routed == MR_ROUTED_SUM;
-  const int k = op.top_k, width = sums ? in.width / k : in.width,
+  const bool sums = op.linear.routed == MR_ROUTED_SUM;
+  const int k = op.linear.top_k, width = sums ? in.width / k : in.width,
             n_out = sums ? out.width : out.width / k;
   const std::vector<float> x = taken(op, rows * (sums ? k : 1), width, in.f32());
   std::vector<float> each(sums ? int64_t{rows} * k * n_out : 0);
   float* const to = sums ? each.data() : out.f32();
-  std::vector<std::vector<Pair>> pairs(op.experts);
+  std::vector<std::vector<Pair>> pairs(op.linear.experts);
   for (int i = 0; i < rows * k; ++i) {
     pairs[static_cast<int>(chosen.f32()[2 * i])].push_back(
         {&x[int64_t{sums ? i : i / k} * width], to + int64_t{i} * n_out});
   }
-  for (int e = 0; e < op.experts; ++e) {
+  for (int e = 0; e < op.linear.experts; ++e) {
     if (!pairs[e].empty()) products(c, op, op.parts_of(e), width, n_out, false, pairs[e]);
   }
   if (!sums) return;
   for (int r = 0; r < rows; ++r) {
     float* y = out.f32() + int64_t{r} * n_out;
-    if (op.accumulate == 0) std::fill_n(y, n_out, 0.0f);
+    if (op.linear.accumulate == 0) std::fill_n(y, n_out, 0.0f);
     for (int i = r * k; i < (r + 1) * k; ++i) {
       for (int n = 0; n < n_out; ++n)
         y[n] += chosen.f32()[2 * i + 1] * each[int64_t{i} * n_out + n];

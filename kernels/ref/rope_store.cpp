@@ -18,13 +18,14 @@ void head_norm(const mr_tensor& weight, float eps, float* x, int n) {
 // Rotates pairs of a head by position * inv_freq (RoFormer, arXiv:2104.09864,
 // equation 34).
 void rotate(const Op& op, int position, float* x) {
-  const int half = op.rotary_dim / 2;
+  const int half = op.attention.rotary_dim / 2;
   for (int i = 0; i < half; ++i) {
-    const float angle = static_cast<float>(position) * op.inv_freq[i];
+    const float angle = static_cast<float>(position) * op.attention.inv_freq[i];
     const SineCosine at = sine_cosine(angle);
-    const float cosine = at.cosine * op.rotary_scale, sine = at.sine * op.rotary_scale;
-    float& a = op.rotary_interleaved ? x[2 * i] : x[i];
-    float& b = op.rotary_interleaved ? x[2 * i + 1] : x[i + half];
+    const float cosine = at.cosine * op.attention.rotary_scale,
+                sine = at.sine * op.attention.rotary_scale;
+    float& a = op.attention.rotary_interleaved ? x[2 * i] : x[i];
+    float& b = op.attention.rotary_interleaved ? x[2 * i + 1] : x[i + half];
     const float rotated = a * cosine - b * sine;
     b = b * cosine + a * sine;
     a = rotated;
@@ -51,12 +52,12 @@ void round_trip(int32_t type, float* x, int n) {
 
 // Codes the MR_KIVI_TOKENS tokens that are whole with the sequence's rows.
 void code_groups(const Context& c, const Op& op, const Sequence& s) {
-  const int d = op.head_dim;
+  const int d = op.attention.head_dim;
   uint8_t codes[std::max(MR_KIVI_TOKENS, MR_KV_GROUP)];
   std::vector<float> x(MR_KIVI_TOKENS * d);
   for (int first = s.position / MR_KIVI_TOKENS * MR_KIVI_TOKENS;
        first + MR_KIVI_TOKENS <= s.position + s.rows; first += MR_KIVI_TOKENS) {
-    for (int h = 0; h < op.kv_heads; ++h) {
+    for (int h = 0; h < op.attention.kv_heads; ++h) {
       for (int value = 0; value < 2; ++value) {
         const auto row = [&](int i) { return kv_row(c.kv, s, 0, op.layer, value, h, first + i); };
         for (int i = 0; i < MR_KIVI_TOKENS; ++i) std::copy_n(row(i), d, &x[i * d]);
@@ -86,28 +87,28 @@ void code_groups(const Context& c, const Op& op, const Sequence& s) {
 }  // namespace
 
 void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q) {
-  const mr_tensor* q_norm = c.program.tensor(op.q_norm);
-  const mr_tensor* k_norm = c.program.tensor(op.k_norm);
-  const int d = op.head_dim;
+  const mr_tensor* q_norm = c.program.tensor(op.attention.q_norm);
+  const mr_tensor* k_norm = c.program.tensor(op.attention.k_norm);
+  const int d = op.attention.head_dim;
   for (const Sequence& s : batch.sequences) {
     for (int i = 0; i < s.rows; ++i) {
       float* q = in.f32() + int64_t{s.first_row + i} * in.width;
-      float* k = q + int64_t{op.heads} * d;
-      const float* v = k + int64_t{op.kv_heads} * d;
+      float* k = q + int64_t{op.attention.heads} * d;
+      const float* v = k + int64_t{op.attention.kv_heads} * d;
       const int position = s.row_position(i);
-      for (int h = 0; h < op.heads; ++h) {
-        if (q_norm != nullptr) head_norm(*q_norm, op.eps, q + h * d, d);
-        if (op.sinks > 0) {
+      for (int h = 0; h < op.attention.heads; ++h) {
+        if (q_norm != nullptr) head_norm(*q_norm, op.attention.eps, q + h * d, d);
+        if (op.attention.sinks > 0) {
           float* sinks = sink_q.f32() + int64_t{s.first_row + i} * sink_q.width + h * d;
           std::copy_n(q + h * d, d, sinks);
           rotate(op, op.sink_position(position), sinks);
         }
         rotate(op, position, q + h * d);
       }
-      for (int h = 0; h < op.kv_heads; ++h) {
-        if (k_norm != nullptr) head_norm(*k_norm, op.eps, k + h * d, d);
+      for (int h = 0; h < op.attention.kv_heads; ++h) {
+        if (k_norm != nullptr) head_norm(*k_norm, op.attention.eps, k + h * d, d);
         rotate(op, position, k + h * d);
-        if (op.heavy > 0) continue;  // attention stores them
+        if (op.attention.heavy > 0) continue;  // attention stores them
         for (int value = 0; value < 2; ++value) {
           float* kept = kv_row(c.kv, s, i, op.layer, value, h, position);
           std::copy_n((value == 0 ? k : v) + h * d, d, kept);

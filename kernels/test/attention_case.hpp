@@ -44,30 +44,30 @@ inline Builder attention_program(const AttentionCase& c) {
   const int logits = b.slot(MR_SLOT_F32, b.vocab);
   b.embed(b.random(random, b.vocab, width, MR_BF16, 1.0f), qkv);
   mr_op& rope = b.rope_store(0, qkv, c.heads);
-  rope.rotary_dim = c.rotary_dim;
-  rope.rotary_interleaved = c.interleaved;
-  rope.rotary_scale = c.rotary_scale;
-  if (c.rotary_dim > 0) rope.inv_freq = b.inv_freq(c.rotary_dim);
+  rope.attention.rotary_dim = c.rotary_dim;
+  rope.attention.rotary_interleaved = c.interleaved;
+  rope.attention.rotary_scale = c.rotary_scale;
+  if (c.rotary_dim > 0) rope.attention.inv_freq = b.inv_freq(c.rotary_dim);
   if (c.norms) {
-    rope.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
-    rope.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
+    rope.attention.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
+    rope.attention.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
   }
   const int sink_q = c.sinks > 0 ? b.slot(MR_SLOT_F32, c.heads * c.head_dim) : -1;
-  rope.window = c.window;
-  rope.sinks = c.sinks;
-  rope.heavy = c.heavy;
-  rope.recent = c.recent;
-  rope.sink_q = sink_q;
+  rope.attention.window = c.window;
+  rope.attention.sinks = c.sinks;
+  rope.attention.heavy = c.heavy;
+  rope.attention.recent = c.recent;
+  rope.attention.sink_q = sink_q;
   mr_op& attention = b.attention(0, qkv, c.heads, out);
-  attention.sinks = c.sinks;
-  attention.heavy = c.heavy;
-  attention.recent = c.recent;
-  attention.sink_q = sink_q;
-  attention.window = c.window;
+  attention.attention.sinks = c.sinks;
+  attention.attention.heavy = c.heavy;
+  attention.attention.recent = c.recent;
+  attention.attention.sink_q = sink_q;
+  attention.attention.window = c.window;
   if (c.alibi) {
     std::vector<float> slopes;
     for (int h = 0; h < c.heads; ++h) slopes.push_back(std::exp2(-8.0f * (h + 1) / c.heads));
-    attention.alibi_slopes = b.constant(slopes);
+    attention.attention.alibi_slopes = b.constant(slopes);
   }
   b.select_rows(out, logits);
   return b;

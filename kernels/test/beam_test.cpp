@@ -153,7 +153,7 @@ TEST_P(BeamTest, AlibiAndManyQueriesHaveTheBitsOfPlainSequences) {
   std::vector<float> slopes;
   for (int h = 0; h < 6; ++h) slopes.push_back(0.3f / static_cast<float>(h + 1));
   for (mr_op& op : b.ops) {
-    if (op.kind == MR_OP_ATTENTION) op.alibi_slopes = b.constant(slopes);
+    if (op.kind == MR_OP_ATTENTION) op.attention.alibi_slopes = b.constant(slopes);
   }
   expect_plain_bits(b, 90, 33, {0, 20});  // more queries than a tile has
 }

@@ -18,12 +18,12 @@ struct Chosen {
   double weight;
 };
 
-void expect_chosen(Op op, const std::vector<float>& logits, const std::vector<float>& bias,
+void expect_chosen(mr_route rule, const std::vector<float>& logits, const std::vector<float>& bias,
                    const std::vector<Chosen>& expected) {
-  op.experts = static_cast<int>(logits.size());
-  op.top_k = static_cast<int>(expected.size());
-  const mr_tensor tensor{bias.data(), MR_F32, 1, {op.experts, 1}};
-  const Router router(op, bias.empty() ? nullptr : &tensor);
+  rule.experts = static_cast<int>(logits.size());
+  rule.top_k = static_cast<int>(expected.size());
+  const mr_tensor tensor{bias.data(), MR_F32, 1, {rule.experts, 1}};
+  const Router router(rule, bias.empty() ? nullptr : &tensor);
   std::vector<float> room(router.room()), chosen(2 * expected.size());
   router.row(logits.data(), chosen.data(), room.data());
   for (size_t j = 0; j < expected.size(); ++j) {
@@ -32,12 +32,12 @@ void expect_chosen(Op op, const std::vector<float>& logits, const std::vector<fl
   }
 }
 
-Op rule(int scores, bool normalize, float scale = 1) {
-  Op op{};
-  op.route_scores = scores;
-  op.route_normalize = normalize;
-  op.route_scale = scale;
-  return op;
+mr_route scored(int scores, bool normalize, float scale = 1) {
+  mr_route rule{};
+  rule.scores = scores;
+  rule.normalize = normalize;
+  rule.scale = scale;
+  return rule;
 }
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -45,11 +45,12 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 TEST(Router, ChoosesBySoftmax) {
   const double sum = std::exp(1.0) + std::exp(3.0) + std::exp(-2.0) + std::exp(2.0);
   const std::vector<float> logits = {1, 3, -2, 2};
-  expect_chosen(rule(MR_ROUTE_SOFTMAX, false), logits, {},
+  expect_chosen(scored(MR_ROUTE_SOFTMAX, false), logits, {},
                 {{1, std::exp(3.0) / sum}, {3, std::exp(2.0) / sum}});
   const double two = std::exp(3.0) + std::exp(2.0);
-  for (const Op& op : {rule(MR_ROUTE_SOFTMAX, true), rule(MR_ROUTE_SOFTMAX_CHOSEN, false)}) {
-    expect_chosen(op, logits, {}, {{1, std::exp(3.0) / two}, {3, std::exp(2.0) / two}});
+  for (const mr_route& rule :
+       {scored(MR_ROUTE_SOFTMAX, true), scored(MR_ROUTE_SOFTMAX_CHOSEN, false)}) {
+    expect_chosen(rule, logits, {}, {{1, std::exp(3.0) / two}, {3, std::exp(2.0) / two}});
   }
 }
 
@@ -57,20 +58,20 @@ TEST(Router, ChoosesBySoftmax) {
 TEST(Router, ChoosesByScoresAndBias) {
   const std::vector<float> logits = {1, 3, -2, 2}, bias = {0, -1, 0.9f, 0};
   const double sum = sigmoid(-2) + sigmoid(2);
-  expect_chosen(rule(MR_ROUTE_SIGMOID, true, 2.5f), logits, bias,
+  expect_chosen(scored(MR_ROUTE_SIGMOID, true, 2.5f), logits, bias,
                 {{2, 2.5 * sigmoid(-2) / sum}, {3, 2.5 * sigmoid(2) / sum}});
 }
 
 // The second group has the best expert, the first and the third the best pairs.
 TEST(Router, ChoosesWithinGroups) {
-  Op op = rule(MR_ROUTE_SIGMOID, false);
-  op.route_groups = 3;
-  op.route_top_groups = 2;
-  expect_chosen(op, {2, 2, 5, -9, 1, 3}, {}, {{5, sigmoid(3)}, {0, sigmoid(2)}, {1, sigmoid(2)}});
+  mr_route rule = scored(MR_ROUTE_SIGMOID, false);
+  rule.groups = 3;
+  rule.top_groups = 2;
+  expect_chosen(rule, {2, 2, 5, -9, 1, 3}, {}, {{5, sigmoid(3)}, {0, sigmoid(2)}, {1, sigmoid(2)}});
 }
 
 TEST(Router, OfEqualOnesTakesTheFirst) {
-  expect_chosen(rule(MR_ROUTE_SOFTMAX, true), {4, 7, 7, 7}, {}, {{1, 0.5}, {2, 0.5}});
+  expect_chosen(scored(MR_ROUTE_SOFTMAX, true), {4, 7, 7, 7}, {}, {{1, 0.5}, {2, 0.5}});
 }
 
 // Nothing that is computed leads outside of the experts.
@@ -80,10 +81,10 @@ TEST(Router, ChoosesExpertsWhateverTheLogitsAre) {
   for (const std::vector<float>& logits :
        std::vector<std::vector<float>>{{nan, nan, nan}, {inf, -inf, inf}, {1, nan, 3e38f}}) {
     for (const int scores : {MR_ROUTE_SOFTMAX, MR_ROUTE_SIGMOID, MR_ROUTE_SOFTMAX_CHOSEN}) {
-      Op op = rule(scores, true);
-      op.experts = 3;
-      op.top_k = 2;
-      const Router router(op, nullptr);
+      mr_route rule = scored(scores, true);
+      rule.experts = 3;
+      rule.top_k = 2;
+      const Router router(rule, nullptr);
       std::vector<float> room(router.room()), chosen(4);
       router.row(logits.data(), chosen.data(), room.data());
       for (const int j : {0, 2}) EXPECT_TRUE(chosen[j] >= 0 && chosen[j] <= 2);
@@ -114,27 +115,27 @@ Builder program(const Mixture& m) {
   };
   b.linear(x, {weight(m.experts, m.hidden)}, logits);
   mr_op& route = b.op(MR_OP_ROUTE, logits, chosen);
-  route.experts = m.experts;
-  route.top_k = m.top_k;
-  route.route_normalize = 1;
-  route.route_scale = 1.5f;
+  route.route.experts = m.experts;
+  route.route.top_k = m.top_k;
+  route.route.normalize = 1;
+  route.route.scale = 1.5f;
   const auto experts = [&](int in, int out, mr_routed routed, int parts, int rows, int width) {
     std::vector<mr_part> all;
     for (int i = 0; i < m.experts * parts; ++i) all.push_back(weight(rows, width));
     mr_op& op = b.linear(in, {}, out);
-    op.routed = routed;
-    op.experts = m.experts;
-    op.top_k = m.top_k;
-    op.route = chosen;
-    op.expert_parts = b.parts(std::move(all));
-    op.weights = m.kept.weights;
-    op.group = m.kept.group;
+    op.linear.routed = routed;
+    op.linear.experts = m.experts;
+    op.linear.top_k = m.top_k;
+    op.linear.route = chosen;
+    op.linear.expert_parts = b.parts(std::move(all));
+    op.linear.weights = m.kept.weights;
+    op.linear.group = m.kept.group;
     return &op;
   };
   mr_op* up = experts(x, mid, MR_ROUTED_EACH, m.gated ? 2 : 1, m.mid, m.hidden);
-  up->gated = m.gated;
-  up->activation = MR_ACT_SILU;
-  experts(mid, sum, MR_ROUTED_SUM, 1, m.hidden, m.mid)->accumulate = 1;
+  up->linear.gated = m.gated;
+  up->linear.activation = MR_ACT_SILU;
+  experts(mid, sum, MR_ROUTED_SUM, 1, m.hidden, m.mid)->linear.accumulate = 1;
   b.select_rows(sum, b.slot(MR_SLOT_F32, b.vocab));
   return b;
 }
@@ -202,30 +203,32 @@ TEST(Experts, BadMixturesAreRefused) {
     const char* message;
   };
   const Bad bad[] = {
-      {[](Builder& b) { b.ops[kRoute].top_k = 6; }, "op 3 (ROUTE): top_k is 6, expected 1 to 5"},
-      {[](Builder& b) { b.ops[kRoute].experts = 4; }, "in slot 2 is 5 wide, expected 4"},
-      {[](Builder& b) { b.ops[kRoute].route_scores = 3; }, "route_scores is 3"},
+      {[](Builder& b) { b.ops[kRoute].route.top_k = 6; },
+       "op 3 (ROUTE): top_k is 6, expected 1 to 5"},
+      {[](Builder& b) { b.ops[kRoute].route.experts = 4; }, "in slot 2 is 5 wide, expected 4"},
+      {[](Builder& b) { b.ops[kRoute].route.scores = 3; }, "route_scores is 3"},
       {[](Builder& b) {
-         b.ops[kRoute].route_groups = 2;
-         b.ops[kRoute].route_top_groups = 1;
+         b.ops[kRoute].route.groups = 2;
+         b.ops[kRoute].route.top_groups = 1;
        },
        "5 experts in 2 groups"},
-      {[](Builder& b) { b.ops[kRoute].route_scale = NAN; }, "route_scale is nan"},
-      {[](Builder& b) { b.ops[kUp].route = 2; },
+      {[](Builder& b) { b.ops[kRoute].route.scale = NAN; }, "route_scale is nan"},
+      {[](Builder& b) { b.ops[kUp].linear.route = 2; },
        "op 4 (LINEAR): route slot 2 is none of a ROUTE of 5 experts, of which 2 are chosen"},
-      {[](Builder& b) { b.ops[kUp].expert_parts = nullptr; }, "expert_parts is a null pointer"},
-      {[](Builder& b) { b.ops[kUp].routed = 3; }, "routed is 3"},
-      {[](Builder& b) { b.ops[kUp].n_parts = 1; }, "n_parts is 1, expected 0 to 0"},
-      {[](Builder& b) { b.ops[kUp].accumulate = 1; }, "accumulates what each expert gives"},
+      {[](Builder& b) { b.ops[kUp].linear.expert_parts = nullptr; },
+       "expert_parts is a null pointer"},
+      {[](Builder& b) { b.ops[kUp].linear.routed = 3; }, "routed is 3"},
+      {[](Builder& b) { b.ops[kUp].linear.n_parts = 1; }, "n_parts is 1, expected 0 to 0"},
+      {[](Builder& b) { b.ops[kUp].linear.accumulate = 1; }, "accumulates what each expert gives"},
       {[](Builder& b) { b.slots[b.ops[kUp].out].width = 95; }, "is 95 wide, expected 96"},
       {[](Builder& b) {
-         b.ops[kDown].routed = MR_ROUTED_EACH;
-         b.ops[kDown].accumulate = 0;
+         b.ops[kDown].linear.routed = MR_ROUTED_EACH;
+         b.ops[kDown].linear.accumulate = 0;
        },
        "wide, expected the width of in"},
-      {[](Builder& b) { const_cast<mr_part*>(b.ops[kDown].expert_parts)[3].rows = 63; },
+      {[](Builder& b) { const_cast<mr_part*>(b.ops[kDown].linear.expert_parts)[3].rows = 63; },
        "part 3 has 63 rows, the first one 64"},
-      {[](Builder& b) { const_cast<mr_part*>(b.ops[kDown].expert_parts)[2].weight = 99; },
+      {[](Builder& b) { const_cast<mr_part*>(b.ops[kDown].linear.expert_parts)[2].weight = 99; },
        "is tensor 99"},
   };
   for (const Bad& x : bad) {

@@ -16,10 +16,10 @@ namespace {
 
 Builder keeping(Builder b, int heavy, int recent) {
   for (mr_op& op : b.ops) {
-    if (op.kind != MR_OP_ROPE_STORE && op.kind != MR_OP_ATTENTION) continue;
-    op.window = 0;
-    op.heavy = heavy;
-    op.recent = recent;
+    if (!has_heads(op)) continue;
+    op.attention.window = 0;
+    op.attention.heavy = heavy;
+    op.attention.recent = recent;
   }
   return b;
 }
@@ -242,22 +242,22 @@ TEST(H2o, BadDescriptionsAreRefused) {
   const auto changed = [](auto&& change) {
     Builder b = keeping(small_llama(), 50, 33);
     for (mr_op& op : b.ops) {
-      if (op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION) change(b, op);
+      if (has_heads(op)) change(b, op);
     }
     return b;
   };
   const auto refused = [](const std::string& text, const Builder& b) {
     expect_status(MR_INVALID, text, "ref", b);
   };
-  refused("heavy is -1", changed([](Builder&, mr_op& op) { op.heavy = -1; }));
-  refused("recent is 0, expected 1", changed([](Builder&, mr_op& op) { op.recent = 0; }));
-  refused("with a window of 20", changed([](Builder&, mr_op& op) { op.window = 20; }));
+  refused("heavy is -1", changed([](Builder&, mr_op& op) { op.attention.heavy = -1; }));
+  refused("recent is 0, expected 1", changed([](Builder&, mr_op& op) { op.attention.recent = 0; }));
+  refused("with a window of 20", changed([](Builder&, mr_op& op) { op.attention.window = 20; }));
   refused("with ALiBi slopes", changed([](Builder& b, mr_op& op) {
-            op.alibi_slopes = b.constant({1, 1, 1, 1, 1, 1});
+            op.attention.alibi_slopes = b.constant({1, 1, 1, 1, 1, 1});
           }));
   refused("with 2 groups of layers", changed([](Builder& b, mr_op&) { b.kv_groups = 2; }));
   refused("keeps 0 heavy and 0 recent tokens, expected 50 and 33",
-          changed([](Builder&, mr_op& op) { op.heavy = op.layer == 1 ? 0 : 50; }));
+          changed([](Builder&, mr_op& op) { op.attention.heavy = op.layer == 1 ? 0 : 50; }));
 }
 
 }  // namespace

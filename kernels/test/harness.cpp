@@ -114,8 +114,14 @@ std::string Kept::name() const {
 void Builder::keep(const Kept& kept) {
   for (mr_op& op : ops) {
     if (op.kind != MR_OP_LINEAR) continue;
-    op.weights = kept.weights;
-    op.group = kept.group;
+    op.linear.weights = kept.weights;
+    op.linear.group = kept.group;
+  }
+}
+
+void Builder::see_all() {
+  for (mr_op& op : ops) {
+    if (has_heads(op)) op.attention.window = 0;
   }
 }
 
@@ -150,37 +156,54 @@ mr_op& Builder::op(mr_op_kind kind, int in, int out) {
   op.layer = -1;
   op.in = in;
   op.out = out;
-  op.weight = op.bias = op.q_norm = op.k_norm = -1;
-  op.embed_scale = op.rotary_scale = 1;
+  switch (kind) {
+    case MR_OP_EMBED:
+      op.embed.table = op.embed.positions = -1;
+      op.embed.scale = 1;
+      break;
+    case MR_OP_NORM:
+      op.norm.weight = op.norm.bias = -1;
+      break;
+    case MR_OP_ROPE_STORE:
+    case MR_OP_ATTENTION:
+      op.attention.q_norm = op.attention.k_norm = -1;
+      op.attention.rotary_scale = 1;
+      break;
+    case MR_OP_ROUTE:
+      op.route.bias = -1;
+      break;
+    default:
+      break;
+  }
   return ops.emplace_back(op);
 }
 
 mr_op& Builder::embed(int table, int out) {
   mr_op& o = op(MR_OP_EMBED, -1, out);
-  o.weight = table;
+  o.embed.table = table;
   return o;
 }
 
 mr_op& Builder::norm(int in, int weight, int out) {
   mr_op& o = op(MR_OP_NORM, in, out);
-  o.weight = weight;
-  o.eps = 1e-5f;
+  o.norm.weight = weight;
+  o.norm.eps = 1e-5f;
   return o;
 }
 
 mr_op& Builder::linear(int in, std::vector<mr_part> parts, int out) {
   mr_op& o = op(MR_OP_LINEAR, in, out);
-  for (const mr_part& p : parts) o.parts[o.n_parts++] = p;
+  for (const mr_part& p : parts) o.linear.parts[o.linear.n_parts++] = p;
   return o;
 }
 
 mr_op& Builder::rope_store(int layer, int in, int heads) {
   mr_op& o = op(MR_OP_ROPE_STORE, in, -1);
   o.layer = layer;
-  o.heads = heads;
-  o.kv_heads = kv_heads;
-  o.head_dim = head_dim;
-  o.eps = 1e-6f;
+  o.attention.heads = heads;
+  o.attention.kv_heads = kv_heads;
+  o.attention.head_dim = head_dim;
+  o.attention.eps = 1e-6f;
   return o;
 }
 
@@ -188,7 +211,7 @@ mr_op& Builder::attention(int layer, int in, int heads, int out) {
   mr_op& o = rope_store(layer, in, heads);
   o.kind = MR_OP_ATTENTION;
   o.out = out;
-  o.scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  o.attention.scale = 1 / std::sqrt(static_cast<float>(head_dim));
   return o;
 }
 
@@ -263,16 +286,16 @@ Builder small_llama(mr_dtype dtype, int window) {
               b.part(matrix(kv_width, kHidden))},
              qkv);
     mr_op& rope = b.rope_store(layer, qkv, kHeads);
-    rope.rotary_dim = b.head_dim;
-    rope.inv_freq = b.inv_freq(b.head_dim);
-    b.attention(layer, qkv, kHeads, heads).window = layer == 1 ? window : 0;
-    b.linear(heads, {b.part(matrix(kHidden, q_width))}, x).accumulate = 1;
+    rope.attention.rotary_dim = b.head_dim;
+    rope.attention.inv_freq = b.inv_freq(b.head_dim);
+    b.attention(layer, qkv, kHeads, heads).attention.window = layer == 1 ? window : 0;
+    b.linear(heads, {b.part(matrix(kHidden, q_width))}, x).linear.accumulate = 1;
     b.norm(x, gain(), normed);
     mr_op& up = b.linear(
         normed, {b.part(matrix(kForward, kHidden)), b.part(matrix(kForward, kHidden))}, forward);
-    up.gated = 1;
-    up.activation = MR_ACT_SILU;
-    b.linear(forward, {b.part(matrix(kHidden, kForward))}, x).accumulate = 1;
+    up.linear.gated = 1;
+    up.linear.activation = MR_ACT_SILU;
+    b.linear(forward, {b.part(matrix(kHidden, kForward))}, x).linear.accumulate = 1;
   }
   b.select_rows(x, last);
   const int final_normed = b.slot(MR_SLOT_OPERAND, kHidden);
@@ -285,11 +308,11 @@ Builder small_llama_with_sinks(int sinks, int window) {
   Builder b = small_llama();
   int sink_q = -1;
   for (mr_op& op : b.ops) {
-    if (op.kind != MR_OP_ROPE_STORE && op.kind != MR_OP_ATTENTION) continue;
-    if (sink_q < 0) sink_q = b.slot(MR_SLOT_F32, op.heads * op.head_dim);
-    op.window = window;
-    op.sinks = sinks;
-    op.sink_q = sink_q;
+    if (!has_heads(op)) continue;
+    if (sink_q < 0) sink_q = b.slot(MR_SLOT_F32, op.attention.heads * op.attention.head_dim);
+    op.attention.window = window;
+    op.attention.sinks = sinks;
+    op.attention.sink_q = sink_q;
   }
   return b;
 }

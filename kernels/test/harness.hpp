@@ -41,6 +41,11 @@ struct Kept {
 
   std::string name() const;  // "int4_32"
 };
+// ROPE_STORE and ATTENTION.
+inline bool has_heads(const mr_op& op) {
+  return op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION;
+}
+
 // Builds an op program; owns what its description points to.
 class Builder {
  public:
@@ -65,6 +70,7 @@ class Builder {
   const float* inv_freq(int rotary_dim, float base = 10000);
 
   void keep(const Kept& kept);  // by the linear ops so far
+  void see_all();               // no windows in the layers so far
 
   // Valid until the builder changes.
   mr_program_desc desc();

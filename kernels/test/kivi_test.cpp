@@ -115,7 +115,7 @@ class KiviOn : public testing::TestWithParam<std::string> {};
 
 TEST_P(KiviOn, ARowHasTheSameBitsHoweverItIsComputed) {
   Builder b = small_llama();
-  for (mr_op& op : b.ops) op.window = 0;
+  b.see_all();
   expect_same_bits(GetParam(), b, 300, 400, {7, 32, 33, 64, 100, 300});
 }
 
@@ -140,7 +140,7 @@ TEST_P(KiviOn, WindowsAndBeamsAreRefused) {
   } catch (const Failure& e) {
     EXPECT_EQ(e.status, MR_UNSUPPORTED) << e.what();
   }
-  for (mr_op& op : b.ops) op.window = 0;
+  b.see_all();
   Model model(GetParam(), b, 60);
   expect_no_beams(model);
 }

@@ -129,7 +129,7 @@ TEST_P(Kv, SlabsInAnyOrderAreFound) {
 // Only what a window still shows must be mapped.
 TEST_P(Kv, SlabsBehindEveryWindowMayBeUnmapped) {
   Builder b = small_llama(MR_BF16, 20);
-  b.ops[4].window = 20;
+  b.ops[4].attention.window = 20;
   ASSERT_EQ(b.ops[4].kind, MR_OP_ATTENTION);
   Random random(6);
   const std::vector<int32_t> tokens = random.tokens(60, b.vocab);
@@ -148,9 +148,9 @@ TEST_P(Kv, GroupsOfLayersChangeNoBit) {
   two.layers = 1;
   two.kv_groups = 2;
   for (mr_op& op : two.ops) {
-    if (op.layer != 1 || (op.kind != MR_OP_ROPE_STORE && op.kind != MR_OP_ATTENTION)) continue;
+    if (op.layer != 1 || !has_heads(op)) continue;
     op.layer = 0;
-    op.kv_group = 1;
+    op.attention.kv_group = 1;
   }
   Random random(7);
   const std::vector<int32_t> tokens = random.tokens(64, one.vocab), rest = random.tokens(9, 97);

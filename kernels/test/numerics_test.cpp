@@ -461,7 +461,7 @@ test::Builder program(const test::Kept& kept, bool sinks = false) {
   }
   const float* constant = builder.constant(inv_freq);
   for (mr_op& op : builder.ops) {
-    if (op.kind == MR_OP_ROPE_STORE) op.inv_freq = constant;
+    if (op.kind == MR_OP_ROPE_STORE) op.attention.inv_freq = constant;
   }
   builder.keep(kept);
   return builder;
@@ -501,17 +501,17 @@ TEST(Numerics, Programs) {
         const bool kivi = kv == "+kivi";
         if (kivi && i > 0) break;  // it has no windows, and so no sinks
         test::Builder builder = program(kept, sinks);
-        for (mr_op& op : builder.ops) op.window = kivi ? 0 : op.window;
+        if (kivi) builder.see_all();
         // Over a block of attention.
         add_program(found, isa, kv, builder, {70, 1, 1, 3}, kept.name() + (sinks ? " sinks" : ""));
       }
     }
     test::Builder builder = program({});
     for (mr_op& op : builder.ops) {
-      const bool keys = op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION;
-      op.window = 0;
-      op.heavy = keys ? 30 : 0;
-      op.recent = keys ? 21 : 0;
+      if (!test::has_heads(op)) continue;
+      op.attention.window = 0;
+      op.attention.heavy = 30;
+      op.attention.recent = 21;
     }
     add_program(found, isa, "", builder, {70, 57, 1, 1, 3}, "bits16 h2o");  // over two evictions
   }

@@ -54,9 +54,9 @@ TEST(Embed, TablesAndPositionsAreCloseToRef) {
           b.max_positions = 300;
           const int x = b.slot(MR_SLOT_F32, width);
           mr_op& op = b.embed(table ? b.random(random, width, width, dtype, 1.0f) : -1, x);
-          op.embed_scale = 3.5f;
-          op.position_offset = 2;
-          if (positions) op.bias = b.random(random, 302, width, dtype, 1.0f);
+          op.embed.scale = 3.5f;
+          op.embed.position_offset = 2;
+          if (positions) op.embed.positions = b.random(random, 302, width, dtype, 1.0f);
           finish(b, x);
           expect_close(b, 33, kExact, 190);
         }
@@ -76,8 +76,8 @@ TEST(Norm, EveryKindIsCloseToRef) {
         b.vocab = width;
         const int x = input(b, random, MR_SLOT_F32, width);
         mr_op& op = b.norm(x, b.random(random, width, 0, dtype, 0.3f, 1.0f), x);  // in place
-        op.norm_kind = kind;
-        if (kind == MR_NORM_LAYER) op.bias = b.random(random, width, 0, dtype, 0.3f);
+        op.norm.kind = kind;
+        if (kind == MR_NORM_LAYER) op.norm.bias = b.random(random, width, 0, dtype, 0.3f);
         finish(b, x);
         expect_close(b, 7, kExact);
       }
@@ -95,9 +95,9 @@ TEST(Norm, AccumulatesOverWhatIsThere) {
       const int x = input(b, random, MR_SLOT_F32, width), sum = b.slot(MR_SLOT_F32, width);
       b.embed(b.random(random, width, width, MR_F32, 1.0f), sum);
       mr_op& op = b.norm(x, b.random(random, width, 0, MR_BF16, 0.3f, 1.0f), sum);
-      op.norm_kind = kind;
-      op.accumulate = 1;
-      if (kind == MR_NORM_LAYER) op.bias = b.random(random, width, 0, MR_F32, 0.3f);
+      op.norm.kind = kind;
+      op.norm.accumulate = 1;
+      if (kind == MR_NORM_LAYER) op.norm.bias = b.random(random, width, 0, MR_F32, 0.3f);
       finish(b, sum);
       expect_close(b, 7, kExact);
     }
@@ -112,7 +112,7 @@ TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
   const int x = b.slot(MR_SLOT_F32, kWidth);
   b.embed(b.random(random, kWidth, kWidth, MR_F32, 1.0f, 1000.0f), x);
   mr_op& op = b.norm(x, b.random(random, kWidth, 0, MR_F32, 0.3f, 1.0f), x);
-  op.norm_kind = MR_NORM_LAYER;
+  op.norm.kind = MR_NORM_LAYER;
   finish(b, x);
   expect_close(b, 5, 1e-8);
 }
@@ -154,11 +154,11 @@ void expect_linear(const LinearCase& c) {
     parts.push_back(b.part(weight, c.bias ? b.random(random, c.out_width, 0, c.dtype, 1.0f) : -1));
   }
   mr_op& op = b.linear(x, parts, out);
-  op.activation = c.activation;
-  op.gated = c.gated;
-  op.accumulate = c.accumulate;
-  op.weights = c.kept.weights;
-  op.group = c.kept.group;
+  op.linear.activation = c.activation;
+  op.linear.gated = c.gated;
+  op.linear.accumulate = c.accumulate;
+  op.linear.weights = c.kept.weights;
+  op.linear.group = c.kept.group;
   finish(b, out);
   SCOPED_TRACE("in " + std::to_string(c.in_width) + ", out " + std::to_string(c.out_width) +
                ", dtype " + std::to_string(c.dtype) + ", activation " +
@@ -262,9 +262,9 @@ struct NormedLinears {
   void norm(int i) { b.norm(x, norms[i], rows[i]); }
   void linear(int i, int weight, bool accumulate) {
     mr_op& op = b.linear(rows[i], {b.part(weights[weight])}, out);
-    op.accumulate = accumulate;
-    op.weights = group == 0 ? MR_WEIGHTS_INT8 : MR_WEIGHTS_INT4;
-    op.group = group;
+    op.linear.accumulate = accumulate;
+    op.linear.weights = group == 0 ? MR_WEIGHTS_INT8 : MR_WEIGHTS_INT4;
+    op.linear.group = group;
   }
   // A reader that takes no codes.
   void read(int i) { b.linear(rows[i], {b.part(weights[0])}, b.slot(MR_SLOT_F32, kOut)); }
@@ -326,8 +326,8 @@ TEST(LinearOp, PartsTakeTheirRowsFromTheTensor) {
 
   // The same by hand: the fused rows in plain order.
   Builder plain = b;
-  plain.ops[1].n_parts = 1;
-  plain.ops[1].parts[0] = {weight, bias, 0, b.vocab, b.vocab, 0, 0, 0};
+  plain.ops[1].linear.n_parts = 1;
+  plain.ops[1].linear.parts[0] = {weight, bias, 0, b.vocab, b.vocab, 0, 0, 0};
   const std::vector<float> taken = result("ref", b, 1), all = result("ref", plain, 1);
   for (int part = 0; part < 3; ++part) {
     for (int i = 0; i < kHeads * kDim; ++i) {

@@ -65,7 +65,8 @@ TEST_P(PackedWeights, GiveTheSameBits) {
 
   const std::vector<uint16_t> zeros(size_t{1} << 16);
   for (const mr_op& op : b.ops) {
-    for (int i = 0; i < op.n_parts; ++i) b.tensors[op.parts[i].weight].data = zeros.data();
+    for (int i = 0; op.kind == MR_OP_LINEAR && i < op.linear.n_parts; ++i)
+      b.tensors[op.linear.parts[i].weight].data = zeros.data();
   }
   b.packed = image.data();
   b.packed_bytes = image.size();

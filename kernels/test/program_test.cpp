@@ -34,7 +34,7 @@ void expect_refused(const Bad& bad) {
   SCOPED_TRACE(bad.name);
   for (const char* backend : {"ref", ""}) {
     Builder b = small_llama();
-    ASSERT_EQ(b.ops[kUp].gated, 1);
+    ASSERT_EQ(b.ops[kUp].linear.gated, 1);
     ASSERT_EQ(b.ops[kSelect].kind, MR_OP_SELECT_ROWS);
     bad.change(b);
     try {
@@ -135,67 +135,75 @@ TEST(Program, BadOpsAreRefused) {
       {"negative slot", [](Builder& b) { b.ops[kNorm].out = -1; }, "out is -1"},
       {"slot read before written", [](Builder& b) { b.ops[kNorm].in = 5; }, "before any op wrote"},
       {"embed of another width", [](Builder& b) { b.ops[kEmbed].out = 2; }, "op 0 (EMBED)"},
-      {"embed of nothing", [](Builder& b) { b.ops[kEmbed].weight = -1; }, "neither"},
-      {"embed scale", [](Builder& b) { b.ops[kEmbed].embed_scale = NAN; }, "embed_scale is nan"},
-      {"positions too few", [](Builder& b) { b.ops[kEmbed].bias = 0; }, ">= 2048"},
+      {"embed of nothing", [](Builder& b) { b.ops[kEmbed].embed.table = -1; }, "neither"},
+      {"embed scale", [](Builder& b) { b.ops[kEmbed].embed.scale = NAN; }, "embed_scale is nan"},
+      {"positions too few", [](Builder& b) { b.ops[kEmbed].embed.positions = 0; }, ">= 2048"},
       {"norm of an operand", [](Builder& b) { b.ops[kNorm + 5].in = b.ops[kNorm].out; },
        "expected 0 (F32)"},
       {"weights of blocks that are none",
-       [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_BLOCKS; },
+       [](Builder& b) { b.ops[kQkv].linear.weights = MR_WEIGHTS_BLOCKS; },
        "expected blocks, by the op's weights"},
       {"interleaved halves of an odd block",
        [](Builder& b) {
-         b.ops[kOut].parts[0].interleaved = 1;
-         b.ops[kOut].parts[0].block = 7;
+         b.ops[kOut].linear.parts[0].interleaved = 1;
+         b.ops[kOut].linear.parts[0].block = 7;
        },
        "interleaved blocks of 7"},
       {"a norm accumulating an operand",
        [](Builder& b) {
          b.ops[kNorm + 5].out = b.ops[kNorm].out;
-         b.ops[kNorm + 5].accumulate = 1;
+         b.ops[kNorm + 5].norm.accumulate = 1;
        },
        "op 6 (NORM)"},
-      {"norm weight missing", [](Builder& b) { b.ops[kNorm].weight = -1; }, "weight is tensor -1"},
-      {"norm weight out of range", [](Builder& b) { b.ops[kNorm].weight = 999; }, "tensor 999"},
-      {"norm weight of rank 2", [](Builder& b) { b.ops[kNorm].weight = 0; }, "rank 2, expected 1"},
-      {"norm kind", [](Builder& b) { b.ops[kNorm].norm_kind = 2; }, "norm_kind is 2"},
-      {"eps", [](Builder& b) { b.ops[kNorm].eps = -1; }, "eps is -1"},
-      {"no parts", [](Builder& b) { b.ops[kQkv].n_parts = 0; }, "n_parts is 0"},
-      {"too many parts", [](Builder& b) { b.ops[kQkv].n_parts = 4; }, "n_parts is 4"},
-      {"rows that do not fill the slot", [](Builder& b) { b.ops[kQkv].n_parts = 2; },
+      {"norm weight missing", [](Builder& b) { b.ops[kNorm].norm.weight = -1; },
+       "weight is tensor -1"},
+      {"norm weight out of range", [](Builder& b) { b.ops[kNorm].norm.weight = 999; },
+       "tensor 999"},
+      {"norm weight of rank 2", [](Builder& b) { b.ops[kNorm].norm.weight = 0; },
+       "rank 2, expected 1"},
+      {"norm kind", [](Builder& b) { b.ops[kNorm].norm.kind = 2; }, "norm_kind is 2"},
+      {"eps", [](Builder& b) { b.ops[kNorm].norm.eps = -1; }, "eps is -1"},
+      {"no parts", [](Builder& b) { b.ops[kQkv].linear.n_parts = 0; }, "n_parts is 0"},
+      {"too many parts", [](Builder& b) { b.ops[kQkv].linear.n_parts = 4; }, "n_parts is 4"},
+      {"rows that do not fill the slot", [](Builder& b) { b.ops[kQkv].linear.n_parts = 2; },
        "is 400 wide, expected 320"},
-      {"part beyond its tensor", [](Builder& b) { b.ops[kQkv].parts[1].offset = 1; },
+      {"part beyond its tensor", [](Builder& b) { b.ops[kQkv].linear.parts[1].offset = 1; },
        "part 1 reaches row 80 of tensor 3, which has 80"},
-      {"part of no rows", [](Builder& b) { b.ops[kQkv].parts[0].rows = 0; }, "rows is 0"},
-      {"part of negative rows", [](Builder& b) { b.ops[kQkv].parts[0].rows = -8; }, "rows is -8"},
-      {"part of no block", [](Builder& b) { b.ops[kQkv].parts[0].block = 0; }, "block is 0"},
-      {"part of huge stride", [](Builder& b) { b.ops[kQkv].parts[0].stride = INT64_MAX; },
+      {"part of no rows", [](Builder& b) { b.ops[kQkv].linear.parts[0].rows = 0; }, "rows is 0"},
+      {"part of negative rows", [](Builder& b) { b.ops[kQkv].linear.parts[0].rows = -8; },
+       "rows is -8"},
+      {"part of no block", [](Builder& b) { b.ops[kQkv].linear.parts[0].block = 0; }, "block is 0"},
+      {"part of huge stride", [](Builder& b) { b.ops[kQkv].linear.parts[0].stride = INT64_MAX; },
        "stride"},
-      {"part of negative offset", [](Builder& b) { b.ops[kQkv].parts[0].offset = -1; }, "offset"},
+      {"part of negative offset", [](Builder& b) { b.ops[kQkv].linear.parts[0].offset = -1; },
+       "offset"},
       {"blocks beyond the tensor",
        [](Builder& b) {
-         b.ops[kQkv].parts[0].block = 40;
-         b.ops[kQkv].parts[0].stride = 41;
+         b.ops[kQkv].linear.parts[0].block = 40;
+         b.ops[kQkv].linear.parts[0].stride = 41;
        },
        "reaches row 244"},
       {"weight of another width",
-       [](Builder& b) { b.ops[kQkv].parts[0].weight = b.ops[kOut].parts[0].weight; },
+       [](Builder& b) { b.ops[kQkv].linear.parts[0].weight = b.ops[kOut].linear.parts[0].weight; },
        "expected the width of in, 72"},
-      {"bias of rank 2", [](Builder& b) { b.ops[kQkv].parts[0].bias = 0; }, "rank 2"},
-      {"bias too short", [](Builder& b) { b.ops[kQkv].parts[0].bias = b.ops[kNorm].weight; },
+      {"bias of rank 2", [](Builder& b) { b.ops[kQkv].linear.parts[0].bias = 0; }, "rank 2"},
+      {"bias too short",
+       [](Builder& b) { b.ops[kQkv].linear.parts[0].bias = b.ops[kNorm].norm.weight; },
        "row 239 of its bias"},
-      {"activation", [](Builder& b) { b.ops[kQkv].activation = 9; }, "activation is 9"},
-      {"weights of no type", [](Builder& b) { b.ops[kQkv].weights = 6; }, "weights is 6"},
-      {"int4 of no group", [](Builder& b) { b.ops[kQkv].weights = MR_WEIGHTS_INT4; }, "group is 0"},
+      {"activation", [](Builder& b) { b.ops[kQkv].linear.activation = 9; }, "activation is 9"},
+      {"weights of no type", [](Builder& b) { b.ops[kQkv].linear.weights = 6; }, "weights is 6"},
+      {"int4 of no group", [](Builder& b) { b.ops[kQkv].linear.weights = MR_WEIGHTS_INT4; },
+       "group is 0"},
       {"nf4 in groups of 32",
        [](Builder& b) {
-         b.ops[kQkv].weights = MR_WEIGHTS_NF4;
-         b.ops[kQkv].group = 32;
+         b.ops[kQkv].linear.weights = MR_WEIGHTS_NF4;
+         b.ops[kQkv].linear.group = 32;
        },
        "group is 32, expected 64"},
-      {"a group of 16 bits", [](Builder& b) { b.ops[kQkv].group = 32; }, "group is 32"},
-      {"gated of one part", [](Builder& b) { b.ops[kUp].n_parts = 1; }, "two of equal rows"},
-      {"accumulating an operand", [](Builder& b) { b.ops[kUp].accumulate = 1; }, "op 7 (LINEAR)"},
+      {"a group of 16 bits", [](Builder& b) { b.ops[kQkv].linear.group = 32; }, "group is 32"},
+      {"gated of one part", [](Builder& b) { b.ops[kUp].linear.n_parts = 1; }, "two of equal rows"},
+      {"accumulating an operand", [](Builder& b) { b.ops[kUp].linear.accumulate = 1; },
+       "op 7 (LINEAR)"},
       {"in is out",
        [](Builder& b) {
          b.slots[0].type = MR_SLOT_F32;
@@ -203,19 +211,24 @@ TEST(Program, BadOpsAreRefused) {
        },
        "op 5 (LINEAR)"},
       {"layer out of range", [](Builder& b) { b.ops[kRope].layer = 2; }, "layer is 2"},
-      {"group out of range", [](Builder& b) { b.ops[kRope].kv_group = 1; }, "kv_group is 1"},
+      {"group out of range", [](Builder& b) { b.ops[kRope].attention.kv_group = 1; },
+       "kv_group is 1"},
       {"layer stored twice", [](Builder& b) { b.ops[kRope + 8].layer = 0; }, "second time"},
       {"layer not stored", [](Builder& b) { b.ops[kAttention].layer = 1; }, "has stored layer 1"},
-      {"heads of no group", [](Builder& b) { b.ops[kRope].heads = 5; }, "5 heads over 2"},
-      {"other kv heads", [](Builder& b) { b.ops[kRope].kv_heads = 3; }, "kv_heads is 3"},
-      {"other head_dim", [](Builder& b) { b.ops[kRope].head_dim = 32; }, "head_dim is 32"},
-      {"other heads", [](Builder& b) { b.ops[kAttention].heads = 4; }, "400 wide, expected 320"},
-      {"odd rotary_dim", [](Builder& b) { b.ops[kRope].rotary_dim = 7; }, "even"},
-      {"huge rotary_dim", [](Builder& b) { b.ops[kRope].rotary_dim = 42; }, "rotary_dim is 42"},
-      {"no inv_freq", [](Builder& b) { b.ops[kRope].inv_freq = nullptr; }, "inv_freq"},
-      {"window", [](Builder& b) { b.ops[kAttention].window = -1; }, "window is -1"},
-      {"scale", [](Builder& b) { b.ops[kAttention].scale = INFINITY; }, "scale is inf"},
-      {"q_norm of another length", [](Builder& b) { b.ops[kRope].q_norm = b.ops[kNorm].weight; },
+      {"heads of no group", [](Builder& b) { b.ops[kRope].attention.heads = 5; }, "5 heads over 2"},
+      {"other kv heads", [](Builder& b) { b.ops[kRope].attention.kv_heads = 3; }, "kv_heads is 3"},
+      {"other head_dim", [](Builder& b) { b.ops[kRope].attention.head_dim = 32; },
+       "head_dim is 32"},
+      {"other heads", [](Builder& b) { b.ops[kAttention].attention.heads = 4; },
+       "400 wide, expected 320"},
+      {"odd rotary_dim", [](Builder& b) { b.ops[kRope].attention.rotary_dim = 7; }, "even"},
+      {"huge rotary_dim", [](Builder& b) { b.ops[kRope].attention.rotary_dim = 42; },
+       "rotary_dim is 42"},
+      {"no inv_freq", [](Builder& b) { b.ops[kRope].attention.inv_freq = nullptr; }, "inv_freq"},
+      {"window", [](Builder& b) { b.ops[kAttention].attention.window = -1; }, "window is -1"},
+      {"scale", [](Builder& b) { b.ops[kAttention].attention.scale = INFINITY; }, "scale is inf"},
+      {"q_norm of another length",
+       [](Builder& b) { b.ops[kRope].attention.q_norm = b.ops[kNorm].norm.weight; },
        "expected [40]"},
       {"no SELECT_ROWS", [](Builder& b) { b.ops.resize(kSelect); }, "no SELECT_ROWS"},
       {"rows selected twice",

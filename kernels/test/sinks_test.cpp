@@ -202,19 +202,19 @@ TEST(Sinks, BadDescriptionsAreRefused) {
   const auto changed = [](auto&& change) {
     Builder b = attention_program(small_case());
     for (mr_op& op : b.ops) {
-      if (op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION) change(b, op);
+      if (has_heads(op)) change(b, op);
     }
     return b;
   };
-  Builder many = changed([](Builder&, mr_op& op) { op.sinks = 17; });
+  Builder many = changed([](Builder&, mr_op& op) { op.attention.sinks = 17; });
   expect_refused(many, "sinks is 17, expected 0 to 16");
-  Builder endless = changed([](Builder&, mr_op& op) { op.window = 0; });
+  Builder endless = changed([](Builder&, mr_op& op) { op.attention.window = 0; });
   expect_refused(endless, "has 4 sinks without a window");
-  Builder still = changed([](Builder&, mr_op& op) { op.rotary_dim = 0; });
+  Builder still = changed([](Builder&, mr_op& op) { op.attention.rotary_dim = 0; });
   expect_refused(still, "has 4 sinks without a rotary embedding");
-  Builder nowhere = changed([](Builder&, mr_op& op) { op.sink_q = 99; });
+  Builder nowhere = changed([](Builder&, mr_op& op) { op.attention.sink_q = 99; });
   expect_refused(nowhere, "sink_q is 99");
-  Builder same = changed([](Builder&, mr_op& op) { op.sink_q = op.in; });
+  Builder same = changed([](Builder&, mr_op& op) { op.attention.sink_q = op.in; });
   expect_refused(same, "sink_q slot");
   Builder groups = changed([](Builder& b, mr_op&) { b.kv_groups = 2; });
   expect_refused(groups, "has 4 sinks and 2 groups of layers, expected one");

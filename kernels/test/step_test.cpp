@@ -184,7 +184,7 @@ TEST_P(StepTest, OutputRowsAreTheChosenOnes) {
 
 // A row of the last op's weights.
 float weight(const Builder& b, int row, int column) {
-  const mr_tensor& t = b.tensors[b.ops.back().parts[0].weight];
+  const mr_tensor& t = b.tensors[b.ops.back().linear.parts[0].weight];
   const auto* bits = static_cast<const uint16_t*>(t.data);
   return std::bit_cast<float>(uint32_t{bits[row * t.dims[1] + column]} << 16);
 }
@@ -240,7 +240,7 @@ TEST_P(StepTest, HiddenStatesAreWhatTheLogitsAreMadeOf) {
 TEST_P(StepTest, HiddenStatesDoNotDependOnHowTheLastWeightsAreKept) {
   Builder b = small_llama(), coded = small_llama();
   b.max_hidden = coded.max_hidden = 4;
-  coded.ops.back().weights = MR_WEIGHTS_INT8;
+  coded.ops.back().linear.weights = MR_WEIGHTS_INT8;
   EXPECT_EQ(run_mixed(GetParam(), coded).hidden, run_mixed(GetParam(), b).hidden);
 }
 

@@ -218,11 +218,11 @@ TEST(SyclMemory, ATensorThatCannotBeAllocatedIsRefusedByItsOp) {
 TEST(SyclMemory, TiedEmbeddingsAreOnTheDeviceOnce) {
   if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
   Builder b = small_llama();
-  const mr_tensor table = b.tensors[b.ops.front().weight];
+  const mr_tensor table = b.tensors[b.ops.front().embed.table];
   const auto* bits = static_cast<const uint16_t*>(table.data);
   const std::vector<uint16_t> copy(bits, bits + table.dims[0] * table.dims[1]);
   b.tensors.push_back(table);
-  b.ops.back().parts[0] = b.part(static_cast<int>(b.tensors.size()) - 1);
+  b.ops.back().linear.parts[0] = b.part(static_cast<int>(b.tensors.size()) - 1);
   std::vector<int32_t> tokens(b.vocab);
   for (int32_t i = 0; i < b.vocab; ++i) tokens[i] = i;
   // With AVX-512 and no BF16 oneDNN lays weights in an order of its own.

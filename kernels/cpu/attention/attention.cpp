@@ -24,7 +24,7 @@ int divide_up(int a, int b) { return (a + b - 1) / b; }
 int max_heads(const Program& p) {
   int heads = 1;
   for (const Op& op : p.ops) {
-    if (op.kind == MR_OP_ATTENTION) heads = std::max(heads, op.heads);
+    if (op.kind == MR_OP_ATTENTION) heads = std::max(heads, op.attention.heads);
   }
   return heads;
 }
@@ -32,13 +32,15 @@ int max_heads(const Program& p) {
 int max_group(const Program& p) {
   int group = 1;
   for (const Op& op : p.ops) {
-    if (op.kind == MR_OP_ATTENTION) group = std::max(group, op.heads / op.kv_heads);
+    if (op.kind == MR_OP_ATTENTION)
+      group = std::max(group, op.attention.heads / op.attention.kv_heads);
   }
   return group;
 }
 
 int tile_rows(const Op& op) {
-  return std::max(1, tile_queries(op.head_dim) / (op.heads / op.kv_heads));
+  return std::max(
+      1, tile_queries(op.attention.head_dim) / (op.attention.heads / op.attention.kv_heads));
 }
 
 BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, int kv_head) {
@@ -55,13 +57,14 @@ BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, 
 AttentionTile tile_of(const Context& c, const Op& op, const Sequence& s, Slot in, int first_head,
                       int heads, int kv_head) {
   AttentionTile t{};
-  t.q = in.f32() + int64_t{first_head} * op.head_dim;
+  t.q = in.f32() + int64_t{first_head} * op.attention.head_dim;
   t.q_stride = in.width;
   t.heads = heads;
-  t.head_dim = op.head_dim;
-  t.window = op.window;
-  t.scale = op.scale;
-  t.slopes = op.alibi_slopes != nullptr ? op.alibi_slopes + first_head : nullptr;
+  t.head_dim = op.attention.head_dim;
+  t.window = op.attention.window;
+  t.scale = op.attention.scale;
+  t.slopes =
+      op.attention.alibi_slopes != nullptr ? op.attention.alibi_slopes + first_head : nullptr;
   t.keys = s.kv + c.kv.block(op.layer, 0, kv_head);
   t.values = s.kv + c.kv.block(op.layer, 1, kv_head);
   t.slab_bytes = c.kv.slab_bytes;
@@ -134,8 +137,9 @@ void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in,
 
 void Attention::plan_heads(const Op& op) {
   heads_.clear();
-  const int group = op.heads / op.kv_heads, most = tile_queries(op.head_dim);
-  for (int h = 0; h < op.heads; h += heads_.back().count) {
+  const int group = op.attention.heads / op.attention.kv_heads,
+            most = tile_queries(op.attention.head_dim);
+  for (int h = 0; h < op.attention.heads; h += heads_.back().count) {
     const int kv_head = h / group;
     heads_.push_back({h, std::min(most, (kv_head + 1) * group - h), kv_head});
   }
@@ -151,7 +155,9 @@ void Attention::plan_shared(const Context& c, const Op& op, const Batch& batch, 
   const int threads = c.pool.size(), heads = static_cast<int>(heads_.size());
   for (const Cascade::Group& g : cascade_.groups()) {
     // The rows of a window see different parts of the prefix, and sinks are few keys.
-    if (op.sinks > 0 || (op.window > 0 && g.last_position >= op.window)) continue;
+    if (op.attention.sinks > 0 ||
+        (op.attention.window > 0 && g.last_position >= op.attention.window))
+      continue;
     const int members = g.end - g.begin, pieces = divide_up(g.tokens, kPieceTokens);
     const int parts = std::max(divide_up(members, tile_rows(op) / g.most_rows),
                                std::min(members / 2, divide_up(threads, heads * pieces)));
@@ -216,14 +222,15 @@ void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, S
         t.begin = t.first_visible(t.position);
         t.end = s.row_position(i + t.rows - 1) + 1;
         if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, h.kv_head);
-        tile.out = row * out.width + int64_t{h.first} * op.head_dim;
-        if (op.sinks > 0) {
+        tile.out = row * out.width + int64_t{h.first} * op.attention.head_dim;
+        if (op.attention.sinks > 0) {
           tile.apart = t;
-          tile.apart.q = sink_q.f32() + row * sink_q.width + int64_t{h.first} * op.head_dim;
+          tile.apart.q =
+              sink_q.f32() + row * sink_q.width + int64_t{h.first} * op.attention.head_dim;
           tile.apart.q_stride = sink_q.width;
           tile.apart.window = tile.apart.begin = 0;
-          tile.apart.end = std::min(t.end, op.sinks);
-          t.begin = std::max(t.begin, op.sinks);
+          tile.apart.end = std::min(t.end, op.attention.sinks);
+          t.begin = std::max(t.begin, op.attention.sinks);
         }
         if (c.kv.type == MR_KV_KIVI) split_recent(c, op, s, in, h.kv_head, tile);
         if (places_[k].tile < 0) continue;
@@ -247,9 +254,9 @@ void Attention::split_recent(const Context& c, const Op& op, const Sequence& s, 
   recent.recent = Recent::only;
   recent.begin = kivi_exact(recent.position);
   recent.step_position = s.position;
-  recent.step_keys =
-      in.f32() + int64_t{s.first_row} * in.width + (op.heads + kv_head) * op.head_dim;
-  recent.step_values = recent.step_keys + int64_t{op.kv_heads} * op.head_dim;
+  recent.step_keys = in.f32() + int64_t{s.first_row} * in.width +
+                     (op.attention.heads + kv_head) * op.attention.head_dim;
+  recent.step_values = recent.step_keys + int64_t{op.attention.kv_heads} * op.attention.head_dim;
   recent.recent_keys = s.head + c.kv.block(op.layer, 0, kv_head);
   recent.recent_values = s.head + c.kv.block(op.layer, 1, kv_head);
   codes.recent = Recent::without;

@@ -15,7 +15,7 @@ struct H2oAttention::Task {
   // A row's key (value = 0) or value.
   const float* row(int i, int value) const {
     return in.f32() + int64_t{sequence.first_row + i} * in.width +
-           (op.heads + value * op.kv_heads + kv_head) * op.head_dim;
+           (op.attention.heads + value * op.attention.kv_heads + kv_head) * op.attention.head_dim;
   }
 };
 
@@ -66,9 +66,9 @@ void H2oAttention::run(const Context& c, const Op& op, const Batch& batch, Slot 
                        Slot out) const {
   check_h2o(c.kv, batch, op.layer);
   const int n = static_cast<int>(batch.sequences.size());
-  c.pool.parallel_for(n * op.kv_heads, [&](int i, int thread) {
-    const Sequence& s = batch.sequences[i / op.kv_heads];
-    const int kv_head = i % op.kv_heads, d = op.head_dim;
+  c.pool.parallel_for(n * op.attention.kv_heads, [&](int i, int thread) {
+    const Sequence& s = batch.sequences[i / op.attention.kv_heads];
+    const int kv_head = i % op.attention.kv_heads, d = op.attention.head_dim;
     const Task task{op, s, kv_head, H2oHead(c.kv, s, op.layer, kv_head), in, out};
     for (int row = 0; row < s.rows;) {
       const int end = std::min(s.rows, h2o_end(s.position + row) - s.position);
@@ -86,7 +86,8 @@ void H2oAttention::run(const Context& c, const Op& op, const Batch& batch, Slot 
 void H2oAttention::rows(const Context& c, const Task& task, int begin, int end, int thread) const {
   const Op& op = task.op;
   const Sequence& s = task.sequence;
-  const int d = op.head_dim, group = op.heads / op.kv_heads, most = tile_queries(d);
+  const int d = op.attention.head_dim, group = op.attention.heads / op.attention.kv_heads,
+            most = tile_queries(d);
   const int first_place = c.program.place(s.position + begin),
             most_rows = std::max(1, most / group);
   for (int i = begin; i < end; ++i) {
@@ -103,7 +104,7 @@ void H2oAttention::rows(const Context& c, const Task& task, int begin, int end, 
       t.head_dim = d;
       t.position = first_place + i - begin;
       t.end = t.position + t.rows;
-      t.scale = op.scale;
+      t.scale = op.attention.scale;
       t.keys = task.head.keys;
       t.values = task.head.values;
       t.slab_bytes = c.kv.slab_bytes;

@@ -38,17 +38,17 @@ void take_row(const mr_tensor& table, int64_t row, float scale, bool add, int wi
 }  // namespace
 
 void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
-  const mr_tensor* table = c.program.tensor(op.weight);
-  const mr_tensor* positions = c.program.tensor(op.bias);
+  const mr_tensor* table = c.program.tensor(op.embed.table);
+  const mr_tensor* positions = c.program.tensor(op.embed.positions);
   const int width = out.width;
   // Rows for the operand type are made as floats first.
   auto* rows = static_cast<float*>(c.pool.scratch(sizeof(float) * c.pool.size() * width));
   for_rows(c.pool, batch.rows, width, [&](int r, int thread) {
     const bool f32 = out.type == MR_SLOT_F32;
     float* y = f32 ? out.f32() + int64_t{r} * width : rows + int64_t{thread} * width;
-    if (table != nullptr) take_row(*table, batch.tokens[r], op.embed_scale, false, width, y);
+    if (table != nullptr) take_row(*table, batch.tokens[r], op.embed.scale, false, width, y);
     if (positions != nullptr) {
-      const int64_t position = int64_t{batch.positions[r]} + op.position_offset;
+      const int64_t position = int64_t{batch.positions[r]} + op.embed.position_offset;
       take_row(*positions, position, 1.0f, table != nullptr, width, y);
     }
     if (!f32) c.kernels.to_bf16(y, width, static_cast<bf16*>(out.data) + int64_t{r} * width);

@@ -10,13 +10,14 @@ namespace {
 
 // A row's key (value = 0) or value of a KV head in the slot.
 const float* row_head(const Op& op, Slot in, int64_t row, int value, int head) {
-  return in.f32() + row * in.width + (op.heads + value * op.kv_heads + head) * op.head_dim;
+  return in.f32() + row * in.width +
+         (op.attention.heads + value * op.attention.kv_heads + head) * op.attention.head_dim;
 }
 
 // The tokens of a group as the cache keeps them, [MR_KIVI_TOKENS][head_dim].
 void gather(const Context& c, const Op& op, const Sequence& s, Slot in, int first, int value,
             int head, float* to) {
-  const int d = op.head_dim;
+  const int d = op.attention.head_dim;
   for (int t = first; t < first + MR_KIVI_TOKENS; ++t, to += d) {
     if (t >= s.position) {
       const float* x = row_head(op, in, s.first_row + t - s.position, value, head);
@@ -82,10 +83,10 @@ void KiviStore::code(const Context& c, const Op& op, const Batch& batch, Slot in
       groups_.push_back({&s, first});
     }
   }
-  const int heads = 2 * op.kv_heads, tasks = static_cast<int>(groups_.size()) * heads;
+  const int heads = 2 * op.attention.kv_heads, tasks = static_cast<int>(groups_.size()) * heads;
   c.pool.parallel_for(tasks, [&](int task, int) {
     const auto [s, first] = groups_[task / heads];
-    const int value = task % 2, head = task % heads / 2, d = op.head_dim;
+    const int value = task % 2, head = task % heads / 2, d = op.attention.head_dim;
     float x[MR_KIVI_TOKENS * kMaxHeadDim];
     gather(c, op, *s, in, first, value, head, x);
     std::byte* const block =
@@ -96,13 +97,13 @@ void KiviStore::code(const Context& c, const Op& op, const Batch& batch, Slot in
 }
 
 void KiviStore::keep(const Context& c, const Op& op, const Batch& batch, Slot in) {
-  const int d = op.head_dim;
-  for_rows(c.pool, batch.rows, 2 * op.kv_heads * d, [&](int row, int) {
+  const int d = op.attention.head_dim;
+  for_rows(c.pool, batch.rows, 2 * op.attention.kv_heads * d, [&](int row, int) {
     const auto next = std::upper_bound(batch.sequences.begin(), batch.sequences.end(), row,
                                        [](int r, const Sequence& s) { return r < s.first_row; });
     const Sequence& s = next[-1];
     if (s.first_row + s.rows - row > kExactTokens) return;
-    for (int h = 0; h < op.kv_heads; ++h) {
+    for (int h = 0; h < op.attention.kv_heads; ++h) {
       for (int value = 0; value < 2; ++value) {
         const float* x = row_head(op, in, row, value, h);
         auto* to = reinterpret_cast<bf16*>(s.head + c.kv.block(op.layer, value, h) +

@@ -3,15 +3,15 @@
 namespace millrace::cpu {
 
 Norm::Norm(const Context& c, const Op& op)
-    : weight_(floats(c.program.tensor(op.weight))),
-      bias_(floats(c.program.tensor(op.bias))),
+    : weight_(floats(c.program.tensor(op.norm.weight))),
+      bias_(floats(c.program.tensor(op.norm.bias))),
       row_{weight_.data(),
            bias_.empty() ? nullptr : bias_.data(),
            static_cast<int>(weight_.size()),
-           op.eps,
-           op.norm_kind == MR_NORM_LAYER,
+           op.norm.eps,
+           op.norm.kind == MR_NORM_LAYER,
            c.program.slots[op.out].type == MR_SLOT_F32,
-           op.accumulate != 0} {}
+           op.norm.accumulate != 0} {}
 
 void Norm::run(const Context& c, int rows, Slot in, Slot out) const {
   const size_t out_bytes = row_.out_f32 ? sizeof(float) : sizeof(bf16);

@@ -18,18 +18,18 @@ const Sequence& sequence_of(const Batch& batch, int row) {
 }  // namespace
 
 Angles::Angles(const Op& op, int max_rows)
-    : inv_freq_(op.inv_freq, op.inv_freq + op.rotary_dim / 2),
-      scale_(op.rotary_scale),
+    : inv_freq_(op.attention.inv_freq, op.attention.inv_freq + op.attention.rotary_dim / 2),
+      scale_(op.attention.rotary_scale),
       max_rows_(max_rows),
       sink_position_(op.sink_position(INT_MAX)),
-      values_(sizeof(float) * (max_rows + 1) * op.rotary_dim) {
-  if (op.sinks > 0) compute(max_rows_, sink_position_);
+      values_(sizeof(float) * (max_rows + 1) * op.attention.rotary_dim) {
+  if (op.attention.sinks > 0) compute(max_rows_, sink_position_);
 }
 
 bool Angles::serves(const Op& op) const {
-  return op.rotary_dim / 2 == half() && op.rotary_scale == scale_ &&
+  return op.attention.rotary_dim / 2 == half() && op.attention.rotary_scale == scale_ &&
          op.sink_position(INT_MAX) == sink_position_ &&
-         std::equal(inv_freq_.begin(), inv_freq_.end(), op.inv_freq);
+         std::equal(inv_freq_.begin(), inv_freq_.end(), op.attention.inv_freq);
 }
 
 void Angles::compute(const Batch& batch, ThreadPool& pool) {
@@ -50,25 +50,25 @@ void Angles::compute(int row, int position) const {
 
 RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
     : op_(op),
-      q_norm_(floats(c.program.tensor(op.q_norm))),
-      k_norm_(floats(c.program.tensor(op.k_norm))),
+      q_norm_(floats(c.program.tensor(op.attention.q_norm))),
+      k_norm_(floats(c.program.tensor(op.attention.k_norm))),
       angles_(angles) {}
 
 void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) {
-  const int d = op_.head_dim;
+  const int d = op_.attention.head_dim;
   for_rows(c.pool, batch.rows, in.width, [&](int row, int) {
     const Sequence& s = sequence_of(batch, row);
     float* q = in.f32() + int64_t{row} * in.width;
-    float* k = q + int64_t{op_.heads} * d;
-    HeadsRow heads{op_.heads,
+    float* k = q + int64_t{op_.attention.heads} * d;
+    HeadsRow heads{op_.attention.heads,
                    d,
                    q_norm_.empty() ? nullptr : q_norm_.data(),
-                   op_.eps,
-                   op_.rotary_dim,
-                   op_.rotary_interleaved != 0,
+                   op_.attention.eps,
+                   op_.attention.rotary_dim,
+                   op_.attention.rotary_interleaved != 0,
                    angles_ != nullptr ? angles_->cosine(row) : nullptr,
                    angles_ != nullptr ? angles_->sine(row) : nullptr};
-    if (op_.sinks > 0) {
+    if (op_.attention.sinks > 0) {
       const int from = angles_->sink_row(op_, row, batch.positions[row]);
       float* sinks = sink_q.f32() + int64_t{row} * sink_q.width;
       HeadsRow same = heads;
@@ -78,12 +78,13 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
       c.kernels.rotate(same, sinks);
     }
     c.kernels.rotate(heads, q);
-    heads.heads = op_.kv_heads;
+    heads.heads = op_.attention.kv_heads;
     heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
     c.kernels.rotate(heads, k);
-    if (c.kv.type == MR_KV_KIVI || op_.heavy > 0) return;  // attention stores what is left
+    if (c.kv.type == MR_KV_KIVI || op_.attention.heavy > 0)
+      return;  // attention stores what is left
     store(c, s, row - s.first_row, 0, k);
-    store(c, s, row - s.first_row, 1, k + int64_t{op_.kv_heads} * d);
+    store(c, s, row - s.first_row, 1, k + int64_t{op_.attention.kv_heads} * d);
   });
   if (c.kv.type == MR_KV_KIVI) kivi_.code(c, op_, batch, in);
 }
@@ -91,12 +92,12 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
 // Puts the keys or values of a row of the sequence into their slab (cpu/ops/kernels.hpp).
 void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
                       const float* heads) const {
-  const int d = op_.head_dim;
+  const int d = op_.attention.head_dim;
   int position = s.row_position(row);
   const Kept kept = s.kept(row, position);
   std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
   const int token = position % MR_SLAB_TOKENS;
-  for (int h = 0; h < op_.kv_heads; ++h, heads += d) {
+  for (int h = 0; h < op_.attention.kv_heads; ++h, heads += d) {
     std::byte* block = slab + c.kv.block(op_.layer, value, h);
     switch (c.kv.type) {
       case MR_KV_INT8:
@@ -113,7 +114,7 @@ void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
 
 void RopeStore::store_bf16(const Context& c, int value, const float* head, int token,
                            bf16* block) const {
-  const int d = op_.head_dim;
+  const int d = op_.attention.head_dim;
   bf16 rounded[kMaxHeadDim];
   c.kernels.to_bf16(head, d, rounded);
   if (value == 0) {
