@@ -139,6 +139,18 @@ class CpuKernels : public Kernels {
     const FloatScope mode(mode_);
     packed_[op.index].experts->run(operand(rows, in), chosen.f32(), rows, out.data, context_.pool);
   }
+  void conv(const Op& op, const Batch& batch, Slot in, Slot out) override {
+    const FloatScope mode(mode_);
+    packed_[op.index].conv->run(context_, batch, in, out);
+  }
+  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot out) override {
+    const FloatScope mode(mode_);
+    packed_[op.index].recur->run(context_, batch, in, gates, out);
+  }
+  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
+    const FloatScope mode(mode_);
+    packed_[op.index].gate->run(context_, rows, in, gates, out);
+  }
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     const FloatScope mode(mode_);
     packed_[op.index].rope_store->run(context_, batch, in, sink_q);
@@ -163,6 +175,7 @@ class CpuKernels : public Kernels {
     for (const Packed& p : packed_) {
       if (p.norm) bytes += p.norm->bytes();
       if (p.rope_store) bytes += p.rope_store->bytes();
+      if (p.conv) bytes += p.conv->bytes();
     }
     return bytes;
   }
@@ -199,6 +212,9 @@ class CpuKernels : public Kernels {
     std::unique_ptr<Router> router;
     std::unique_ptr<Norm> norm;
     std::unique_ptr<RopeStore> rope_store;
+    std::unique_ptr<Conv> conv;
+    std::unique_ptr<Recur> recur;
+    std::unique_ptr<Gate> gate;
   };
 
   void pack(const Op& op) {
@@ -225,6 +241,12 @@ class CpuKernels : public Kernels {
       packed.norm = std::make_unique<Norm>(c, op);
     } else if (op.kind == MR_OP_ROPE_STORE) {
       packed.rope_store = std::make_unique<RopeStore>(c, op, angles_of(op));
+    } else if (op.kind == MR_OP_CONV) {
+      packed.conv = std::make_unique<Conv>(c, op);
+    } else if (op.kind == MR_OP_RECUR) {
+      packed.recur = std::make_unique<Recur>(c, op);
+    } else if (op.kind == MR_OP_GATE) {
+      packed.gate = std::make_unique<Gate>(c, op);
     }
   }
 

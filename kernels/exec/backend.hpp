@@ -44,6 +44,10 @@ class Kernels {
   // Backends with experts have both. chosen: what the op's ROUTE wrote.
   virtual void route(const Op&, int rows, Slot in, Slot out);
   virtual void experts(const Op&, int rows, Slot in, Slot chosen, Slot out);
+  // Backends with states (Device::takes_states) have these. gates: the op's slot.
+  virtual void conv(const Op&, const Batch&, Slot in, Slot out);
+  virtual void recur(const Op&, const Batch&, Slot in, Slot gates, Slot out);
+  virtual void gate(const Op&, int rows, Slot in, Slot gates, Slot out);
   // sink_q: of an op with sinks.
   virtual void rope_store(const Op&, const Batch&, Slot in, Slot sink_q) = 0;
   virtual void attention(const Op&, const Batch&, Slot in, Slot sink_q, Slot out) = 0;
@@ -88,7 +92,8 @@ class Device {
   virtual size_t kv_code_block_bytes(const Program&, int32_t /*type*/) const { return 0; }
   // KvLayout's head_slabs for the type.
   virtual int kv_head_slabs(int32_t /*type*/) const { return 0; }
-  virtual bool takes_h2o() const { return false; }  // ops with heavy tokens
+  virtual bool takes_h2o() const { return false; }     // ops with heavy tokens
+  virtual bool takes_states() const { return false; }  // CONV, RECUR, GATE
   virtual mr_dtype operand_dtype(const Program&) const = 0;
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }

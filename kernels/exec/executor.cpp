@@ -20,6 +20,26 @@ uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
   return uint64_t(p.slot_rows[slot]) * p.slots[slot].width * bytes;
 }
 
+// What a sequence keeps beside keys and values: whether the device has it, beside what else it keeps.
+void check_states(const Device& device, const Program& p, int32_t kv_type) {
+  const bool gates = std::ranges::any_of(p.ops, [](const Op& op) { return op.kind == MR_OP_GATE; });
+  if (p.state == 0 && !gates) return;
+  if (!device.takes_states()) {
+    fail(MR_UNSUPPORTED,
+         "this backend has no kernels for states and gates (CONV, RECUR, GATE), expected the cpu "
+         "backend");
+  }
+  if (p.state == 0) return;
+  if (p.kept() > 0 || p.sinks > 0 || p.kv_groups > 1 || kv_type == MR_KV_KIVI) {
+    fail(MR_UNSUPPORTED,
+         "a program with states: found %s, expected all keys and values in one group of layers",
+         p.kept() > 0      ? "heavy tokens"
+         : p.sinks > 0     ? "sinks"
+         : p.kv_groups > 1 ? "several groups"
+                           : "kivi");
+  }
+}
+
 // The slabs of the program's KV type, if the device has it.
 KvLayout kv_layout(const Device& device, const Program& p) {
   const auto floats = static_cast<mr_dtype>(device.kv_dtype(p));
@@ -50,8 +70,11 @@ KvLayout kv_layout(const Device& device, const Program& p) {
     }
     block += kH2oBytes;
   }
+  check_states(device, p, type);
   KvLayout layout(p.layers, p.kv_heads, p.head_dim, type, block, p.kv_groups);
-  layout.head_slabs = device.kv_head_slabs(type);
+  const auto state = p.state * int64_t{sizeof(float)},
+             slab = static_cast<int64_t>(layout.slab_bytes);
+  layout.head_slabs = device.kv_head_slabs(type) + static_cast<int>((state + slab - 1) / slab);
   if (p.kept() > 0) {
     layout.most_slabs = (p.kept() + MR_H2O_TOKENS + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;
   }
@@ -117,8 +140,9 @@ void Executor::run(const mr_step& step) {
   }
   read_step(program_, pool_.get(), step, ++steps_, batch_);
   for (const Sequence& s : batch_.sequences) {
-    if (s.beams != nullptr && !kernels_->takes_beams()) {
-      fail(MR_UNSUPPORTED, "this backend has no beam search");
+    if (s.beams != nullptr && (program_.state > 0 || !kernels_->takes_beams())) {
+      fail(MR_UNSUPPORTED, program_.state > 0 ? "a program with states has no beam search"
+                                              : "this backend has no beam search");
     }
   }
   kernels_->begin(batch_);
@@ -198,6 +222,14 @@ void Executor::run_op(const Op& op, const mr_step& step) {
       batch_.select(op.attention.kv_group);
       return kernels_->attention(op, batch_, slot(op.in, step), sink_q(op, step),
                                  slot(op.out, step));
+    case MR_OP_CONV:
+      return kernels_->conv(op, batch_, slot(op.in, step), slot(op.out, step));
+    case MR_OP_RECUR:
+      return kernels_->recur(op, batch_, slot(op.in, step), slot(op.recur.gates, step),
+                             slot(op.out, step));
+    case MR_OP_GATE:
+      return kernels_->gate(op, rows, slot(op.in, step), slot(op.gate.gates, step),
+                            slot(op.out, step));
     case MR_OP_SELECT_ROWS:
       return kernels_->select_rows(batch_, slot(op.in, step), slot(op.out, step));
     default:
@@ -221,6 +253,18 @@ void Kernels::route(const Op& op, int, Slot, Slot) {
 
 void Kernels::experts(const Op& op, int, Slot, Slot, Slot) {
   fail(MR_DEVICE, "op %d (LINEAR) of experts after a check for them", op.index);
+}
+
+void Kernels::conv(const Op& op, const Batch&, Slot, Slot) {
+  fail(MR_DEVICE, "op %d (CONV) after a check for states", op.index);
+}
+
+void Kernels::recur(const Op& op, const Batch&, Slot, Slot, Slot) {
+  fail(MR_DEVICE, "op %d (RECUR) after a check for states", op.index);
+}
+
+void Kernels::gate(const Op& op, int, Slot, Slot, Slot) {
+  fail(MR_DEVICE, "op %d (GATE) after a check for states", op.index);
 }
 
 void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {

@@ -19,6 +19,12 @@ const char* op_name(int32_t kind) {
       return "SELECT_ROWS";
     case MR_OP_ROUTE:
       return "ROUTE";
+    case MR_OP_CONV:
+      return "CONV";
+    case MR_OP_RECUR:
+      return "RECUR";
+    case MR_OP_GATE:
+      return "GATE";
     default:
       return "unknown";
   }

@@ -15,6 +15,7 @@ constexpr int kMaxOps = 1 << 16;
 constexpr int kMaxWidth = 1 << 24;
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 constexpr int kMaxGroups = 64;
+constexpr int kMostStateWidth = 1 << 12;  // of a head's keys and values
 
 // What a slot holds at a point of the program.
 enum class Held : uint8_t { nothing, rows, outputs };
@@ -147,8 +148,14 @@ class Reader {
         return select_rows(op);
       case MR_OP_ROUTE:
         return route(op);
+      case MR_OP_CONV:
+        return conv(op);
+      case MR_OP_RECUR:
+        return recur(op);
+      case MR_OP_GATE:
+        return gate(op);
       default:
-        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ROUTE);
+        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_GATE);
     }
   }
 
@@ -592,6 +599,103 @@ class Reader {
       op.attention.alibi_slopes =
           constant("alibi_slopes", op.attention.alibi_slopes, op.attention.heads);
     }
+  }
+
+  // Columns [offset, offset + n) of a slot.
+  void columns(const char* what, const mr_slot& s, int offset, int64_t n) const {
+    in_range(what, offset, 0, s.width);
+    if (offset + n > s.width) {
+      bad("%s is %d: %lld columns from there reach over the slot's %d", what, offset,
+          static_cast<long long>(n), s.width);
+    }
+  }
+
+  // An op with a state, of rows in the order of their positions.
+  const mr_slot& keeps_state(Op& op) {
+    constexpr int64_t kMost = int64_t{1} << 32;
+    if (stage() != Held::rows) bad("comes after SELECT_ROWS");
+    op.state = p_.state;
+    p_.state += op.state_floats();
+    if (p_.state > kMost)
+      bad("a sequence keeps more than %lld numbers", static_cast<long long>(kMost));
+    const mr_slot& in = reads("in", op.in);
+    slot_type("in", op.in, MR_SLOT_F32);
+    slot("out", op.out);
+    if (op.in == op.out) bad("in and out are both slot %d", op.in);
+    return in;
+  }
+
+  void conv(Op& op) {
+    const mr_conv& c = op.conv;
+    in_range("channels", c.channels, 1, kMaxWidth);
+    in_range("kernel", c.kernel, 2, 16);
+    const mr_slot& in = keeps_state(op);
+    columns("offset", in, c.offset, c.channels);
+    if (c.times >= 0) columns("times", in, c.times, c.channels);
+    if (c.gate >= 0) columns("gate", in, c.gate, c.channels);
+    matrix_of("weight", c.weight, c.channels, c.kernel);
+    if (p_.tensors[c.weight].dtype >= MR_BLOCKS) bad("weight (tensor %d) is of blocks", c.weight);
+    if (c.bias >= 0) vector_of("bias", c.bias, c.channels);
+    if (c.activation != MR_ACT_NONE && c.activation != MR_ACT_SILU) {
+      bad("activation is %d, expected %d or %d", c.activation, MR_ACT_NONE, MR_ACT_SILU);
+    }
+    writes(op.out);
+    slot_width("out", op.out, c.channels);
+  }
+
+  void recur(Op& op) {
+    const mr_recur& u = op.recur;
+    const bool delta = u.rule == MR_RECUR_DELTA;
+    in_range("rule", u.rule, MR_RECUR_DELTA, MR_RECUR_SSM);
+    in_range("heads", u.heads, 1, 1 << 14);
+    in_range("key_heads", u.key_heads, 1, u.heads);
+    if (u.heads % u.key_heads != 0) {
+      bad("%d heads over %d key heads, expected a multiple", u.heads, u.key_heads);
+    }
+    in_range("keys", u.keys, 1, kMostStateWidth);
+    in_range("values", u.values, 1, kMostStateWidth);
+    const mr_slot& in = keeps_state(op);
+    columns("q", in, u.q, int64_t{u.key_heads} * u.keys);
+    columns("k", in, u.k, int64_t{u.key_heads} * u.keys);
+    columns("v", in, u.v, int64_t{u.heads} * u.values);
+    const mr_slot& gates = reads("gates", u.gates);
+    slot_type("gates", u.gates, MR_SLOT_F32);
+    columns("decay", gates, u.decay, u.heads);
+    vector_of("a_log", u.a_log, u.heads);
+    vector_of("dt_bias", u.dt_bias, u.heads);
+    if (delta) {
+      columns("rate", gates, u.rate, u.heads);
+    } else {
+      vector_of("skip", u.skip, u.heads);
+      if (!(u.least_step >= 0 && u.least_step <= u.most_step)) {
+        bad("steps from %g to %g, expected 0 or more", u.least_step, u.most_step);
+      }
+    }
+    if (u.gates == op.out) bad("gates and out are both slot %d", op.out);
+    writes(op.out);
+    slot_type("out", op.out, MR_SLOT_F32);
+    slot_width("out", op.out, int64_t{u.heads} * u.values);
+  }
+
+  void gate(const Op& op) {
+    const mr_gate& g = op.gate;
+    const int width = reads("in", op.in).width;
+    slot_type("in", op.in, MR_SLOT_F32);
+    columns("offset", reads("gates", g.gates), g.offset, width);
+    slot_type("gates", g.gates, MR_SLOT_F32);
+    in_range("gate activation", g.activation, MR_GATE_SILU, MR_GATE_SIGMOID);
+    in_range("first", g.first, 0, 1);
+    in_range("group", g.group, 0, width);
+    if (g.group > 0) {
+      if (width % g.group != 0) bad("in is %d wide, expected groups of %d", width, g.group);
+      const int64_t length = tensor("weight", g.weight, 1).dims[0];
+      if (length != width) vector_of("weight", g.weight, g.group);
+      finite("eps", g.eps);
+      if (g.eps < 0) bad("eps is %g, expected >= 0", g.eps);
+    }
+    if (g.gates == op.out) bad("gates and out are both slot %d", op.out);
+    writes(op.out);
+    slot_width("out", op.out, width);
   }
 
   void select_rows(const Op& op) {

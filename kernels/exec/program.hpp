@@ -12,10 +12,13 @@
 
 namespace millrace {
 
+inline constexpr int kStateLanes = 16;
+
 // An op with its place in the program. inv_freq and alibi_slopes point into
 // Program::constants.
 struct Op : mr_op {
   int index = 0;
+  int64_t state = 0;  // CONV, RECUR: where a sequence's state of the op begins, in floats
 
   // The parts of a linear op's expert, or of the op itself: all of one expert, and how many.
   const mr_part* parts_of(int expert) const {
@@ -27,6 +30,14 @@ struct Op : mr_op {
     return linear.gated ? 2 : 1;
   }
   int expert_count() const { return linear.routed == MR_ROUTED_NONE ? 1 : linear.experts; }
+
+  // CONV, RECUR: the floats of a sequence's state.
+  int64_t state_floats() const {
+    if (kind == MR_OP_CONV) return int64_t{conv.kernel - 1} * conv.channels;
+    return int64_t{recur.heads} * recur.keys * state_row();
+  }
+  // RECUR: the floats of a row of a head's state, whole vectors.
+  int state_row() const { return (recur.values + kStateLanes - 1) / kStateLanes * kStateLanes; }
 
   // The position that the query of a position has for the sinks.
   int sink_position(int position) const {
@@ -51,6 +62,7 @@ struct Program {
   std::vector<int> lookback;
   int sinks = 0;  // tokens at the beginning that a row sees beside those; with one group only
   int heavy = 0, recent = 0;  // as mr_attention has them
+  int64_t state = 0;          // floats that a sequence keeps beside its keys and values
   std::deque<std::vector<float>> constants;
   std::deque<std::vector<mr_part>> expert_parts;
   const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them

@@ -1,32 +1,16 @@
 #include "exec/route.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 
+#include "exec/exponential.hpp"
 #include "exec/tensor.hpp"
 
 namespace millrace {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-// e^x of a float. Not the C library's, whose last bit differs between machines: reduced by n ln 2, then Taylor's series, whose rest is
-// below 2^-50.
-float exponential(float value) {
-  if (!(value > -104.0f)) return value != value ? value : 0.0f;
-  if (value > 89.0f) return std::numeric_limits<float>::infinity();
-  constexpr double kLn2 = 0.69314718055994530942, kRounder = 0x1.8p52;
-  const double x = value, n = (x / kLn2 + kRounder) - kRounder, r = x - n * kLn2;
-  double term = 1, sum = 1;
-  for (int i = 1; i <= 13; ++i) {
-    term = term * r / i;
-    sum += term;
-  }
-  return static_cast<float>(sum * std::bit_cast<double>((static_cast<int64_t>(n) + 1023) << 52));
-}
 
 void softmax(float* x, int n) {
   const float top = *std::max_element(x, x + n);

@@ -74,7 +74,10 @@ typedef enum mr_op_kind {
       5, /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
   MR_OP_SELECT_ROWS = 6, /* out[i] = in[output_rows[i]]; ops after the first one run on the outputs'
                           * rows, and what they read of before is selected too */
-  MR_OP_ROUTE = 7 /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
+  MR_OP_ROUTE = 7, /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
+  MR_OP_CONV = 8,  /* a convolution over the last rows of the sequence, channel by channel */
+  MR_OP_RECUR = 9, /* out[r] = the sequence's state, which row r changes, at a query */
+  MR_OP_GATE = 10  /* out[r] = in[r] * act(a row beside it), normed before or after */
 } mr_op_kind;
 
 /* What becomes of the logits of a row's experts. */
@@ -248,6 +251,56 @@ typedef struct mr_route {
   float scale;
 } mr_route;
 
+/* CONV and RECUR keep a state of a fixed size for each sequence, in float32, in the head slabs of its
+ * region (mr_program_info.head_slabs): what row p leaves is what row p + 1 begins with, and the row at
+ * position 0 begins with zeros. Rows run one after the other, so bits do not depend on the steps; a
+ * position runs once. Without beams. MR_UNSUPPORTED where the backend has none of this. */
+
+/* CONV. `in` is F32. With x[r][c] = in[r][offset + c] (times in[r][times + c]),
+ *   out[r][c] = act(bias[c] + sum over k < kernel of weight[c][k] * x[r - kernel + 1 + k][c])
+ * (times in[r][gate + c]), where x before the sequence is 0. State: the last kernel - 1 of x. */
+typedef struct mr_conv {
+  int32_t weight, bias; /* [channels, kernel]; [channels], or -1 */
+  int32_t channels, kernel;
+  int32_t offset, times, gate; /* the latter two may be -1 */
+  int32_t activation;          /* MR_ACT_NONE or MR_ACT_SILU */
+} mr_conv;
+
+typedef enum mr_recur_rule {
+  MR_RECUR_DELTA = 0, /* gated delta rule (arXiv:2412.06464, equation 10) */
+  MR_RECUR_SSM = 1    /* Mamba-2 (arXiv:2405.21060, equation 2 with a scalar for A) */
+} mr_recur_rule;
+
+/* RECUR. A head's state S is [keys, values]. heads / key_heads heads in sequence share a query and a
+ * key. `in` (F32) has queries and keys [key_heads, keys] from q and k on, values [heads, values] from
+ * v on; `gates` (an F32 slot) has [heads] from decay on, with DELTA also from rate on. out is F32 [heads, values].
+ * With d = softplus(gates[decay] + dt_bias), for DELTA q and k over the roots of their squares' sums plus 1e-6, and
+ * q over the root of `keys`; for SSM d clamped to least_step .. most_step:
+ *   DELTA  S = e^(-e^a_log d) S;  S += k (sigmoid(gates[rate]) (v - S^T k))^T;  out = S^T q
+ *   SSM    S = e^(-e^a_log d) S;  S += k (d v)^T;                               out = S^T q + skip v */
+typedef struct mr_recur {
+  int32_t rule; /* mr_recur_rule */
+  int32_t heads, key_heads, keys, values;
+  int32_t q, k, v;
+  int32_t gates, decay, rate;
+  int32_t a_log, dt_bias, skip; /* [heads] tensors; skip is SSM's */
+  float least_step, most_step;
+} mr_recur;
+
+typedef enum mr_gate_activation { MR_GATE_SILU = 0, MR_GATE_SIGMOID = 1 } mr_gate_activation;
+
+/* GATE. With g[r][i] = act(gates[r][offset + i]) and norm, the RMS norm of each `group` elements times weight,
+ * out[r] = norm(in[r]) * g[r], or norm(in[r] * g[r]) where `first` is 1; without a norm in[r] * g[r]. in and gates
+ * are F32. */
+typedef struct mr_gate {
+  int32_t gates, offset;
+  int32_t activation; /* mr_gate_activation */
+  int32_t group;      /* 0: no norm */
+  int32_t weight;     /* [group] or [width]; -1 without a norm */
+  int32_t first;
+  float eps;
+} mr_gate;
+
 /* One op. Tensor and slot indices that are absent are -1. */
 typedef struct mr_op {
   int32_t kind;  /* mr_op_kind */
@@ -260,6 +313,9 @@ typedef struct mr_op {
     mr_norm norm;
     mr_attention attention; /* ROPE_STORE too */
     mr_route route;
+    mr_conv conv;
+    mr_recur recur;
+    mr_gate gate;
   };
 } mr_op;
 

@@ -54,6 +54,15 @@ class RefKernels : public Kernels {
   void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override {
     ref::experts(context_, op, rows, in, chosen, out);
   }
+  void conv(const Op& op, const Batch& batch, Slot in, Slot out) override {
+    ref::conv(context_, op, batch, in, out);
+  }
+  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot out) override {
+    ref::recur(context_, op, batch, in, gates, out);
+  }
+  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
+    ref::gate(context_, op, rows, in, gates, out);
+  }
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     ref::rope_store(context_, op, batch, in, sink_q);
   }
@@ -104,6 +113,7 @@ class RefDevice : public Device {
   // Not used: a cache without beams is recognized by it.
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? 1 : 0; }
   bool takes_h2o() const override { return true; }
+  bool takes_states() const override { return true; }
   mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);

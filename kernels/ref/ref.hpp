@@ -29,6 +29,10 @@ void rope_store(const Context&, const Op&, const Batch&, Slot in, Slot sink_q);
 void attention(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out,
                std::vector<float>& scores);
 
+void conv(const Context&, const Op&, const Batch&, Slot in, Slot out);
+void recur(const Context&, const Op&, const Batch&, Slot in, Slot gates, Slot out);
+void gate(const Context&, const Op&, int rows, Slot in, Slot gates, Slot out);
+
 // Attention that gives up tokens, which stores those of the step itself. scores: as attention's
 void h2o(const Context&, const Op&, const Batch&, Slot in, Slot out, std::vector<float>& scores);
 

@@ -423,6 +423,81 @@ TEST(Numerics, Attention) {
 
 // ---- What all have in common
 
+TEST(Numerics, States) {
+  Found found;
+  constexpr int kRows = 21;
+  for (const Isa isa : available_isas()) {
+    const OpKernels& kernels = op_kernels(isa);
+    const FloatScope mode(FloatMode::plain(kernels.flush));
+    for (const int kernel : {2, 3, 4, 7}) {
+      const int channels = 45;
+      const std::vector<float> in = numbers(21, 3 * channels * kRows), bias = numbers(22, channels),
+                               weights = numbers(23, kernel * channels);
+      std::vector<float> state = numbers(24, (kernel - 1) * channels), out(channels * kRows);
+      kernels.conv({weights.data(), bias.data(), channels, kernel, 0, channels, 2 * channels, true,
+                    true, 0, channels, kRows, in.data(), 3 * channels, state.data(), out.data(),
+                    channels});
+      Hash hash;
+      hash.add(out.data(), out.size());
+      hash.add(state.data(), state.size());
+      found.add(kernels.numerics, isa_name(isa), "conv " + std::to_string(kernel), hash);
+    }
+    for (const bool delta : {false, true}) {
+      for (const int values : {16, 40, 128}) {
+        const int keys = 24, state_row = (values + 15) / 16 * 16;
+        const std::vector<float> in = numbers(25, (2 * keys + values) * kRows),
+                                 gates = numbers(26, 2 * kRows);
+        std::vector<float> state = numbers(27, keys * state_row), out(values * kRows),
+                           room(RecurTask::room_floats(keys, state_row));
+        kernels.recur({delta,
+                       keys,
+                       values,
+                       state_row,
+                       0.3f,
+                       -0.5f,
+                       0.7f,
+                       0.01f,
+                       2.0f,
+                       kRows,
+                       in.data(),
+                       in.data() + keys,
+                       in.data() + 2 * keys,
+                       2 * keys + values,
+                       gates.data(),
+                       gates.data() + 1,
+                       2,
+                       state.data(),
+                       out.data(),
+                       values,
+                       room.data()});
+        Hash hash;
+        hash.add(out.data(), out.size());
+        hash.add(state.data(), state.size());
+        const char* name = delta ? "delta " : "ssm ";
+        found.add(kernels.numerics, isa_name(isa), name + std::to_string(values), hash);
+      }
+    }
+    Hash hash;
+    const int width = 90;
+    const std::vector<float> in = numbers(28, width), by = numbers(29, width),
+                             weight = numbers(30, width);
+    for (const int group : {0, 30, 90}) {
+      for (const bool first : {false, true}) {
+        for (const bool silu : {false, true}) {
+          std::vector<float> out(width), room(width);
+          const GateRow row{width,       group, group > 0 ? weight.data() : nullptr,
+                            group == 30, first, silu,
+                            true,        1e-6f};
+          kernels.gate(row, in.data(), by.data(), out.data(), room.data());
+          hash.add(out.data(), out.size());
+        }
+      }
+    }
+    found.add(kernels.numerics, isa_name(isa), "gate", hash);
+  }
+  found.check();
+}
+
 TEST(Numerics, AnglesAndKvCodes) {
   Found found;
   Hash angles;

@@ -12,6 +12,7 @@
 #include "cpu/attention/codes.hpp"
 #include "cpu/attention/kivi.hpp"
 #include "cpu/attention/shares.hpp"
+#include "cpu/ops/state_tile.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -261,6 +262,9 @@ constexpr OpKernels make_op_kernels(Isa isa, const char* numerics, bool flush) {
           Rows<T>::norm,
           Rows<T>::rotate,
           Rows<T>::to_bf16,
+          States<T>::conv_rows,
+          States<T>::recur,
+          States<T>::gate,
           make_attention<T, Attention<T, InPlace<T>>>(),
           make_attention<T, Attention<T, KiviPairs<T>>>(),
           Shares<T, Attention<T, InPlace<T>>>::add};

@@ -8,6 +8,7 @@
 
 #include "cpu/machine/isa.hpp"
 #include "cpu/ops/kv_codes.hpp"
+#include "cpu/ops/states.hpp"
 #include "exec/bf16.hpp"
 #include "exec/quantize.hpp"
 
@@ -168,6 +169,10 @@ struct OpKernels {
   void (*norm)(const NormRow&, const float* in, void* out);
   void (*rotate)(const HeadsRow&, float* heads);  // norm and rotary embedding in place
   void (*to_bf16)(const float* in, int64_t n, bf16* out);
+  void (*conv)(const ConvTask&);
+  void (*recur)(const RecurTask&);
+  void (*gate)(const GateRow&, const float* in, const float* gates, void* out,
+               float* room);  // room: [width]
   AttentionKernels bf16_kv, kivi_kv;
   // Adds what bf16_kv's queries gave each key of their attention (cpu/attention/shares.hpp).
   void (*add_shares)(const AttentionTile&, const void* scratch, const AttentionState& total,

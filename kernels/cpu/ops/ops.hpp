@@ -97,6 +97,38 @@ class RopeStore {
   KiviStore kivi_;        // used with MR_KV_KIVI
 };
 
+class Conv {
+ public:
+  Conv(const Context&, const Op&);
+  void run(const Context&, const Batch&, Slot in, Slot out) const;
+  uint64_t bytes() const { return (weights_.size() + bias_.size()) * sizeof(float); }
+
+ private:
+  const Op& op_;
+  std::vector<float> weights_, bias_;  // [kernel][channels]
+};
+
+class Recur {
+ public:
+  Recur(const Context&, const Op&);
+  void run(const Context&, const Batch&, Slot in, Slot gates, Slot out) const;
+
+ private:
+  const Op& op_;
+  std::vector<float> a_, dt_bias_, skip_;  // [heads]
+};
+
+class Gate {
+ public:
+  Gate(const Context&, const Op&);
+  void run(const Context&, int rows, Slot in, Slot gates, Slot out) const;
+
+ private:
+  const Op& op_;
+  std::vector<float> weight_;
+  GateRow row_;
+};
+
 }  // namespace millrace::cpu
 
 #endif

@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include "cpu/ops/ops.hpp"
+#include "exec/tensor.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+// The op's state of a sequence.
+float* state_of(const Op& op, const Sequence& s) {
+  return reinterpret_cast<float*>(s.head) + op.state;
+}
+
+}  // namespace
+
+Conv::Conv(const Context& c, const Op& op)
+    : op_(op), bias_(floats(c.program.tensor(op.conv.bias))) {
+  const mr_tensor& weight = *c.program.tensor(op.conv.weight);
+  for (int k = 0; k < op.conv.kernel; ++k) {
+    for (int ch = 0; ch < op.conv.channels; ++ch)
+      weights_.push_back(element(weight, int64_t{ch} * op.conv.kernel + k));
+  }
+}
+
+void Conv::run(const Context& c, const Batch& batch, Slot in, Slot out) const {
+  constexpr int kChannels = 256;  // of a task
+  const mr_conv& v = op_.conv;
+  const int parts = (v.channels + kChannels - 1) / kChannels;
+  const auto sequences = static_cast<int>(batch.sequences.size());
+  c.pool.parallel_for(sequences * parts, [&](int task, int) {
+    const Sequence& s = batch.sequences[task / parts];
+    const int begin = task % parts * kChannels, end = std::min(v.channels, begin + kChannels);
+    float* state = state_of(op_, s);
+    for (int k = 0; s.position == 0 && k < v.kernel - 1; ++k)
+      std::fill(state + int64_t{k} * v.channels + begin, state + int64_t{k} * v.channels + end,
+                0.0f);
+    c.kernels.conv(
+        {weights_.data(), bias_.empty() ? nullptr : bias_.data(), v.channels, v.kernel, v.offset,
+         v.times, v.gate, v.activation == MR_ACT_SILU, out.type == MR_SLOT_F32, begin, end, s.rows,
+         in.f32() + int64_t{s.first_row} * in.width, in.width, state,
+         static_cast<std::byte*>(out.data) + int64_t{s.first_row} * out.width * out.element_bytes,
+         out.width});
+  });
+}
+
+Recur::Recur(const Context& c, const Op& op)
+    : op_(op),
+      a_(floats(c.program.tensor(op.recur.a_log))),
+      dt_bias_(floats(c.program.tensor(op.recur.dt_bias))),
+      skip_(floats(c.program.tensor(op.recur.skip))) {
+  for (float& a : a_) a = exponential(a);
+}
+
+void Recur::run(const Context& c, const Batch& batch, Slot in, Slot gates, Slot out) const {
+  const mr_recur& u = op_.recur;
+  const int per_key = u.heads / u.key_heads, state_row = op_.state_row();
+  const auto sequences = static_cast<int>(batch.sequences.size());
+  const int64_t room = RecurTask::room_floats(u.keys, state_row);
+  auto* rooms = static_cast<float*>(c.pool.scratch(c.pool.size() * room * sizeof(float)));
+  c.pool.parallel_for(sequences * u.heads, [&](int task, int thread) {
+    const Sequence& s = batch.sequences[task / u.heads];
+    const int h = task % u.heads;
+    float* state = state_of(op_, s) + int64_t{h} * u.keys * state_row;
+    if (s.position == 0) std::fill_n(state, u.keys * state_row, 0.0f);
+    const float* row = in.f32() + int64_t{s.first_row} * in.width;
+    const float* gate = gates.f32() + int64_t{s.first_row} * gates.width;
+    c.kernels.recur({u.rule == MR_RECUR_DELTA,
+                     u.keys,
+                     u.values,
+                     state_row,
+                     a_[h],
+                     dt_bias_[h],
+                     skip_.empty() ? 0.0f : skip_[h],
+                     u.least_step,
+                     u.most_step,
+                     s.rows,
+                     row + u.q + h / per_key * u.keys,
+                     row + u.k + h / per_key * u.keys,
+                     row + u.v + h * u.values,
+                     in.width,
+                     gate + u.decay + h,
+                     gate + u.rate + h,
+                     gates.width,
+                     state,
+                     out.f32() + int64_t{s.first_row} * out.width + h * u.values,
+                     out.width,
+                     rooms + thread * room});
+  });
+}
+
+Gate::Gate(const Context& c, const Op& op)
+    : op_(op),
+      weight_(floats(op.gate.group > 0 ? c.program.tensor(op.gate.weight) : nullptr)),
+      row_{c.program.slots[op.in].width,
+           op.gate.group,
+           weight_.empty() ? nullptr : weight_.data(),
+           static_cast<int>(weight_.size()) != op.gate.group,
+           op.gate.first != 0,
+           op.gate.activation == MR_GATE_SILU,
+           c.program.slots[op.out].type == MR_SLOT_F32,
+           op.gate.eps} {}
+
+void Gate::run(const Context& c, int rows, Slot in, Slot gates, Slot out) const {
+  auto* rooms =
+      static_cast<float*>(c.pool.scratch(size_t(c.pool.size()) * in.width * sizeof(float)));
+  for_rows(c.pool, rows, in.width, [&](int r, int thread) {
+    c.kernels.gate(row_, in.f32() + int64_t{r} * in.width,
+                   gates.f32() + int64_t{r} * gates.width + op_.gate.offset,
+                   static_cast<std::byte*>(out.data) + int64_t{r} * out.width * out.element_bytes,
+                   rooms + int64_t{thread} * in.width);
+  });
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,225 @@
+// The ops with a state and the gates of their results, written once over a Target (cpu/ops/row_tile.hpp). What a lane
+// computes does not depend on the lanes beside it: instruction sets with fused products share the bits.
+#ifndef MILLRACE_CPU_OPS_STATE_TILE_HPP
+#define MILLRACE_CPU_OPS_STATE_TILE_HPP
+
+#include "cpu/machine/math_tile.hpp"
+#include "cpu/ops/row_tile.hpp"
+#include "cpu/ops/states.hpp"
+
+namespace millrace::cpu {
+namespace {
+
+template <class T>
+struct States {
+  using Vector = typename T::Vector;
+  static constexpr int kLanes = T::kLanes;
+
+  struct Fused {
+    static Vector multiply_add(Vector a, Vector b, Vector c) { return T::fma(a, b, c); }
+  };
+
+  static Vector load(const float* p, int n) {
+    if (n >= kLanes) return T::load(p);
+    float lanes[kLanes] = {};
+    for (int i = 0; i < n; ++i) lanes[i] = p[i];
+    return T::load(lanes);
+  }
+  static void store(float* p, Vector x, int n) {
+    if (n >= kLanes) return T::store(p, x);
+    float lanes[kLanes];
+    T::store(lanes, x);
+    for (int i = 0; i < n; ++i) p[i] = lanes[i];
+  }
+  static void put(bool f32, void* out, int64_t at, Vector x, int n) {
+    if (f32) return store(static_cast<float*>(out) + at, x, n);
+    const auto rounded = cpu::to_bf16<kLanes>(x);
+    __builtin_memcpy(static_cast<bf16*>(out) + at, &rounded,
+                     (n < kLanes ? n : kLanes) * sizeof(bf16));
+  }
+
+  static Vector sigmoid(Vector x) {
+    return 1.0f / (1.0f + (Vector)Math<kLanes>::template exp<Fused>(-x));
+  }
+
+  // ---- CONV
+
+  // kPast: the tokens before a row, or the most of them.
+  template <int kPast>
+  static void conv(const ConvTask& t) {
+    const int past = kPast == kMostPast ? t.kernel - 1 : kPast;
+    for (int c = t.begin; c < t.end; c += kLanes) {
+      const int n = t.end - c;
+      Vector window[kPast], weights[kPast + 1];
+      for (int k = 0; k < past; ++k) window[k] = load(t.state + int64_t{k} * t.channels + c, n);
+      for (int k = 0; k <= past; ++k) weights[k] = load(t.weights + int64_t{k} * t.channels + c, n);
+      const Vector bias = t.bias != nullptr ? load(t.bias + c, n) : Vector{};
+      for (int r = 0; r < t.rows; ++r) {
+        const float* in = t.in + r * t.in_stride + c;
+        Vector x = load(in + t.offset, n);
+        if (t.times >= 0) x = x * load(in + t.times, n);
+        Vector y = bias;
+        for (int k = 0; k < past; ++k) y = T::fma(weights[k], window[k], y);
+        y = T::fma(weights[past], x, y);
+        for (int k = 0; k + 1 < past; ++k) window[k] = window[k + 1];
+        window[past - 1] = x;
+        if (t.silu) y = y * sigmoid(y);
+        if (t.gate >= 0) y = y * load(in + t.gate, n);
+        put(t.out_f32, t.out, r * t.out_stride + c, y, n);
+      }
+      for (int k = 0; k < past; ++k) store(t.state + int64_t{k} * t.channels + c, window[k], n);
+    }
+  }
+
+  static constexpr int kMostPast = 15;
+
+  static void conv_rows(const ConvTask& t) {
+    switch (t.kernel) {
+      case 3:
+        return conv<2>(t);
+      case 4:
+        return conv<3>(t);
+      default:
+        return conv<kMostPast>(t);
+    }
+  }
+
+  // ---- RECUR
+
+  // Rows that are prepared together: a block of the state stays in the first-level cache for them.
+  struct Prepared {
+    float *q, *k;  // [kStateRows][keys]
+    float *v, *y;  // [kStateRows][state_row], with zeros after the values
+    float keep[kStateRows], by[kStateRows];
+  };
+
+  static void unit(const float* in, int n, float scale, float* out) {
+    const float times = scale / T::sqrt(Rows<T>::squares(in, n, 0.0f) + 1e-6f);
+    for (int i = 0; i < n; ++i) out[i] = in[i] * times;
+  }
+
+  static void prepare(const RecurTask& t, int first, int rows, Prepared& p) {
+    for (int r = 0; r < rows; ++r) {
+      const int64_t at = (first + r) * t.in_stride, gate = (first + r) * t.gates_stride;
+      float* q = p.q + r * t.keys;
+      float* k = p.k + r * t.keys;
+      float step = softplus(t.decay[gate] + t.dt_bias);
+      if (t.delta) {
+        unit(t.q + at, t.keys, 1.0f / T::sqrt(static_cast<float>(t.keys)), q);
+        unit(t.k + at, t.keys, 1.0f, k);
+        p.by[r] = millrace::sigmoid(t.rate[gate]);
+      } else {
+        step = step < t.least_step ? t.least_step : step > t.most_step ? t.most_step : step;
+        __builtin_memcpy(q, t.q + at, t.keys * sizeof(float));
+        __builtin_memcpy(k, t.k + at, t.keys * sizeof(float));
+        p.by[r] = step;
+      }
+      p.keep[r] = exponential(-t.a * step);
+      float* v = p.v + r * t.state_row;
+      __builtin_memcpy(v, t.v + at, t.values * sizeof(float));
+      for (int i = t.values; i < t.state_row; ++i) v[i] = 0;
+    }
+  }
+
+  // kVectors of a state's values, from `column` on, for some rows one after the other.
+  template <int kVectors>
+  static void block(const RecurTask& t, int rows, int column, const Prepared& p) {
+    for (int r = 0; r < rows; ++r) {
+      const float *q = p.q + r * t.keys, *k = p.k + r * t.keys;
+      const float* v = p.v + r * t.state_row + column;
+      const Vector keep = T::set1(p.keep[r]), by = T::set1(p.by[r]);
+      Vector change[kVectors], sum[kVectors] = {};
+      if (t.delta) {
+        const float* state = t.state + column;
+        for (int j = 0; j < t.keys; ++j, state += t.state_row) {
+          const Vector key = T::set1(k[j]);
+          for (int n = 0; n < kVectors; ++n)
+            sum[n] = T::fma(key, T::load(state + n * kLanes), sum[n]);
+        }
+        for (int n = 0; n < kVectors; ++n) {
+          change[n] = (T::load(v + n * kLanes) - sum[n] * keep) * by;
+          sum[n] = Vector{};
+        }
+      } else {
+        const Vector skip = T::set1(t.skip);
+        for (int n = 0; n < kVectors; ++n) {
+          const Vector x = T::load(v + n * kLanes);
+          change[n] = x * by;
+          sum[n] = x * skip;
+        }
+      }
+      float* state = t.state + column;
+      for (int j = 0; j < t.keys; ++j, state += t.state_row) {
+        const Vector key = T::set1(k[j]), query = T::set1(q[j]);
+        for (int n = 0; n < kVectors; ++n) {
+          const Vector s = T::fma(key, change[n], T::load(state + n * kLanes) * keep);
+          T::store(state + n * kLanes, s);
+          sum[n] = T::fma(query, s, sum[n]);
+        }
+      }
+      for (int n = 0; n < kVectors; ++n)
+        T::store(p.y + r * t.state_row + column + n * kLanes, sum[n]);
+    }
+  }
+
+  static void recur(const RecurTask& t) {
+    constexpr int kVectors = kLanes >= 8 ? 4 : 2;
+    Prepared p{t.room,
+               t.room + kStateRows * t.keys,
+               t.room + 2 * kStateRows * t.keys,
+               t.room + kStateRows * (2 * t.keys + t.state_row),
+               {},
+               {}};
+    for (int first = 0; first < t.rows; first += kStateRows) {
+      const int rows = t.rows - first < kStateRows ? t.rows - first : kStateRows;
+      prepare(t, first, rows, p);
+      int column = 0;
+      for (; column + kVectors * kLanes <= t.state_row; column += kVectors * kLanes)
+        block<kVectors>(t, rows, column, p);
+      for (; column < t.state_row; column += kLanes) block<1>(t, rows, column, p);
+      for (int r = 0; r < rows; ++r) {
+        __builtin_memcpy(t.out + (first + r) * t.out_stride, p.y + r * t.state_row,
+                         t.values * sizeof(float));
+      }
+    }
+  }
+
+  // ---- GATE
+
+  static void gate(const GateRow& row, const float* in, const float* gates, void* out,
+                   float* room) {
+    const int width = row.width;
+    if (row.first) {
+      for (int i = 0; i < width; i += kLanes)
+        store(room + i, load(in + i, width - i) * gated(row, gates, i, width - i), width - i);
+      in = room;
+    }
+    const int group = row.weight != nullptr ? row.group : width;
+    for (int begin = 0; begin < width; begin += group) {
+      float scale = 1;
+      if (row.weight != nullptr) {
+        scale =
+            1.0f / T::sqrt(Rows<T>::squares(in + begin, group, 0.0f) / static_cast<float>(group) +
+                           row.eps);
+      }
+      for (int i = 0; i < group; i += kLanes) {
+        const int n = group - i, at = begin + i;
+        Vector x = load(in + at, n);
+        if (row.weight != nullptr)
+          x = x * T::set1(scale) * load(row.weight + (row.each ? at : i), n);
+        if (!row.first) x = x * gated(row, gates, at, n);
+        put(row.out_f32, out, at, x, n);
+      }
+    }
+  }
+
+  static Vector gated(const GateRow& row, const float* gates, int at, int n) {
+    const Vector x = load(gates + at, n), y = sigmoid(x);
+    return row.silu ? x * y : y;
+  }
+};
+
+}  // namespace
+}  // namespace millrace::cpu
+
+#endif

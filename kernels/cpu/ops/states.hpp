@@ -1,0 +1,57 @@
+// What the kernels of the ops with a state, and of gates, work on.
+#ifndef MILLRACE_CPU_OPS_STATES_HPP
+#define MILLRACE_CPU_OPS_STATES_HPP
+
+#include <cstdint>
+
+#include "exec/exponential.hpp"
+
+namespace millrace::cpu {
+
+// Rows of one sequence, of channels [begin, end) of a CONV.
+struct ConvTask {
+  const float *weights, *bias;  // [kernel][channels]; [channels] or null
+  int channels, kernel;
+  int offset, times, gate;  // as mr_conv has them
+  bool silu, out_f32;
+  int begin, end, rows;
+  const float* in;  // the first row
+  int64_t in_stride;
+  float* state;  // [kernel - 1][channels]
+  void* out;     // the first row; bf16 or float
+  int64_t out_stride;
+};
+
+// Rows that RECUR prepares together.
+inline constexpr int kStateRows = 16;
+
+// Rows of one sequence, of a head of a RECUR. Pointers to what the head has of the first row.
+struct RecurTask {
+  bool delta;
+  int keys, values, state_row;
+  float a, dt_bias, skip, least_step, most_step;  // a: e^a_log
+  int rows;
+  const float *q, *k, *v;
+  int64_t in_stride;
+  const float *decay, *rate;
+  int64_t gates_stride;
+  float* state;  // [keys][state_row]
+  float* out;
+  int64_t out_stride;
+  float* room;  // [room_floats]
+
+  static int64_t room_floats(int keys, int state_row) {
+    return int64_t{kStateRows} * 2 * (keys + state_row);
+  }
+};
+
+struct GateRow {
+  int width, group;
+  const float* weight;  // [group] or, with `each`, [width]; null: no norm
+  bool each, first, silu, out_f32;
+  float eps;
+};
+
+}  // namespace millrace::cpu
+
+#endif

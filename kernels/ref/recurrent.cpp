@@ -1,0 +1,137 @@
+// The ops with a state, and the gates of their results.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "ref/ref.hpp"
+
+namespace millrace::ref {
+namespace {
+
+float silu(float x) { return x / (1 + std::exp(-x)); }
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+// The op's state of a sequence; zeros at its beginning.
+float* state_of(const Op& op, const Sequence& s) {
+  float* state = reinterpret_cast<float*>(s.head) + op.state;
+  if (s.position == 0) std::fill_n(state, op.state_floats(), 0.0f);
+  return state;
+}
+
+// What of a decay, by the head's tensors.
+float vector_at(const Context& c, int tensor, int i) {
+  return element(*c.program.tensor(tensor), i);
+}
+
+}  // namespace
+
+void conv(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
+  const mr_conv& v = op.conv;
+  const mr_tensor& weight = *c.program.tensor(v.weight);
+  const int past = v.kernel - 1;
+  for (const Sequence& s : batch.sequences) {
+    float* state = state_of(op, s);  // [past][channels]
+    for (int i = 0; i < s.rows; ++i) {
+      const float* row = in.f32() + int64_t{s.first_row + i} * in.width;
+      for (int ch = 0; ch < v.channels; ++ch) {
+        float x = row[v.offset + ch];
+        if (v.times >= 0) x *= row[v.times + ch];
+        double sum = v.bias >= 0 ? vector_at(c, v.bias, ch) : 0;
+        for (int k = 0; k < past; ++k) {
+          sum += double{element(weight, int64_t{ch} * v.kernel + k)} * state[k * v.channels + ch];
+        }
+        sum += double{element(weight, int64_t{ch} * v.kernel + past)} * x;
+        for (int k = 0; k + 1 < past; ++k)
+          state[k * v.channels + ch] = state[(k + 1) * v.channels + ch];
+        state[(past - 1) * v.channels + ch] = x;
+        auto y = static_cast<float>(sum);
+        if (v.activation == MR_ACT_SILU) y = silu(y);
+        if (v.gate >= 0) y *= row[v.gate + ch];
+        out.f32()[int64_t{s.first_row + i} * out.width + ch] = y;
+      }
+    }
+  }
+}
+
+void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gates, Slot out) {
+  const mr_recur& u = op.recur;
+  const bool delta = u.rule == MR_RECUR_DELTA;
+  const int per_key = u.heads / u.key_heads;
+  std::vector<float> q(u.keys), k(u.keys), change(u.values);
+  const auto unit = [&](std::vector<float>& x) {
+    double square = 0;
+    for (const float e : x) square += double{e} * e;
+    for (float& e : x) e = static_cast<float>(e / std::sqrt(square + 1e-6));
+  };
+  for (const Sequence& s : batch.sequences) {
+    float* states = state_of(op, s);  // [heads][keys][state_row]
+    for (int h = 0; h < u.heads; ++h) {
+      float* state = states + int64_t{h} * u.keys * op.state_row();
+      for (int i = 0; i < s.rows; ++i) {
+        const int row = s.first_row + i;
+        const float* x = in.f32() + int64_t{row} * in.width;
+        const float* g = gates.f32() + int64_t{row} * gates.width;
+        const float* v = x + u.v + h * u.values;
+        float* y = out.f32() + int64_t{row} * out.width + h * u.values;
+        std::copy_n(x + u.q + h / per_key * u.keys, u.keys, q.begin());
+        std::copy_n(x + u.k + h / per_key * u.keys, u.keys, k.begin());
+        const double raw = double{g[u.decay + h]} + vector_at(c, u.dt_bias, h);
+        double step = raw > 20 ? raw : std::log1p(std::exp(raw));
+        if (!delta) step = std::clamp(step, double{u.least_step}, double{u.most_step});
+        const double keep = std::exp(-std::exp(double{vector_at(c, u.a_log, h)}) * step);
+        for (int e = 0; e < u.keys * op.state_row(); ++e)
+          state[e] = static_cast<float>(state[e] * keep);
+        if (delta) {
+          unit(q);
+          unit(k);
+          for (float& e : q) e /= std::sqrt(static_cast<float>(u.keys));
+        }
+        for (int e = 0; e < u.values; ++e) {
+          double old = 0;
+          for (int j = 0; delta && j < u.keys; ++j)
+            old += double{k[j]} * state[j * op.state_row() + e];
+          change[e] =
+              static_cast<float>(delta ? (v[e] - old) * sigmoid(g[u.rate + h]) : v[e] * step);
+        }
+        for (int e = 0; e < u.values; ++e) {
+          double sum = delta ? 0 : double{vector_at(c, u.skip, h)} * v[e];
+          for (int j = 0; j < u.keys; ++j) {
+            float& at = state[j * op.state_row() + e];
+            at += k[j] * change[e];
+            sum += double{q[j]} * at;
+          }
+          y[e] = static_cast<float>(sum);
+        }
+      }
+    }
+  }
+}
+
+void gate(const Context& c, const Op& op, int rows, Slot in, Slot gates, Slot out) {
+  const mr_gate& g = op.gate;
+  const mr_tensor* weight = g.group > 0 ? c.program.tensor(g.weight) : nullptr;
+  const int group = g.group > 0 ? g.group : in.width;
+  std::vector<float> x(in.width), by(in.width);
+  for (int r = 0; r < rows; ++r) {
+    const float* from = in.f32() + int64_t{r} * in.width;
+    const float* at = gates.f32() + int64_t{r} * gates.width + g.offset;
+    float* to = out.f32() + int64_t{r} * out.width;
+    for (int i = 0; i < in.width; ++i) {
+      by[i] = g.activation == MR_GATE_SILU ? silu(at[i]) : sigmoid(at[i]);
+      x[i] = g.first ? from[i] * by[i] : from[i];
+    }
+    for (int begin = 0; begin < in.width; begin += group) {
+      double square = 0;
+      for (int i = begin; i < begin + group; ++i) square += double{x[i]} * x[i];
+      const double scale = weight != nullptr ? 1 / std::sqrt(square / group + g.eps) : 1;
+      for (int i = begin; i < begin + group; ++i) {
+        const float times =
+            weight == nullptr ? 1 : element(*weight, weight->dims[0] == group ? i - begin : i);
+        const auto normed = static_cast<float>(x[i] * scale) * times;
+        to[i] = g.first ? normed : normed * by[i];
+      }
+    }
+  }
+}
+
+}  // namespace millrace::ref
