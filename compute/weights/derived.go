@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,45 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 		}})
 	}
 	return c.derive(all)
+}
+
+// Transpose replaces matrices, or stacks of matrices, by those with rows in place of columns. A name that is not there, or of a tensor
+// of another shape or of no floats, is left out: its use is the error.
+func (c *Checkpoint) Transpose(names []string) error {
+	var all []*derived
+	for _, name := range names {
+		t, ok := c.tensors[name]
+		rank := len(t.Shape)
+		if !ok || rank != 2 && rank != 3 || t.DType == Other {
+			continue
+		}
+		from, size := t.Data, t.DType.Bytes(1)
+		t.Shape = slices.Clone(t.Shape)
+		rows, columns := t.Shape[rank-1], t.Shape[rank-2] // of the result
+		t.Shape[rank-2], t.Shape[rank-1] = rows, columns
+		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
+			if rank == 2 { // first and last are rows
+				transpose(dst, from, first, last, columns, rows, size)
+				return
+			}
+			bytes := rows * columns * size
+			for i := first; i < last; i++ {
+				transpose(dst[(i-first)*bytes:], from[i*bytes:(i+1)*bytes], 0, rows, columns, rows, size)
+			}
+		}})
+	}
+	return c.derive(all)
+}
+
+// transpose writes the columns [first, last) of a row-major [n][stride] matrix as rows.
+func transpose(dst, from []byte, first, last, n, stride, size int64) {
+	for row := first; row < last; row++ {
+		for i := range n {
+			at := (i*stride + row) * size
+			copy(dst[:size], from[at:at+size])
+			dst = dst[size:]
+		}
+	}
 }
 
 // bytes is the size of the data. The shape was checked against the file.

@@ -169,3 +169,29 @@ func TestReplacedVectorsHaveOtherValues(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 }
+
+// TestTransposedMatricesHaveTheirColumnsAsRows, and stacks of them matrix by matrix. What is no matrix of floats stays.
+func TestTransposedMatricesHaveTheirColumnsAsRows(t *testing.T) {
+	data := []byte{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12}
+	c := &Checkpoint{tensors: map[string]Tensor{
+		"m": {Name: "m", DType: BF16, Shape: []int64{2, 6}, Data: data, File: "f"},
+		"s": {Name: "s", DType: F16, Shape: []int64{2, 2, 3}, Data: data},
+		"f": {Name: "f", DType: F32, Shape: []int64{3, 2}, Data: data},
+		"v": {Name: "v", DType: BF16, Shape: []int64{12}, Data: data},
+		"o": {Name: "o", DType: Other, Shape: []int64{2, 6}, Data: data},
+	}}
+	require.NoError(t, c.Transpose([]string{"m", "s", "f", "v", "o", "absent"}))
+	for name, want := range map[string]Tensor{
+		"m": {DType: BF16, Shape: []int64{6, 2}, Data: []byte{1, 1, 7, 7, 2, 2, 8, 8, 3, 3, 9, 9, 4, 4, 10, 10, 5, 5, 11, 11, 6, 6, 12, 12}, File: "f"},
+		"s": {DType: F16, Shape: []int64{2, 3, 2}, Data: []byte{1, 1, 4, 4, 2, 2, 5, 5, 3, 3, 6, 6, 7, 7, 10, 10, 8, 8, 11, 11, 9, 9, 12, 12}},
+		"f": {DType: F32, Shape: []int64{2, 3}, Data: []byte{1, 1, 2, 2, 5, 5, 6, 6, 9, 9, 10, 10, 3, 3, 4, 4, 7, 7, 8, 8, 11, 11, 12, 12}},
+		"v": {DType: BF16, Shape: []int64{12}, Data: data},
+		"o": {DType: Other, Shape: []int64{2, 6}, Data: data},
+	} {
+		want.Name = name
+		got, ok := c.Tensor(name)
+		require.True(t, ok)
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, c.Close())
+}
