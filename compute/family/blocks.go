@@ -1,16 +1,17 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/millrace/millrace/compute/model"
 )
 
-// blockPlan is a decoder of layer norms and rotary embeddings, whose attention and MLP run one after the other or side by side: eight ops
+// blockPlan is a decoder of layer norms, and rotary embeddings or learned positions, whose attention and MLP run one after the other or side by side: eight ops
 // per layer, seven if both read one norm.
 type blockPlan struct {
 	names    blockNames
-	rotary   int  // rotated part of a head
+	rotary   int  // rotated part of a head; 0: none
 	parallel bool // the MLP's own norm reads what attention's norm reads
 	headBias bool // the head has a bias
 
@@ -18,18 +19,22 @@ type blockPlan struct {
 	pairs      bool    // the rotary embedding turns pairs (2i, 2i+1)
 	local      bool    // only layers with a window have a rotary embedding
 	logitScale float32 // of Command-R: a factor of the logits
+
+	attentionScale float32 // of the products of queries and keys; 0: by the size of a head
 }
 
 // blockNames are the names of a checkpoint's tensors, without .weight and .bias.
 type blockNames struct {
-	decoder string // before all of them but the head's: "model."
-	table   string // token table
-	norm    string // before the head
+	decoder   string // before all of them but the head's: "model."
+	table     string // token table
+	positions string // position table; "": there is none
+	norm      string // before the head
 
 	layers    string // before the number of a layer
 	attnNorm  string
 	attention string // before q_proj, k_proj and v_proj
 	fused     string // q, k and v as one tensor; "": they are three
+	inOrder   bool   // all of q in that tensor, then all of k, then all of v
 	out       string
 	mlpNorm   string // "": the MLP reads the norm of attention
 	gate      string // "": the MLP has none
@@ -64,7 +69,7 @@ func (p blockPlan) build(b *builder) {
 
 	b.layer = model.None
 	table := b.tokenTable(n.table+".weight", c.Hidden)
-	b.embed("embed", x, table, model.None, 0)
+	b.embed("embed", x, table, b.tensorIf(n.positions != "", n.positions+".weight", c.MaxPositions, c.Hidden), 0)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("%s%d.", n.layers, i)
@@ -74,7 +79,8 @@ func (p blockPlan) build(b *builder) {
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
 			}
-			if !p.local || att.Window > 0 {
+			att.Scale = cmp.Or(p.attentionScale, att.Scale)
+			if p.rotary > 0 && (!p.local || att.Window > 0) {
 				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
 				rope.RotaryInterleaved = p.pairs
 			}
@@ -117,8 +123,12 @@ func (p blockPlan) norm(b *builder, name, tensor string, in, out int) {
 
 // qkv are the projections q, k and v.
 func (n blockNames) qkv(b *builder, at string) []model.Part {
-	if n.fused != "" {
-		return b.fusedQKV(at+n.fused, b.cfg.QKVBias)
+	c := b.cfg
+	switch {
+	case n.fused == "":
+		return b.qkvParts(at + n.attention)
+	case n.inOrder:
+		return b.fusedParts(at+n.fused, c.QKVBias, c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
 	}
-	return b.qkvParts(at + n.attention)
+	return b.fusedQKV(at+n.fused, c.QKVBias)
 }

@@ -259,15 +259,16 @@ func (b *builder) part(name string, bias bool, rows, in int) model.Part {
 	return part
 }
 
-// fusedParts are parts of a tensor without bias, one below the other, of these numbers of rows.
-func (b *builder) fusedParts(name string, in int, rows ...int) []model.Part {
+// fusedParts are parts of a tensor, one below the other, of these numbers of rows.
+func (b *builder) fusedParts(name string, bias bool, in int, rows ...int) []model.Part {
 	all := 0
 	for _, n := range rows {
 		all += n
 	}
+	whole := b.part(name, bias, all, in)
 	parts, offset := make([]model.Part, len(rows)), 0
 	for i, n := range rows {
-		parts[i] = model.Part{Weight: b.tensor(name+".weight", all, in), Bias: model.None, Offset: offset, Rows: n, Block: n, Stride: n}
+		parts[i] = model.Part{Weight: whole.Weight, Bias: whole.Bias, Offset: offset, Rows: n, Block: n, Stride: n}
 		offset += n
 	}
 	return parts

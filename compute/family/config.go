@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/compute/model"
@@ -159,7 +160,14 @@ func (c *Config) familyOf(f *fields) *family {
 		if name == "" {
 			continue
 		}
-		if known := find(func(x *family) bool { return x.class == name || x.also == name }); known != nil {
+		if known := find(func(x *family) bool { return x.class == name }); known != nil {
+			return known
+		}
+		text := f.object("text_config").text("", "model_type")
+		if known := find(func(x *family) bool { return slices.Contains(x.also, name) && x.kind == text }); known != nil {
+			return known // several families have the class
+		}
+		if known := find(func(x *family) bool { return slices.Contains(x.also, name) }); known != nil {
 			return known
 		}
 		if known := find(func(x *family) bool { return x.bare == name }); known != nil {

@@ -60,7 +60,7 @@ func ernie45MoeConfig(f *fields, c *Config) plan {
 			e.dense = append(e.dense, i)
 		}
 	}
-	e.names.bias, e.names.shared = "moe_statics.e_score_correction_bias", "shared_experts."
+	e.names.bias, e.names.shared = "moe_statics.e_score_correction_bias", "mlp.shared_experts."
 	p.experts = e
 	return p
 }

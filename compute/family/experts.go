@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -19,10 +20,13 @@ type experts struct {
 
 // expertNames are those of the tensors in a layer's MLP, without .weight.
 type expertNames struct {
-	layer          string // before all of them
+	layer          string // before all of them but those of the shared MLP
 	router, bias   string // "": choices have no bias
-	gate, up, down string // of an expert
-	shared         string // before gate_proj, up_proj and down_proj of the shared MLP
+	fused          string // gate and up of all experts as one tensor, with .weight; "": gate_up_proj of the experts, or none
+	gate, up, down string // of an expert, or of all
+	shared         string // before those of the shared MLP
+	sharedFused    string // its gate and up as one tensor; "": they are gate_proj and up_proj
+	sharedDown     string // "": down_proj
 	sharedGate     string
 }
 
@@ -31,7 +35,7 @@ type expertSlots struct{ logits, chosen, mid, sharedMid, sharedLogit, sharedChos
 
 // qwenExperts are the names that most checkpoints took from Qwen's mixtures.
 func qwenExperts() expertNames {
-	return expertNames{layer: "mlp.", router: "gate", gate: "gate_proj", up: "up_proj", down: "down_proj", shared: "shared_expert.", sharedGate: "shared_expert_gate"}
+	return expertNames{layer: "mlp.", router: "gate", gate: "gate_proj", up: "up_proj", down: "down_proj", shared: "mlp.shared_expert.", sharedGate: "shared_expert_gate"}
 }
 
 // maxExperts is kMostExperts of the kernels.
@@ -78,6 +82,7 @@ func (e *experts) makeSlots(b *builder) (s expertSlots) {
 // build appends x += the experts' sum of in. at is before the layer's tensors.
 func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
 	c, n := b.cfg, e.names
+	shared := at + n.shared
 	at += n.layer
 	bias := model.None
 	if n.bias != "" {
@@ -87,16 +92,16 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
 	b.route("mlp.route", s.logits, s.chosen, bias, e.routing)
 
 	up := newOp(model.OpLinear, "mlp.experts_up", in, s.mid)
-	up.Parts, up.Activation, up.Gated = e.gateUp(b, at+"experts."), c.Activation, true
+	up.Parts, up.Activation, up.Gated = e.gateUp(b, at), c.Activation, true
 	up.Routed, up.Route, up.Routing = model.RoutedEach, s.chosen, e.routing
 	b.op(up)
-	b.addRouted("mlp.experts_down", s.mid, x, s.chosen, e.routing, e.parts(b, at+"experts.", n.down, c.Hidden, e.intermediate))
+	b.addRouted("mlp.experts_down", s.mid, x, s.chosen, e.routing, e.parts(b, e.at(at), n.down, c.Hidden, e.intermediate))
 	if e.shared == 0 {
 		return
 	}
-	shared := at + n.shared
-	b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, b.part(shared+"gate_proj", c.MLPBias, e.shared, c.Hidden), b.part(shared+"up_proj", c.MLPBias, e.shared, c.Hidden))
-	part := b.part(shared+"down_proj", c.MLPBias, c.Hidden, e.shared)
+	gate, sharedUp := e.sharedGateUp(b, shared)
+	b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, gate, sharedUp)
+	part := b.part(shared+cmp.Or(n.sharedDown, "down_proj"), c.MLPBias, c.Hidden, e.shared)
 	if !e.sharedGate {
 		b.addLinear("mlp.shared_down", s.sharedMid, x, part)
 		return
@@ -123,12 +128,32 @@ func (b *builder) addRouted(name string, in, out, chosen int, r model.Routing, p
 	b.op(op)
 }
 
+// sharedGateUp are the projections gate and up of the shared MLP.
+func (e *experts) sharedGateUp(b *builder, at string) (gate, up model.Part) {
+	c := b.cfg
+	if e.names.sharedFused != "" {
+		parts := b.fusedParts(at+e.names.sharedFused, c.MLPBias, c.Hidden, e.shared, e.shared)
+		return parts[0], parts[1]
+	}
+	return b.part(at+"gate_proj", c.MLPBias, e.shared, c.Hidden), b.part(at+"up_proj", c.MLPBias, e.shared, c.Hidden)
+}
+
+// at is before the names of the experts' tensors.
+func (e *experts) at(layer string) string {
+	if e.names.fused != "" {
+		return layer
+	}
+	return layer + "experts."
+}
+
 // gateUp are the projections gate and up of each expert.
 func (e *experts) gateUp(b *builder, at string) []model.Part {
 	var parts []model.Part
 	n, rows, in := e.routing.Experts, e.intermediate, b.cfg.Hidden
-	if _, ok := b.find(b.prefix + at + "gate_up_proj"); ok { // one tensor, as transformers 5 has them in memory
-		tensor := b.matrices(at+"gate_up_proj", n, 2*rows, in)
+	at = e.at(at)
+	fused := cmp.Or(e.names.fused, "gate_up_proj") // as transformers 5 has them in memory
+	if _, ok := b.find(b.prefix + at + fused); ok {
+		tensor := b.matrices(at+fused, n, 2*rows, in)
 		for i := range 2 * n {
 			parts = append(parts, model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows})
 		}

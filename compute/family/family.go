@@ -11,7 +11,7 @@ import (
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
 type family struct {
 	class   string                                   // in config.json's architectures: "LlamaForCausalLM"
-	also    string                                   // a class of models with images whose text model is this; "": none
+	also    []string                                 // classes of models with images whose text model is this
 	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
 	kind    string                                   // model_type of config.json
 	spell   func(*fields)                            // brings config.json into the common form; nil: it has it
@@ -29,8 +29,9 @@ type plan interface{ build(*builder) }
 func families() []*family {
 	return []*family{
 		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma3,
-		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe,
-		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &opt, &bloom,
+		&helium, &cwm, &ministral,
+		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &dots1, &solarOpen,
+		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom,
 	}
 }
 
@@ -47,13 +48,10 @@ func find(is func(*family) bool) *family {
 func Architectures() []string {
 	var names []string
 	for _, f := range families() {
-		names = append(names, f.class)
-		if f.also != "" {
-			names = append(names, f.also)
-		}
+		names = append(append(names, f.class), f.also...)
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // Nearest returns the supported architecture with the longest begin in common, such as Qwen3ForCausalLM for Qwen3MoeForCausalLM; "" if no
@@ -78,11 +76,8 @@ func Table() string {
 	var b strings.Builder
 	b.WriteString("| name | models | features |\n|---|---|---|\n")
 	for _, f := range families() {
-		classes := "`" + f.class + "`"
-		if f.also != "" {
-			classes += ", `" + f.also + "`"
-		}
-		b.WriteString("| " + classes + " | " + f.models + " | " + f.features + " |\n")
+		classes := strings.Join(append([]string{f.class}, f.also...), "`, `")
+		b.WriteString("| `" + classes + "` | " + f.models + " | " + f.features + " |\n")
 	}
 	return b.String()
 }

@@ -11,7 +11,7 @@ import (
 // gemma3 is the text model of Gemma 3: norms before and after each block, an embedding times the root of its width, and two rotary
 // embeddings, one for layers with a window.
 var gemma3 = family{
-	class: "Gemma3ForCausalLM", also: "Gemma3ForConditionalGeneration", bare: "Gemma3TextModel", kind: "gemma3_text",
+	class: "Gemma3ForCausalLM", also: []string{"Gemma3ForConditionalGeneration"}, bare: "Gemma3TextModel", kind: "gemma3_text",
 	spell:   gemma3Spell,
 	config:  gemma3Config,
 	tensors: gemmaNorms,
@@ -60,8 +60,7 @@ func gemma3Config(f *fields, c *Config) plan {
 	local := gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
 	c.windows(f, 0, 0)
 	return llamaPlan{
-		prefixes: []string{"model.", "language_model.model.", "model.language_model.", "language_model.", ""},
-		local:    &local,
+		local: &local,
 		norms: layerNorms{
 			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
 		},

@@ -68,6 +68,11 @@ func glm4MoeConfig(f *fields, c *Config) plan {
 	rotary := partialDecoder(f, c, 0)
 	c.QKVBias = f.flag(false, "attention_bias")
 	c.QKNorm = f.flag(false, "use_qk_norm")
+	return llamaPlan{rotary: rotary, experts: glm4Experts(f, c)}
+}
+
+// glm4Experts reads the experts of GLM-4.5, and of the classes that took them from it or from DeepSeek-V3.
+func glm4Experts(f *fields, c *Config) *experts {
 	e := readExperts(f, []string{"n_routed_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
 	e.routing.Scores, e.routing.Normalize = model.RouteSigmoid, f.flag(true, "norm_topk_prob")
 	e.routing.Scale = float32(f.number(1, 1e-6, 1e6, "routed_scaling_factor"))
@@ -76,6 +81,6 @@ func glm4MoeConfig(f *fields, c *Config) plan {
 	for i := range min(f.integer(1, 0, maxLayers, "first_k_dense_replace"), c.Layers) {
 		e.dense = append(e.dense, i)
 	}
-	e.names.bias, e.names.shared = "gate.e_score_correction_bias", "shared_experts."
-	return llamaPlan{rotary: rotary, experts: e}
+	e.names.bias, e.names.shared = "gate.e_score_correction_bias", "mlp.shared_experts."
+	return e
 }

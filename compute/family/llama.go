@@ -71,13 +71,12 @@ func partialDecoder(f *fields, c *Config, positions int) (rotary int) {
 // these attributes: eight ops per layer, ten with norms after the blocks too.
 // Source: transformers, modeling_llama.py.
 type llamaPlan struct {
-	prefixes    []string // before the tensors' names, see findPrefix; nil: those of Llama
-	rotary      int      // rotated part of a head; 0: all of it
-	interleaved bool     // the rotary embedding turns pairs (2i, 2i+1)
-	unrotated   []bool   // layers without a rotary embedding; nil: none
-	local       *Rope    // rotary embedding of layers with a window; nil: that of the others
-	fused       bool     // q, k and v are one tensor
-	fusedMLP    bool     // gate and up are one tensor
+	rotary      int    // rotated part of a head; 0: all of it
+	interleaved bool   // the rotary embedding turns pairs (2i, 2i+1)
+	unrotated   []bool // layers without a rotary embedding; nil: none
+	local       *Rope  // rotary embedding of layers with a window; nil: that of the others
+	fused       bool   // q, k and v are one tensor
+	fusedMLP    bool   // gate and up are one tensor
 	norms       layerNorms
 
 	embedScale        float32 // on the embedding; 0: 1
@@ -95,11 +94,9 @@ type layerNorms struct {
 
 func (p llamaPlan) build(b *builder) {
 	c := b.cfg
-	prefixes := p.prefixes
-	if prefixes == nil {
-		prefixes = []string{"model.", ""}
-	}
-	b.findPrefix("embed_tokens.weight", prefixes...)
+	// Those of a model with images have a part of the name for the text model.
+	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
+	b.findHead("language_model.lm_head.weight")
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
@@ -187,7 +184,7 @@ func (b *builder) addBlock(name, norm, at, tensor string, in, branch, x int, par
 func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 	c := b.cfg
 	if p.fused {
-		return b.fusedParts(at+"qkv_proj", c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
+		return b.fusedParts(at+"qkv_proj", false, c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
 	}
 	return b.qkvParts(at)
 }
@@ -196,7 +193,7 @@ func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 func (p llamaPlan) gateUp(b *builder, at string) (gate, up model.Part) {
 	c := b.cfg
 	if p.fusedMLP {
-		parts := b.fusedParts(at+"gate_up_proj", c.Hidden, c.Intermediate, c.Intermediate)
+		parts := b.fusedParts(at+"gate_up_proj", false, c.Hidden, c.Intermediate, c.Intermediate)
 		return parts[0], parts[1]
 	}
 	return b.part(at+"gate_proj", c.MLPBias, c.Intermediate, c.Hidden), b.part(at+"up_proj", c.MLPBias, c.Intermediate, c.Hidden)

@@ -2,11 +2,21 @@ package family
 
 // mistral is Llama with a sliding window in every layer.
 var mistral = family{
-	class: "MistralForCausalLM", bare: "MistralModel", kind: "mistral",
+	class: "MistralForCausalLM", also: []string{"Mistral3ForConditionalGeneration"}, bare: "MistralModel", kind: "mistral",
+	spell:  func(f *fields) { f.lift("text_config") },
 	config: mistralConfig,
 
-	models:   "Mistral 7B",
+	models:   "Mistral 7B, the text of Mistral Small 3.1 and 3.2",
 	features: "+ sliding window in every layer, or `layer_types`",
+}
+
+// ministral is mistral under another name.
+var ministral = family{
+	class: "MinistralForCausalLM", bare: "MinistralModel", kind: "ministral",
+	config: mistralConfig,
+
+	models:   "Ministral 8B",
+	features: "as Mistral",
 }
 
 func mistralConfig(f *fields, c *Config) plan {

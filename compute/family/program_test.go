@@ -42,7 +42,8 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 		}
 		slices.Sort(used)
 		images := func(name string) bool {
-			return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "multi_modal_projector.")
+			name = strings.TrimPrefix(name, "model.")
+			return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "multi_modal_projector.") || strings.HasPrefix(name, "visual.")
 		}
 		require.Equal(t, slices.DeleteFunc(m.Weights.Names(), images), used)
 	})
@@ -66,6 +67,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 		// Two for the choice of experts, two or four for a shared MLP.
 		mixtures := map[string][]int{
 			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12}, "ernie4_5-moe": {8, 12},
+			"granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "solar-open": {12, 12}, "qwen3-vl-moe": {10, 10},
 		}
 		if m.Program.HasExperts() {
 			require.Equal(t, mixtures[m.Name], perLayer)

@@ -2,11 +2,12 @@ package family
 
 // qwen3 is Llama with RMS norms over each head of q and k.
 var qwen3 = family{
-	class: "Qwen3ForCausalLM", bare: "Qwen3Model", kind: "qwen3",
+	class: "Qwen3ForCausalLM", also: []string{"Qwen3VLForConditionalGeneration"}, bare: "Qwen3Model", kind: "qwen3",
+	spell:  qwenVisionSpell(500000, 1e-6),
 	config: qwen3Config,
 	gguf:   &ggufForm{name: "qwen3"},
 
-	models:   "Qwen3 (dense)",
+	models:   "Qwen3 (dense), the text of Qwen3-VL",
 	features: "+ RMS norm over each head of q and k",
 }
 

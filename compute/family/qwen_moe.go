@@ -1,11 +1,18 @@
 package family
 
-import "github.com/millrace/millrace/compute/model"
+import (
+	"strings"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
+)
 
 // qwen3Moe is Qwen3 with a mixture of experts in place of the MLP.
 var qwen3Moe = family{
-	class: "Qwen3MoeForCausalLM", bare: "Qwen3MoeModel", kind: "qwen3_moe",
-	config: qwen3MoeConfig,
+	class: "Qwen3MoeForCausalLM", also: []string{"Qwen3VLMoeForConditionalGeneration"}, bare: "Qwen3MoeModel", kind: "qwen3_moe",
+	spell:   qwen3MoeSpell,
+	config:  qwen3MoeConfig,
+	tensors: qwen3MoeTensors,
 	gguf: &ggufForm{
 		name: "qwen3moe",
 		keys: map[string]string{
@@ -14,7 +21,7 @@ var qwen3Moe = family{
 		spell: func(f *fields) { f.set("norm_topk_prob", true) },
 	},
 
-	models:   "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder",
+	models:   "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder, the text of Qwen3-VL with experts",
 	features: "Qwen3 with experts: softmax, `norm_topk_prob`, `decoder_sparse_step`, `mlp_only_layers`",
 }
 
@@ -22,6 +29,32 @@ func qwen3MoeConfig(f *fields, c *Config) plan {
 	f.defaults(map[string]any{"intermediate_size": 6144})
 	qwen3Config(f, c)
 	return llamaPlan{experts: qwenMoe(f, c)}
+}
+
+// qwen3MoeSpell: the model with images divides by the sum of the chosen scores, whatever its configuration says.
+func qwen3MoeSpell(f *fields) {
+	qwenVisionSpell(500000, 1e-6)(f)
+	if f.has("vision_config") {
+		f.set("norm_topk_prob", true)
+	}
+}
+
+// qwen3MoeTensors turns the matrices of experts whose rows are inputs, as Qwen3-VL has been published.
+func qwen3MoeTensors(c *Config, w *weights.Checkpoint) error {
+	var names []string
+	for _, name := range w.Names() {
+		t, _ := w.Describe(name)
+		rows := 2 * c.plan.(llamaPlan).experts.intermediate
+		if strings.HasSuffix(name, "mlp.experts.down_proj") {
+			rows = c.Hidden
+		} else if !strings.HasSuffix(name, "mlp.experts.gate_up_proj") {
+			continue
+		}
+		if len(t.Shape) == 3 && t.Shape[1] != int64(rows) {
+			names = append(names, name)
+		}
+	}
+	return w.Transpose(names)
 }
 
 // qwen2Moe is Qwen2 with a mixture of experts and a shared MLP with a gate.

@@ -13,7 +13,7 @@ import (
 // transformers 4 has rope_theta and rope_scaling, transformers 5 has
 // rope_parameters.
 type Rope struct {
-	Type   string // "default", "linear", "llama3", "yarn", "longrope"
+	Type   string // "default", "dynamic", "linear", "llama3", "yarn", "longrope"
 	Theta  float64
 	Factor float64
 
@@ -67,8 +67,11 @@ func (f *fields) ropeObject() *fields {
 // readRope is ropeConfig for the members in s.
 func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 	r := Rope{Type: s.text("default", "rope_type", "type")}
-	if r.Type == "su" { // as old configurations have it
+	switch r.Type {
+	case "su": // as old configurations have it
 		r.Type = "longrope"
+	case "mrope": // the three positions of a token of text are the same
+		r.Type = "default"
 	}
 	// A member of the object goes before one beside it.
 	r.Theta = s.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, "rope_theta")
@@ -79,6 +82,8 @@ func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 	c.MaxPositions = positions
 	switch r.Type {
 	case "default":
+	case "dynamic": // sequences of up to max_position_embeddings have the plain rotation
+		s.factor("factor", 1)
 	case "linear":
 		r.Factor = s.factor("factor", 1)
 		c.MaxPositions = extended(positions, r.Factor)
@@ -106,7 +111,7 @@ func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 		}
 		r.Divisors = s.longropeDivisors(positions > r.OriginalPositions, int(float64(c.HeadDim)*partial)/2)
 	default:
-		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, linear, llama3, longrope or yarn")
+		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, dynamic, linear, llama3, longrope or yarn")
 	}
 	c.Rope = r
 	f.adopt(s)
