@@ -81,7 +81,7 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 }
 
 // op binds an op; places are those of the decoder layers in the KV cache.
-func (b *binder) op(o *model.Op, places []model.Place) (c C.mr_op, err error) {
+func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err error) {
 	c.kind, c.layer, c.in, c.out = C.int32_t(o.Kind), C.int32_t(o.Layer), C.int32_t(o.In), C.int32_t(o.Out)
 	switch o.Kind {
 	case model.OpEmbed:
@@ -97,6 +97,30 @@ func (b *binder) op(o *model.Op, places []model.Place) (c C.mr_op, err error) {
 	case model.OpRopeStore, model.OpAttention:
 		c.layer = C.int32_t(places[o.Layer].Layer)
 		err = b.attention(o, places[o.Layer].Group, kind[C.mr_attention](&c))
+	case model.OpSelectRows:
+	case model.OpConv:
+		v := o.Conv
+		act := model.ActNone
+		if v.SiLU {
+			act = model.ActSiLU
+		}
+		*kind[C.mr_conv](&c) = C.mr_conv{
+			weight: C.int32_t(v.Weight), bias: C.int32_t(v.Bias), channels: C.int32_t(v.Channels), kernel: C.int32_t(v.Kernel),
+			offset: C.int32_t(v.Offset), times: C.int32_t(v.Times), gate: C.int32_t(v.Gate), activation: C.int32_t(act),
+		}
+	case model.OpRecur:
+		u := o.Recur
+		*kind[C.mr_recur](&c) = C.mr_recur{
+			rule: C.int32_t(u.Rule), heads: C.int32_t(u.Heads), key_heads: C.int32_t(u.KeyHeads), keys: C.int32_t(u.Keys), values: C.int32_t(u.Values),
+			q: C.int32_t(u.Q), k: C.int32_t(u.K), v: C.int32_t(u.V), gates: C.int32_t(u.Gates), decay: C.int32_t(u.Decay), rate: C.int32_t(u.Rate),
+			a_log: C.int32_t(u.ALog), dt_bias: C.int32_t(u.DtBias), skip: C.int32_t(u.Skip), least_step: C.float(u.LeastStep), most_step: C.float(u.MostStep),
+		}
+	case model.OpGate:
+		g := o.Gate
+		*kind[C.mr_gate](&c) = C.mr_gate{
+			gates: C.int32_t(g.Gates), offset: C.int32_t(g.Offset), activation: flag(g.Sigmoid), group: C.int32_t(g.Group), weight: C.int32_t(g.Weight),
+			first: flag(g.First), eps: C.float(g.Eps),
+		}
 	case model.OpRoute:
 		r := o.Routing
 		*kind[C.mr_route](&c) = C.mr_route{

@@ -46,10 +46,11 @@ type builder struct {
 	cfg     *Config
 	source  TensorSource
 	program *model.Program
-	index   map[string]int // tensor name -> index in program.Tensors
-	prefix  string         // before the names of the decoder's tensors
-	head    string         // name of the head's tensor
-	layer   int            // of the ops that are appended
+	index   map[string]int    // tensor name -> index in program.Tensors
+	prefix  string            // before the names of the decoder's tensors
+	names   *strings.Replacer // from the names of Llama's tensors to the family's; nil: they are the same
+	head    string            // name of the head's tensor
+	layer   int               // of the ops that are appended
 	err     error
 }
 
@@ -90,7 +91,15 @@ func (b *builder) findHead(name string) {
 }
 
 // tensor is the index of a tensor of the decoder, checked against its shape.
-func (b *builder) tensor(name string, shape ...int) int { return b.absolute(b.prefix+name, shape...) }
+func (b *builder) tensor(name string, shape ...int) int { return b.absolute(b.name(name), shape...) }
+
+// name is the checkpoint's name of a tensor of the decoder.
+func (b *builder) name(name string) string {
+	if b.names != nil {
+		name = b.names.Replace(name)
+	}
+	return b.prefix + name
+}
 
 // tensorIf is tensor, or None when the configuration does not have it.
 func (b *builder) tensorIf(has bool, name string, shape ...int) int {
@@ -109,22 +118,39 @@ func (b *builder) absolute(name string, shape ...int) int {
 	if i, ok := b.index[name]; ok { // tied: checked the first time
 		return i
 	}
+	return b.checked(name, want, want)
+}
+
+// shaped is tensor for one that the program has in another shape than the checkpoint.
+func (b *builder) shaped(name string, has []int, shape ...int64) int {
+	want := make([]int64, len(has))
+	for i, d := range has {
+		want[i] = int64(d)
+	}
+	if i, ok := b.index[b.name(name)]; ok {
+		return i
+	}
+	return b.checked(b.name(name), want, shape)
+}
+
+// checked adds a tensor that the checkpoint must have in the shape want.
+func (b *builder) checked(name string, want, shape []int64) int {
 	t, ok := b.find(name)
 	switch {
 	case b.source == nil:
 	case !ok:
 		b.fault(b.cfg.path(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
-	case t.DType == weights.Other || t.DType.Blocks() && len(shape) < 2:
+	case t.DType == weights.Other || t.DType.Blocks() && len(want) != 2:
 		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
 	case !slices.Equal(t.Shape, want):
 		b.fault(t.File, name, fmt.Sprintf("shape %v", t.Shape), fmt.Sprintf("%v", want))
 	}
-	return b.add(name, t, want)
+	return b.add(name, t, shape)
 }
 
 // matrices is the index of a tensor of n matrices, which the program has one below the other.
 func (b *builder) matrices(name string, n, rows, in int) int {
-	name = b.prefix + name
+	name = b.name(name)
 	t, ok := b.find(name)
 	want := []int64{int64(n), int64(rows), int64(in)}
 	if ok && !slices.Equal(t.Shape, want) {
@@ -138,8 +164,8 @@ func (b *builder) matrices(name string, n, rows, in int) int {
 
 // biasOf is the index of a vector that some checkpoints have as a matrix of one row.
 func (b *builder) biasOf(name string, n int) int {
-	if t, ok := b.find(b.prefix + name); ok && slices.Equal(t.Shape, []int64{1, int64(n)}) {
-		return b.add(b.prefix+name, t, []int64{int64(n)})
+	if t, ok := b.find(b.name(name)); ok && slices.Equal(t.Shape, []int64{1, int64(n)}) {
+		return b.add(b.name(name), t, []int64{int64(n)})
 	}
 	return b.tensor(name, n)
 }
@@ -252,7 +278,7 @@ func (b *builder) part(name string, bias bool, rows, in int) model.Part {
 		Bias:   b.tensorIf(bias, name+".bias", rows),
 		Rows:   rows, Block: rows, Stride: rows,
 	}
-	if t, _ := b.find(b.prefix + name + ".weight"); t.Heads > 0 && b.err == nil {
+	if t, _ := b.find(b.name(name + ".weight")); t.Heads > 0 && b.err == nil {
 		part.Block, part.Interleaved = rows/int(t.Heads), true
 		part.Stride = part.Block
 	}

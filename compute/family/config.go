@@ -26,6 +26,7 @@ const (
 	maxHeads     = 1 << 10
 	maxHeadDim   = 1 << 10
 	maxPositions = 1 << 24
+	maxKernel    = 16 // of a convolution over tokens
 )
 
 // Config is what a checkpoint's config.json and generation_config.json say,
@@ -243,6 +244,13 @@ func (c *Config) groupedHeads(f *fields, kvMissing int) {
 	if f.err == nil && c.Heads%c.KVHeads != 0 {
 		f.fault("num_key_value_heads", fmt.Sprint(c.KVHeads),
 			fmt.Sprintf("a divisor of the %d attention heads", c.Heads))
+	}
+}
+
+// divides refuses a number that another one does not divide.
+func (f *fields) divides(name string, n int, divisorName string, divisor int) {
+	if f.err == nil && n%divisor != 0 {
+		f.fault(name, fmt.Sprint(n), fmt.Sprintf("a multiple of %s, %d", divisorName, divisor))
 	}
 }
 

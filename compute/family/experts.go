@@ -152,7 +152,7 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 	n, rows, in := e.routing.Experts, e.intermediate, b.cfg.Hidden
 	at = e.at(at)
 	fused := cmp.Or(e.names.fused, "gate_up_proj") // as transformers 5 has them in memory
-	if _, ok := b.find(b.prefix + at + fused); ok {
+	if _, ok := b.find(b.name(at + fused)); ok {
 		tensor := b.matrices(at+fused, n, 2*rows, in)
 		for i := range 2 * n {
 			parts = append(parts, model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows})
@@ -170,7 +170,7 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 func (e *experts) parts(b *builder, at, name string, rows, in int) []model.Part {
 	parts := make([]model.Part, e.routing.Experts)
 	for _, all := range []string{at + name, at + name + ".weight"} {
-		if t, ok := b.find(b.prefix + all); ok && len(t.Shape) == 3 {
+		if t, ok := b.find(b.name(all)); ok && len(t.Shape) == 3 {
 			tensor := b.matrices(all, len(parts), rows, in)
 			for i := range parts {
 				parts[i] = model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}

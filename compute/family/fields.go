@@ -240,9 +240,9 @@ func (f *fields) defaults(values map[string]any) {
 	}
 }
 
-// lift copies the members of a member that is an object to its side, where there is none of the name.
-func (f *fields) lift(name string) {
-	sub := f.object(name)
+// liftText copies the members of text_config, which a model with images has for its text model, to its side, where there is none of the name.
+func (f *fields) liftText() {
+	sub := f.object("text_config")
 	for member, raw := range sub.members {
 		if !f.has(member) {
 			f.members[member], f.alias[member] = raw, sub.prefix+member

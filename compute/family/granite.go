@@ -1,6 +1,10 @@
 package family
 
-import "github.com/millrace/millrace/compute/weights"
+import (
+	"slices"
+
+	"github.com/millrace/millrace/compute/weights"
+)
 
 // granite is Granite 3: Llama with factors on the embedding, the products of queries and keys, the blocks and the logits.
 var granite = family{
@@ -11,6 +15,17 @@ var granite = family{
 
 	models:   "Granite 3 (dense)",
 	features: "+ `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`",
+}
+
+// graniteHybrid is Granite 4: Granite with Mamba-2 in most layers, a shared MLP and, beside it, experts or none.
+var graniteHybrid = family{
+	class: "GraniteMoeHybridForCausalLM", bare: "GraniteMoeHybridModel", kind: "granitemoehybrid",
+	spell:   graniteSpell,
+	config:  graniteHybridConfig,
+	tensors: graniteTensors,
+
+	models:   "Granite 4 (H-Micro, H-Tiny, H-Small, Micro)",
+	features: "Granite with Mamba-2 layers by `layer_types`, a shared MLP, experts (softmax over the chosen ones) where `num_local_experts` is not 0, with or without rotary embedding (`position_embedding_type`)",
 }
 
 type granitePlan struct {
@@ -25,12 +40,53 @@ func graniteSpell(f *fields) { f.defaults(map[string]any{"max_position_embedding
 // epsilon is divided by its square.
 func graniteConfig(f *fields, c *Config) plan {
 	p := granitePlan{llamaPlan: llamaConfig(f, c).(llamaPlan)}
+	p.factors(f, c)
+	return p
+}
+
+// factors reads those of all Granites.
+func (p *granitePlan) factors(f *fields, c *Config) {
 	multiplier := func(name string) float64 { return f.number(1, 1e-3, 1e6, name) }
 	residual := multiplier("residual_multiplier")
 	c.Eps = float32(float64(c.Eps) / (residual * residual))
 	p.embedScale = float32(multiplier("embedding_multiplier") / residual)
 	p.attentionScale = float32(multiplier("attention_multiplier"))
 	p.logitsScaling = float32(multiplier("logits_scaling"))
+}
+
+// graniteHybridConfig: source is transformers, modeling_granitemoehybrid.py. The experts' tensors are those of Granite's mixtures: gate and up are one.
+func graniteHybridConfig(f *fields, c *Config) plan {
+	f.defaults(map[string]any{"intermediate_size": 11008, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024})
+	p := granitePlan{llamaPlan: llamaConfig(f, c).(llamaPlan)}
+	p.mixer = mambaOf(f, c) // before its norm's epsilon is that of the residual
+	p.factors(f, c)
+	p.recurrent = make([]bool, c.Layers)
+	if types := f.texts("layer_types"); types != nil && f.err == nil {
+		for i, t := range types { // as transformers 4 has them
+			switch t {
+			case "mamba":
+				types[i] = linearAttention
+			case "attention":
+				types[i] = full
+			}
+		}
+		p.recurrent = f.layersOf(c, types, linearAttention, full)
+	} else {
+		for i := range p.recurrent {
+			p.recurrent[i] = true
+		}
+	}
+	if f.text("", "position_embedding_type") != "rope" {
+		p.unrotated = slices.Repeat([]bool{true}, c.Layers)
+	}
+	experts := f.integer(8, 0, maxExperts, "num_local_experts")
+	c.Intermediate = f.size(maxWidth, "shared_intermediate_size")
+	p.names = replacer("mlp.gate_up_proj", "shared_mlp.input_linear", "mlp.down_proj", "shared_mlp.output_linear")
+	p.fusedMLP = true
+	if experts > 0 {
+		p.experts = graniteExperts(f)
+		p.experts.shared = c.Intermediate
+	}
 	return p
 }
 

@@ -28,13 +28,7 @@ var graniteMoeShared = family{
 func graniteMoeConfig(f *fields, c *Config) plan {
 	f.defaults(map[string]any{"num_local_experts": 8, "num_experts_per_tok": 2})
 	p := graniteConfig(f, c).(granitePlan)
-	e := readExperts(f, []string{"num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
-	e.routing.Scores = model.RouteSoftmaxChosen
-	e.names = expertNames{
-		layer: "block_sparse_moe.", router: "router.layer", fused: "input_linear.weight", down: "output_linear",
-		shared: "shared_mlp.", sharedFused: "input_linear", sharedDown: "output_linear",
-	}
-	p.experts = e
+	p.experts = graniteExperts(f)
 	return p
 }
 
@@ -42,4 +36,15 @@ func graniteMoeSharedConfig(f *fields, c *Config) plan {
 	p := graniteMoeConfig(f, c).(granitePlan)
 	p.experts.shared = f.integer(0, 0, maxWidth, "shared_intermediate_size")
 	return p
+}
+
+// graniteExperts are the experts of all Granites.
+func graniteExperts(f *fields) *experts {
+	e := readExperts(f, []string{"num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
+	e.routing.Scores = model.RouteSoftmaxChosen
+	e.names = expertNames{
+		layer: "block_sparse_moe.", router: "router.layer", fused: "input_linear.weight", down: "output_linear",
+		shared: "shared_mlp.", sharedFused: "input_linear", sharedDown: "output_linear",
+	}
+	return e
 }

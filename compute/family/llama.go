@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/compute/model"
 )
@@ -78,12 +79,18 @@ type llamaPlan struct {
 	fused       bool   // q, k and v are one tensor
 	fusedMLP    bool   // gate and up are one tensor
 	norms       layerNorms
+	names       *strings.Replacer // from Llama's names of tensors to the family's; nil: they are the same
+	final       string            // the last norm; "": that of Llama
 
 	embedScale        float32 // on the embedding; 0: 1
 	embedScaleRounded bool    // to the type of the token table
 	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
 
 	experts *experts // in place of the MLP of most layers; nil: none
+
+	mixer          mixer  // in place of attention in the layers that are recurrent; nil: none
+	recurrent      []bool // layers with the mixer
+	gatedAttention bool   // each head of q has a gate of its result after it
 }
 
 // layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
@@ -97,6 +104,7 @@ func (p llamaPlan) build(b *builder) {
 	// Those of a model with images have a part of the name for the text model.
 	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
 	b.findHead("language_model.lm_head.weight")
+	b.names = p.names
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
@@ -106,18 +114,16 @@ func (p llamaPlan) build(b *builder) {
 	if p.experts != nil {
 		mixture = p.experts.makeSlots(b)
 	}
+	var mix func(at string, in int) (out int, back model.Part)
+	if p.mixer != nil {
+		mix = p.mixer.open(b)
+	}
+	attend := p.attention(b, qkv, attended)
 	branch := model.None // what a block gives, where it is normed before it is added
 	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
 	if n.attended != "" {
 		branch = b.slot("branch", model.SlotF32, c.Hidden)
 	}
-	rotary := cmp.Or(p.rotary, c.HeadDim)
-	invFreq, rotaryScale := c.Rope.Table(rotary)
-	local, localScale := invFreq, rotaryScale
-	if p.local != nil {
-		local, localScale = p.local.Table(rotary)
-	}
-
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
 	scale := cmp.Or(p.embedScale, 1)
@@ -129,24 +135,15 @@ func (p llamaPlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
 		in := b.normIf("attn.norm", at, n.attention, x, normed)
-		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at+"self_attn.")...)
-		b.attention(qkv, attended, func(rope, att *model.Op) {
-			b.qkNorm(rope, at+"self_attn.")
-			att.Scale = cmp.Or(p.attentionScale, att.Scale)
-			if c.Windows != nil {
-				att.Window = c.Windows[i]
-			}
-			if len(p.unrotated) > 0 && p.unrotated[i] {
-				return
-			}
-			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
-			rope.RotaryInterleaved = p.interleaved
-			if att.Window > 0 {
-				rope.InvFreq, rope.RotaryScale = local, localScale
-			}
-		})
-		b.selectInLast(&x, &attended)
-		b.addBlock("attn.out", "attn.post_norm", at, n.attended, attended, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		if p.mixer != nil && p.recurrent[i] {
+			out, back := mix(at, in)
+			b.selectInLast(&x, &out)
+			b.addBlock("mix.out", "attn.post_norm", at, n.attended, out, branch, x, back)
+		} else {
+			out := attend(at+"self_attn.", in)
+			b.selectInLast(&x, &out)
+			b.addBlock("attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		}
 		in = b.normIf("mlp.norm", at, n.mlp, x, normed)
 		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
 			p.experts.build(b, mixture, at, in, x)
@@ -157,8 +154,58 @@ func (p llamaPlan) build(b *builder) {
 		b.addBlock("mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
-	b.rmsNorm("final.norm", "norm", x, normed)
+	b.rmsNorm("final.norm", cmp.Or(p.final, "norm"), x, normed)
 	b.logits(normed, table, false)
+}
+
+// attention returns what appends the ops of a layer's attention, up to the slot that it returns. Tensors' names begin with at.
+func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in int) (out int) {
+	c := b.cfg
+	rotary := cmp.Or(p.rotary, c.HeadDim)
+	invFreq, rotaryScale := c.Rope.Table(rotary)
+	local, localScale := invFreq, rotaryScale
+	if p.local != nil {
+		local, localScale = p.local.Table(rotary)
+	}
+	width := c.Heads * c.HeadDim
+	raw, gates := attended, model.None
+	if p.gatedAttention {
+		raw, gates = b.slot("attended.raw", model.SlotF32, width), b.slot("attn.gate", model.SlotF32, width)
+	}
+	return func(at string, in int) int {
+		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at)...)
+		b.attention(qkv, raw, func(rope, att *model.Op) {
+			b.qkNorm(rope, at)
+			att.Scale = cmp.Or(p.attentionScale, att.Scale)
+			if c.Windows != nil {
+				att.Window = c.Windows[b.layer]
+			}
+			if len(p.unrotated) > 0 && p.unrotated[b.layer] {
+				return
+			}
+			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
+			rope.RotaryInterleaved = p.interleaved
+			if att.Window > 0 {
+				rope.InvFreq, rope.RotaryScale = local, localScale
+			}
+		})
+		if p.gatedAttention {
+			_, gate := b.gatedQuery(at)
+			b.linear("attn.gate", in, gates, model.ActNone, gate)
+			b.gate("attn.gated", raw, attended, model.Gate{Gates: gates, Sigmoid: true, Weight: model.None})
+		}
+		return attended
+	}
+}
+
+// gatedQuery are the projection q, and that of the gate after each of its heads.
+func (b *builder) gatedQuery(at string) (q, gate model.Part) {
+	c := b.cfg
+	q = b.part(at+"q_proj", c.QKVBias, 2*c.Heads*c.HeadDim, c.Hidden)
+	q.Rows, q.Block, q.Stride = c.Heads*c.HeadDim, c.HeadDim, 2*c.HeadDim
+	gate = q
+	gate.Offset = c.HeadDim
+	return q, gate
 }
 
 // normIf appends the norm of x before a block, if the family has it. It returns what the block reads.
@@ -185,6 +232,10 @@ func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 	c := b.cfg
 	if p.fused {
 		return b.fusedParts(at+"qkv_proj", false, c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
+	}
+	if p.gatedAttention {
+		q, _ := b.gatedQuery(at)
+		return []model.Part{q, b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden), b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden)}
 	}
 	return b.qkvParts(at)
 }

@@ -64,12 +64,15 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 		if !other {
 			want = 8
 		}
-		// Two for the choice of experts, two or four for a shared MLP.
+		// Two for the choice of experts, two or four for a shared MLP. Two more of gated attention, three of a short convolution for four of
+		// attention, six of a recurrence.
 		mixtures := map[string][]int{
+			"qwen3_5": {10, 10, 10}, "qwen3-next": {10, 10, 16}, "qwen3_5-moe": {16, 16}, "lfm2": {7, 8, 7}, "lfm2-moe": {7, 8, 9},
+			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7},
 			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12}, "ernie4_5-moe": {8, 12},
 			"granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "solar-open": {12, 12}, "qwen3-vl-moe": {10, 10},
 		}
-		if m.Program.HasExperts() {
+		if m.Program.HasExperts() || m.Program.StateBytes() > 0 {
 			require.Equal(t, mixtures[m.Name], perLayer)
 			return
 		}
@@ -103,13 +106,14 @@ func TestLlamaLayerIsThePapersSequence(t *testing.T) {
 	require.Equal(t, []int32{2, 5}, m.Config.Generation.EOS)
 }
 
-// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last attention. Slots
+// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last op over a sequence, or the gate of what it gives. Slots
 // written before it are read after it only by OpSelectRows.
 func TestTheLastLayerContinuesWithTheOutputs(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		ops := m.Program.Ops
 		first := slices.IndexFunc(ops, func(op model.Op) bool { return op.Kind == model.OpSelectRows })
-		require.Equal(t, model.OpAttention, ops[first-1].Kind)
+		last := []model.OpKind{model.OpAttention, model.OpConv, model.OpGate}
+		require.Contains(t, last, ops[first-1].Kind)
 		require.Equal(t, m.Config.Layers-1, ops[first-1].Layer)
 		outputs := map[int]bool{} // slots that hold their rows
 		for _, op := range ops[first:] {
@@ -176,6 +180,17 @@ func checkOp(t *testing.T, p *model.Program, op *model.Op) {
 	case model.OpRoute:
 		require.Equal(t, op.Routing.Experts, p.Slots[op.In].Width)
 		require.Equal(t, 2*op.Routing.TopK, out.Width)
+	case model.OpConv:
+		require.Equal(t, []int64{int64(op.Conv.Channels), int64(op.Conv.Kernel)}, p.Tensors[op.Conv.Weight].Shape)
+		require.Equal(t, op.Conv.Channels, out.Width)
+	case model.OpRecur:
+		r := op.Recur
+		require.Equal(t, r.Heads*r.Values, out.Width)
+		require.Equal(t, 2*r.KeyHeads*r.Keys+r.Heads*r.Values, p.Slots[op.In].Width)
+		require.Equal(t, []int64{int64(r.Heads)}, p.Tensors[r.ALog].Shape)
+	case model.OpGate:
+		require.Equal(t, p.Slots[op.In].Width, out.Width)
+		require.LessOrEqual(t, op.Gate.Offset+out.Width, p.Slots[op.Gate.Gates].Width)
 	default:
 		t.Fatalf("%s: kind %v", op.Name, op.Kind)
 	}
@@ -288,6 +303,9 @@ func TestAttributesOfTheVariants(t *testing.T) {
 	}
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		p := m.Program
+		if !slices.ContainsFunc(p.Ops, func(op model.Op) bool { return op.Kind == model.OpAttention && op.Layer == 1 }) {
+			return
+		}
 		rope, att := find(p, "attn.rope_store", 1), find(p, "attn.attention", 1)
 		logits := p.Ops[len(p.Ops)-1]
 		if len(m.Expected.InvFreq) > 0 {

@@ -15,7 +15,7 @@ var qwen2 = family{
 func qwenVisionSpell(theta, eps float64) func(*fields) {
 	return func(f *fields) {
 		if f.has("vision_config") {
-			f.lift("text_config")
+			f.liftText()
 			f.defaults(map[string]any{"rope_theta": theta, "rms_norm_eps": eps})
 		}
 	}

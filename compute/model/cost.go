@@ -85,6 +85,10 @@ func (p *Program) cost(op *Op, rows int, w Work, s Sizes) Cost {
 		return p.ropeStoreCost(op, rows, s)
 	case OpAttention:
 		return p.attentionCost(op, w, s)
+	case OpConv, OpRecur:
+		return p.stateCost(op, rows, s)
+	case OpGate:
+		return p.gateCost(op, rows, s)
 	case OpSelectRows, OpRoute:
 		return Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	}
@@ -251,7 +255,12 @@ func (p *Program) WeightBytes(s Sizes) int64 {
 	return sum
 }
 
-// KVBytesPerToken is the size of one token's keys and values in all layers.
+// KVBytesPerToken is the size of one token's keys and values in all layers that have them.
 func (p *Program) KVBytesPerToken(s Sizes) int64 {
-	return 2 * int64(p.Layers) * int64(p.KVHeads) * p.KV.bytes(p.HeadDim, s.KV)
+	return 2 * int64(len(p.windows())) * int64(p.KVHeads) * p.KV.bytes(p.HeadDim, s.KV)
+}
+
+// SlabBytesPerToken is the size of one token's keys and values in a slab: of the layers of one group.
+func (p *Program) SlabBytesPerToken(s Sizes) int64 {
+	return 2 * int64(p.Groups().Layers) * int64(p.KVHeads) * p.KV.bytes(p.HeadDim, s.KV)
 }

@@ -26,9 +26,9 @@ func (p *Program) Groups() Groups {
 	}
 	switch full := len(windows) - windowed; {
 	case windowed == 0 || full > 0 && (p.OneGroup || p.KV == KVKivi):
-		return Groups{Layers: p.Layers, Full: 1}
+		return Groups{Layers: max(1, len(windows)), Full: 1} // also if no layer has keys
 	case full == 0:
-		return Groups{Layers: p.Layers, Windowed: 1}
+		return Groups{Layers: len(windows), Windowed: 1}
 	default:
 		return divide(full, windowed)
 	}
@@ -54,28 +54,40 @@ func divide(full, windowed int) (best Groups) {
 // Place is where a slab of a group has a layer.
 type Place struct{ Group, Layer int }
 
-// Places returns the place of each decoder layer.
-func (p *Program) Places() []Place {
-	g, places := p.Groups(), make([]Place, p.Layers)
+// Places returns the place of each decoder layer that has attention.
+func (p *Program) Places() map[int]Place {
+	g, windows := p.Groups(), p.windows()
+	places := make(map[int]Place, len(windows))
 	full, windowed := 0, g.Full*g.Layers
-	for i, w := range p.windows() {
+	for i, layer := range p.attentionLayers() {
+		w := windows[i]
 		next := &full
 		if w > 0 && g.Windowed > 0 {
 			next = &windowed
 		}
-		places[i] = Place{*next / g.Layers, *next % g.Layers}
+		places[layer] = Place{*next / g.Layers, *next % g.Layers}
 		*next++
 	}
 	return places
 }
 
-// windows returns the window of each layer, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all layers have a
-// window.
-func (p *Program) windows() []int {
-	windows, full := make([]int, p.Layers), false
+// attentionLayers are the layers that have keys and values, in the order of the ops.
+func (p *Program) attentionLayers() (layers []int) {
 	for i := range p.Ops {
 		if op := &p.Ops[i]; op.Kind == OpAttention {
-			windows[op.Layer] = op.Window
+			layers = append(layers, op.Layer)
+		}
+	}
+	return layers
+}
+
+// windows returns the window of each layer that has attention, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all
+// of them have a window.
+func (p *Program) windows() (windows []int) {
+	full := false
+	for i := range p.Ops {
+		if op := &p.Ops[i]; op.Kind == OpAttention {
+			windows = append(windows, op.Window)
 			full = full || op.Window == 0
 		}
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,5 +67,15 @@ func TestLayersMayShareSlabsWhateverTheirWindows(t *testing.T) {
 	p.OneGroup = true
 	require.Equal(t, Groups{3, 1, 0}, p.Groups())
 	require.Zero(t, p.Window())
-	require.Equal(t, []Place{{0, 0}, {0, 1}, {0, 2}}, p.Places())
+	require.Equal(t, map[int]Place{0: {0, 0}, 1: {0, 1}, 2: {0, 2}}, p.Places())
+}
+
+func TestLayersWithoutAttentionHaveNoPlace(t *testing.T) {
+	p := layered(0, 9, 0, 0)
+	p.Ops = slices.DeleteFunc(p.Ops, func(op Op) bool { return op.Layer == 0 || op.Layer == 2 })
+	require.Equal(t, Groups{1, 1, 1}, p.Groups())
+	require.Equal(t, map[int]Place{1: {1, 0}, 3: {0, 0}}, p.Places())
+	p.Ops = nil
+	require.Equal(t, Groups{1, 1, 0}, p.Groups(), "a slab has room for a layer all the same")
+	require.Empty(t, p.Places())
 }

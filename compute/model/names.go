@@ -12,6 +12,9 @@ func opNames() []string {
 		OpAttention:  "attention",
 		OpSelectRows: "select_rows",
 		OpRoute:      "route",
+		OpConv:       "conv",
+		OpRecur:      "recur",
+		OpGate:       "gate",
 	}
 }
 

@@ -35,6 +35,9 @@ const (
 	OpAttention  OpKind = 5
 	OpSelectRows OpKind = 6
 	OpRoute      OpKind = 7
+	OpConv       OpKind = 8
+	OpRecur      OpKind = 9
+	OpGate       OpKind = 10
 )
 
 // NormKind mirrors mr_norm_kind.
@@ -139,6 +142,11 @@ type Op struct {
 	Routing Routing
 	Routed  Routed
 	Route   int // a slot; without Routed not used
+
+	// Of the op's kind, nil for others.
+	Conv  *Conv
+	Recur *Recur
+	Gate  *Gate
 }
 
 // Tensor is a weight by its name in the checkpoint and the shape it must have.

@@ -72,6 +72,15 @@ func writeOp(t *text, op *model.Op) {
 	}
 	t.integer("Routed", int(op.Routed))
 	t.integer("Route", op.Route)
+	if op.Conv != nil {
+		writeConv(t, op.Conv)
+	}
+	if op.Recur != nil {
+		writeRecur(t, op.Recur)
+	}
+	if op.Gate != nil {
+		writeGate(t, op.Gate)
+	}
 }
 
 func writeRouting(t *text, r *model.Routing) {
@@ -84,6 +93,55 @@ func writeRouting(t *text, r *model.Routing) {
 	t.integer("Groups", r.Groups)
 	t.integer("TopGroups", r.TopGroups)
 	t.float("Scale", r.Scale)
+	t.close()
+}
+
+func writeConv(t *text, c *model.Conv) {
+	t.name("Conv")
+	t.open()
+	t.integer("Weight", c.Weight)
+	t.integer("Bias", c.Bias)
+	t.integer("Channels", c.Channels)
+	t.integer("Kernel", c.Kernel)
+	t.integer("Offset", c.Offset)
+	t.integer("Times", c.Times)
+	t.integer("Gate", c.Gate)
+	t.flag("SiLU", c.SiLU)
+	t.close()
+}
+
+func writeRecur(t *text, r *model.Recur) {
+	t.name("Recur")
+	t.open()
+	t.integer("Rule", int(r.Rule))
+	t.integer("Heads", r.Heads)
+	t.integer("KeyHeads", r.KeyHeads)
+	t.integer("Keys", r.Keys)
+	t.integer("Values", r.Values)
+	t.integer("Q", r.Q)
+	t.integer("K", r.K)
+	t.integer("V", r.V)
+	t.integer("Gates", r.Gates)
+	t.integer("Decay", r.Decay)
+	t.integer("Rate", r.Rate)
+	t.integer("ALog", r.ALog)
+	t.integer("DtBias", r.DtBias)
+	t.integer("Skip", r.Skip)
+	t.float("LeastStep", r.LeastStep)
+	t.float("MostStep", r.MostStep)
+	t.close()
+}
+
+func writeGate(t *text, g *model.Gate) {
+	t.name("Gate")
+	t.open()
+	t.integer("Gates", g.Gates)
+	t.integer("Offset", g.Offset)
+	t.flag("Sigmoid", g.Sigmoid)
+	t.integer("Group", g.Group)
+	t.integer("Weight", g.Weight)
+	t.flag("First", g.First)
+	t.float("Eps", g.Eps)
 	t.close()
 }
 

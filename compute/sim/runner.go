@@ -115,7 +115,7 @@ const pageBytes = 4096
 
 // SlabBytes is the size of a KV slab, for a group of layers, on a device whose keys and values of a float type have 16 bits.
 func SlabBytes(p *model.Program) uint64 {
-	slab := uint64(p.KVBytesPerToken(model.BF16Sizes())) / uint64(p.Layers) * uint64(p.Groups().Layers) * device.SlabTokens
+	slab := uint64(p.SlabBytesPerToken(model.BF16Sizes())) * device.SlabTokens
 	return (slab + pageBytes - 1) / pageBytes * pageBytes
 }
 

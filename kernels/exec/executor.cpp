@@ -40,6 +40,15 @@ void check_states(const Device& device, const Program& p, int32_t kv_type) {
   }
 }
 
+// The slabs of a sequence's state. Where no layer has keys, slabs are large enough that a state has few of them: each is mapped.
+int state_slabs(const Program& p, KvLayout& layout) {
+  constexpr size_t kMost = 64;
+  const size_t state = p.state * sizeof(float);
+  const auto has_keys = [](const Op& op) { return op.kind == MR_OP_ATTENTION; };
+  if (!std::ranges::any_of(p.ops, has_keys)) layout.at_least((state + kMost - 1) / kMost);
+  return static_cast<int>((state + layout.slab_bytes - 1) / layout.slab_bytes);
+}
+
 // The slabs of the program's KV type, if the device has it.
 KvLayout kv_layout(const Device& device, const Program& p) {
   const auto floats = static_cast<mr_dtype>(device.kv_dtype(p));
@@ -72,9 +81,7 @@ KvLayout kv_layout(const Device& device, const Program& p) {
   }
   check_states(device, p, type);
   KvLayout layout(p.layers, p.kv_heads, p.head_dim, type, block, p.kv_groups);
-  const auto state = p.state * int64_t{sizeof(float)},
-             slab = static_cast<int64_t>(layout.slab_bytes);
-  layout.head_slabs = device.kv_head_slabs(type) + static_cast<int>((state + slab - 1) / slab);
+  layout.head_slabs = device.kv_head_slabs(type) + state_slabs(p, layout);
   if (p.kept() > 0) {
     layout.most_slabs = (p.kept() + MR_H2O_TOKENS + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;
   }

@@ -18,8 +18,12 @@ KvLayout::KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t 
       type(type),
       element_bytes(static_cast<int>(block_bytes / MR_SLAB_TOKENS / head_dim)),
       block_bytes(block_bytes) {
+  at_least(block(layers, 0, 0));
+}
+
+void KvLayout::at_least(size_t bytes) {
   const size_t page = sysconf(_SC_PAGESIZE);
-  slab_bytes = (block(layers, 0, 0) + page - 1) / page * page;
+  slab_bytes = std::max(slab_bytes, (bytes + page - 1) / page * page);
 }
 
 size_t KvLayout::block(int layer, int value, int head) const {

@@ -31,6 +31,9 @@ struct KvLayout {
   KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes,
            int groups = 1);
 
+  // Makes slabs of some bytes, rounded up to pages, if they are smaller.
+  void at_least(size_t bytes);
+
   // Where the block of a layer's K (value = 0) or V (value = 1) and KV head
   // begins inside a slab.
   size_t block(int layer, int value, int head) const;

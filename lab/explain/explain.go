@@ -144,11 +144,15 @@ func shape(p *model.Program, op *model.Op) string {
 			rows[i] = fmt.Sprint(part.Rows)
 		}
 		return fmt.Sprintf("%d -> %s", in, strings.Join(rows, "+"))
+	case model.OpConv:
+		return fmt.Sprintf("%d x %d", op.Conv.Channels, op.Conv.Kernel)
+	case model.OpRecur:
+		return fmt.Sprintf("%d/%d heads x %d x %d", op.Recur.Heads, op.Recur.KeyHeads, op.Recur.Keys, op.Recur.Values)
 	case model.OpRoute:
 		return fmt.Sprintf("%d of %d", op.Routing.TopK, op.Routing.Experts)
 	case model.OpRopeStore, model.OpAttention:
 		return fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
-	case model.OpNorm, model.OpSelectRows:
+	case model.OpNorm, model.OpSelectRows, model.OpGate:
 	}
 	return fmt.Sprint(p.Slots[op.Out].Width)
 }

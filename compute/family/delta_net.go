@@ -1,0 +1,63 @@
+package family
+
+import "github.com/millrace/millrace/compute/model"
+
+// deltaNet is the mixer of Qwen3-Next and Qwen3.5: a convolution over q, k and v, then the gated delta rule (arXiv:2412.06464).
+type deltaNet struct {
+	keyHeads, heads int
+	keys, values    int // of a head
+	kernel          int
+	fused           bool // in_proj_qkvz and in_proj_ba have what belongs to a key head together
+}
+
+func readDeltaNet(f *fields) *deltaNet {
+	d := &deltaNet{
+		keyHeads: f.integer(16, 1, maxHeads, "linear_num_key_heads"), heads: f.integer(32, 1, maxHeads, "linear_num_value_heads"),
+		keys: f.integer(128, 1, maxHeadDim, "linear_key_head_dim"), values: f.integer(128, 1, maxHeadDim, "linear_value_head_dim"),
+		kernel: f.integer(4, 2, maxKernel, "linear_conv_kernel_dim"),
+	}
+	f.divides("linear_num_value_heads", d.heads, "linear_num_key_heads", d.keyHeads)
+	return d
+}
+
+func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model.Part) {
+	keys, values := d.keyHeads*d.keys, d.heads*d.values
+	qkv := b.slot("delta.qkv", model.SlotF32, 2*keys+values)
+	mixed := b.slot("delta.mixed", model.SlotF32, 2*keys+values)
+	gates := b.slot("delta.gates", model.SlotF32, values+2*d.heads)
+	read := b.slot("delta.read", model.SlotF32, values)
+	gated := b.slot("delta.gated", model.SlotOperand, values)
+	return func(at string, in int) (int, model.Part) {
+		at += "linear_attn."
+		inputs, beside := d.parts(b, at)
+		b.linear("delta.qkv", in, qkv, model.ActNone, inputs...)
+		b.linear("delta.gates", in, gates, model.ActNone, beside...)
+		b.conv("delta.conv", at+"conv1d", qkv, mixed, 2*keys+values, d.kernel, false).SiLU = true
+		b.recur("delta.recur", mixed, read, model.Recur{
+			Rule: model.RecurDelta, Heads: d.heads, KeyHeads: d.keyHeads, Keys: d.keys, Values: d.values,
+			Q: 0, K: keys, V: 2 * keys, Gates: gates, Rate: values, Decay: values + d.heads,
+			ALog: b.tensor(at+"A_log", d.heads), DtBias: b.tensor(at+"dt_bias", d.heads), Skip: model.None,
+		})
+		b.gate("delta.gate", read, gated, model.Gate{Gates: gates, Group: d.values, Weight: b.tensor(at+"norm.weight", d.values), Eps: b.cfg.Eps})
+		return gated, b.part(at+"out_proj", false, b.cfg.Hidden, values)
+	}
+}
+
+// parts are the projections q, k and v, and those beside them: the gate z, the rate b and the decay a.
+func (d *deltaNet) parts(b *builder, at string) (qkv, gates []model.Part) {
+	keys, values, in := d.keyHeads*d.keys, d.heads*d.values, b.cfg.Hidden
+	if !d.fused {
+		return []model.Part{b.part(at+"in_proj_qkv", false, 2*keys+values, in)},
+			[]model.Part{b.part(at+"in_proj_z", false, values, in), b.part(at+"in_proj_b", false, d.heads, in), b.part(at+"in_proj_a", false, d.heads, in)}
+	}
+	each := d.heads / d.keyHeads // heads that share a key
+	stride := 2*d.keys + 2*each*d.values
+	qkvz := func(offset, block int) model.Part {
+		return b.rowsOf(at+"in_proj_qkvz", d.keyHeads*stride, in, offset, d.keyHeads*block, block, stride)
+	}
+	ba := func(offset int) model.Part {
+		return b.rowsOf(at+"in_proj_ba", 2*d.heads, in, offset, d.heads, each, 2*each)
+	}
+	return []model.Part{qkvz(0, d.keys), qkvz(d.keys, d.keys), qkvz(2*d.keys, each*d.values)},
+		[]model.Part{qkvz(2*d.keys+each*d.values, each*d.values), ba(0), ba(each)}
+}

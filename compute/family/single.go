@@ -1,0 +1,79 @@
+package family
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// singlePlan is a decoder whose layers have one block each: a norm, a mixer, attention, an MLP or experts, and the residual.
+type singlePlan struct {
+	llamaPlan          // attention, and the names
+	kinds     []string // of the layers
+}
+
+// Kinds of layers of a singlePlan, beside full and linearAttention.
+const (
+	mlpLayer = "mlp"
+)
+
+func (p singlePlan) build(b *builder) {
+	c := b.cfg
+	b.findPrefix("embeddings.weight", "backbone.", "model.", "")
+	b.names = p.names
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	normed := b.slot("normed", model.SlotOperand, c.Hidden)
+	blocks := map[string]func(at string, in int) (out int, back model.Part){linearAttention: p.mixer.open(b)}
+	if slices.Contains(p.kinds, full) {
+		qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+		attend := p.attention(b, qkv, b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim))
+		blocks[full] = func(at string, in int) (int, model.Part) {
+			return attend(at+"mixer.", in), b.part(at+"mixer.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim)
+		}
+	}
+	if slices.Contains(p.kinds, mlpLayer) {
+		mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+		blocks[mlpLayer] = func(at string, in int) (int, model.Part) {
+			b.linear("mlp.up", in, mid, c.Activation, b.part(at+"mixer.up_proj", c.MLPBias, c.Intermediate, c.Hidden))
+			return mid, b.part(at+"mixer.down_proj", c.MLPBias, c.Hidden, c.Intermediate)
+		}
+	}
+	b.layer = model.None
+	table := b.tokenTable("embeddings.weight", c.Hidden)
+	b.scaledEmbed("embed", x, table, 1)
+	for i, kind := range p.kinds[:c.Layers] {
+		b.layer = i
+		at := fmt.Sprintf("layers.%d.", i)
+		b.rmsNorm("norm", at+"norm", x, normed)
+		out, back := blocks[kind](at, normed)
+		b.selectInLast(&x, &out)
+		b.addLinear(kind[:3]+".out", out, x, back)
+	}
+	b.layer = model.None
+	b.rmsNorm("final.norm", "norm_f", x, normed)
+	b.logits(normed, table, false)
+}
+
+// mamba2LM is Mamba-2 alone.
+var mamba2LM = family{
+	class: "Mamba2ForCausalLM", bare: "Mamba2Model", kind: "mamba2",
+	config: mamba2Config,
+
+	models:   "Mamba-2, Codestral Mamba",
+	features: "Mamba-2 layers alone",
+}
+
+// mamba2Config: source is transformers, modeling_mamba2.py.
+func mamba2Config(f *fields, c *Config) plan {
+	c.Hidden = f.size(maxWidth, "hidden_size")
+	c.Layers = f.size(maxLayers, "num_hidden_layers")
+	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
+	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
+	c.MaxPositions = f.integer(1<<20, 1, maxPositions, "max_position_embeddings") // a state has no limit
+	c.Heads, c.KVHeads, c.HeadDim = 1, 1, 8                                       // of slabs that no layer uses
+	names := mambaNames{heads: "num_heads", headDim: "head_dim", groups: "n_groups", states: "state_size", kernel: "conv_kernel", convBias: "use_conv_bias", inBias: "use_bias"}
+	m := readMamba(f, names, mamba2{at: "mixer.", heads: 128, headDim: 64, groups: 8, states: 128, kernel: 4, eps: c.Eps})
+	c.Intermediate = m.heads * m.headDim
+	return singlePlan{llamaPlan: llamaPlan{mixer: m}, kinds: slices.Repeat([]string{linearAttention}, c.Layers)}
+}
