@@ -152,7 +152,7 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 	n, rows, in := e.routing.Experts, e.intermediate, b.cfg.Hidden
 	at = e.at(at)
 	fused := cmp.Or(e.names.fused, "gate_up_proj") // as transformers 5 has them in memory
-	if _, ok := b.find(b.name(at + fused)); ok {
+	if _, ok := b.find(b.name(at + fused)); ok || b.source == nil && e.names.fused != "" {
 		tensor := b.matrices(at+fused, n, 2*rows, in)
 		for i := range 2 * n {
 			parts = append(parts, model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows})

@@ -21,7 +21,7 @@ func eachModel(t *testing.T, test func(t *testing.T, cfg *family.Config, w *weig
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			cfg, err := family.LoadConfig(dir)
 			require.NoError(t, err)
-			w, err := weights.Open(dir)
+			w, err := family.OpenWeights(cfg)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, w.Close()) }()
 			test(t, cfg, w)
