@@ -162,8 +162,15 @@ struct States {
     }
   }
 
+  // Blocks of kVectors from a column on, as many as there are; returns the column after them.
+  template <int kVectors>
+  static int blocks(const RecurTask& t, int rows, int column, const Prepared& p) {
+    for (; column + kVectors * kLanes <= t.state_row; column += kVectors * kLanes)
+      block<kVectors>(t, rows, column, p);
+    return column;
+  }
+
   static void recur(const RecurTask& t) {
-    constexpr int kVectors = kLanes >= 8 ? 4 : 2;
     Prepared p{t.room,
                t.room + kStateRows * t.keys,
                t.room + 2 * kStateRows * t.keys,
@@ -174,9 +181,9 @@ struct States {
       const int rows = t.rows - first < kStateRows ? t.rows - first : kStateRows;
       prepare(t, first, rows, p);
       int column = 0;
-      for (; column + kVectors * kLanes <= t.state_row; column += kVectors * kLanes)
-        block<kVectors>(t, rows, column, p);
-      for (; column < t.state_row; column += kLanes) block<1>(t, rows, column, p);
+      if constexpr (kLanes == 16) column = blocks<8>(t, rows, column, p);
+      if constexpr (kLanes >= 8) column = blocks<4>(t, rows, column, p);
+      blocks<1>(t, rows, column, p);
       for (int r = 0; r < rows; ++r) {
         __builtin_memcpy(t.out + (first + r) * t.out_stride, p.y + r * t.state_row,
                          t.values * sizeof(float));
