@@ -143,7 +143,7 @@ type Op struct {
 	Routed  Routed
 	Route   int // a slot; without Routed not used
 
-	// Of the op's kind, nil for others.
+	// What an op of the kind has; nil for others.
 	Conv  *Conv
 	Recur *Recur
 	Gate  *Gate

@@ -217,7 +217,7 @@ typedef struct mr_attention {
   int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
   float rotary_scale;         /* on cos and sin (YaRN), 1 otherwise */
 
-  /* Of a layer with a window, a rotary embedding and no slopes, in a program with one group: the
+  /* In a layer with a window, a rotary embedding and no slopes, in a program with one group, the
    * first `sinks` keys are seen too, by a query that is rotated as that of position
    * min(i, sinks + window - 1). So no key is further away than sinks + window - 1, as if the keys
    * that are seen were all there are (StreamingLLM, arXiv:2309.17453, section 3.2). ROPE_STORE
