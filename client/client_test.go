@@ -16,8 +16,8 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
+	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/natsapi"
-	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -33,7 +33,7 @@ func natsConn(t *testing.T) *nats.Conn {
 func onBoth(t *testing.T, e func() *apitest.Engine, test func(*testing.T, client.Client, *apitest.Engine)) {
 	t.Run("http", func(t *testing.T) {
 		e := e()
-		h, err := openai.New(e, openai.Options{})
+		h, err := httpapi.New(e, httpapi.Options{})
 		require.NoError(t, err)
 		srv := httptest.NewServer(h)
 		defer e.WaitIdle()
@@ -272,7 +272,7 @@ func TestANATSStreamThatFallsSilentIsCut(t *testing.T) {
 
 func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 	e := apitest.New(apitest.Say("yes"))
-	h, err := openai.New(e, openai.Options{})
+	h, err := httpapi.New(e, httpapi.Options{})
 	require.NoError(t, err)
 	good := httptest.NewServer(h)
 	defer e.WaitIdle()
@@ -307,7 +307,7 @@ func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 // A server that received a resumable call and did not answer may run it, so the refusal of another one, which has just started, is not its end.
 func TestARefusalAfterAServerThatDidNotAnswerIsTriedAgain(t *testing.T) {
 	e := apitest.New(apitest.Say("yes"))
-	h, err := openai.New(e, openai.Options{})
+	h, err := httpapi.New(e, httpapi.Options{})
 	require.NoError(t, err)
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer silent.Close()

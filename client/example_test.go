@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/openai"
+	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/client"
 )
 
@@ -23,7 +23,7 @@ func exampleServer(answer ...string) *httptest.Server {
 		}
 		return nil
 	}
-	h, err := openai.New(e, openai.Options{})
+	h, err := httpapi.New(e, httpapi.Options{})
 	if err != nil {
 		panic(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
+	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/natsapi"
-	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/faultproxy"
@@ -98,7 +98,7 @@ func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) 
 	require.NoError(t, err)
 	calls, err := durable.New(nc, call.NewDirect(e), durable.Options{Watch: 20 * time.Millisecond})
 	require.NoError(t, err)
-	h, err := openai.New(e, openai.Options{Calls: calls, PingAfter: 100 * time.Millisecond})
+	h, err := httpapi.New(e, httpapi.Options{Calls: calls, PingAfter: 100 * time.Millisecond})
 	require.NoError(t, err)
 	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
 	require.NoError(t, err)
@@ -396,7 +396,7 @@ func TestWithoutALogAStreamThatIsLostIsAnError(t *testing.T) {
 	e := counting(5, hold)
 	url := jetStream(t).ClientURL()
 	a := newGateway(t, url, e)
-	plain, err := openai.New(e, openai.Options{})
+	plain, err := httpapi.New(e, httpapi.Options{})
 	require.NoError(t, err)
 	other := httptest.NewServer(plain) // without a log
 	defer other.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/actors/node"
-	"github.com/millrace/millrace/api/openai"
+	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/kvmgr"
@@ -42,7 +42,7 @@ func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	h, err := openai.New(p, openai.Options{Logger: zerolog.Nop()})
+	h, err := httpapi.New(p, httpapi.Options{Logger: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}

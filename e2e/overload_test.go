@@ -23,8 +23,8 @@ import (
 
 	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/httpserver"
-	"github.com/millrace/millrace/api/openai"
+	httpapi "github.com/millrace/millrace/api/http"
+	"github.com/millrace/millrace/api/http/httpserver"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/computetest"
@@ -52,7 +52,7 @@ func (d *pacedDevice) Run(rows []compute.Rows) (compute.Logits, error) {
 
 // boundedServer serves a pipeline with a bounded queue by HTTP. wrap, which may
 // be nil, puts something between HTTP and the pipeline; listen may replace the listener.
-func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o openai.Options, limits httpserver.Limits,
+func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o httpapi.Options, limits httpserver.Limits,
 	wrap func(api.Engine) api.Engine, listen func(net.Listener) net.Listener) (*node.Node, *httptest.Server) {
 	tb.Helper()
 	tok, err := tokenizer.Load(demoModel)
@@ -70,7 +70,7 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o o
 	if wrap != nil {
 		e = wrap(p)
 	}
-	h, err := openai.New(e, o)
+	h, err := httpapi.New(e, o)
 	require.NoError(tb, err)
 	s := httptest.NewUnstartedServer(h)
 	if listen != nil {
@@ -117,7 +117,7 @@ func (c *tightConn) Close() error {
 func TestAReaderThatStopsHoldsUpItsOwnStreamOnly(t *testing.T) {
 	d := computetest.NewNull(4096, 4096, 300)
 	closed := make(chan net.Addr, 64)
-	p, s := boundedServer(t, d, 16, 16, openai.Options{}, httpserver.Limits{Write: time.Second}, nil,
+	p, s := boundedServer(t, d, 16, 16, httpapi.Options{}, httpserver.Limits{Write: time.Second}, nil,
 		func(l net.Listener) net.Listener { return tightListener{l, closed} })
 	address := strings.TrimPrefix(s.URL, "http://")
 	body := `{"model":"m","prompt":[1,2,3],"max_tokens":4000,"ignore_eos":true,"temperature":0,"stream":true}`
@@ -233,7 +233,7 @@ func BenchmarkOverload(b *testing.B) {
 	for _, times := range []float64{1, 2, 5, 10} {
 		b.Run(fmt.Sprintf("%gx", times), func(b *testing.B) {
 			for b.Loop() {
-				_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{}, httpserver.Limits{}, nil, nil)
+				_, s := boundedServer(b, overloadDevice(), 16, 48, httpapi.Options{}, httpserver.Limits{}, nil, nil)
 				var good, lost, hints int
 				var refusals []time.Duration
 				for _, a := range load(s.URL, "", overloadBody, times*overloadCapacity, length, 1) {
@@ -281,7 +281,7 @@ func BenchmarkNeighborHTTP(b *testing.B) {
 	for b.Loop() {
 		var p99 [2]time.Duration
 		for i, neighbor := range []float64{0.45, 4.5} {
-			_, s := boundedServer(b, overloadDevice(), 16, 48, openai.Options{Keys: keys}, httpserver.Limits{}, auth.Guard, nil)
+			_, s := boundedServer(b, overloadDevice(), 16, 48, httpapi.Options{Keys: keys}, httpserver.Limits{}, auth.Guard, nil)
 			var wg sync.WaitGroup
 			wg.Go(func() { load(s.URL, loud, overloadBody, neighbor*overloadCapacity, length, 1) })
 			var ttft []time.Duration

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/httpserver"
-	"github.com/millrace/millrace/api/openai"
+	httpapi "github.com/millrace/millrace/api/http"
+	"github.com/millrace/millrace/api/http/httpserver"
 	"github.com/millrace/millrace/compute/computetest"
 )
 
@@ -32,7 +32,7 @@ func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
 // refused request, without the work of net/http.
 func BenchmarkRefusal(b *testing.B) {
 	device := &pacedDevice{Null: computetest.NewNull(4096, 4096, 300), step: 100 * time.Millisecond}
-	p, s := boundedServer(b, device, 1, 1, openai.Options{Logger: zerolog.New(io.Discard)}, httpserver.Limits{}, nil, nil)
+	p, s := boundedServer(b, device, 1, 1, httpapi.Options{Logger: zerolog.New(io.Discard)}, httpserver.Limits{}, nil, nil)
 	for _, id := range []string{"runs", "waits"} {
 		r := &api.Request{ID: id, Model: "m", PromptTokens: []int32{1, 2, 3}, TopLogprobs: -1, N: 1, MaxTokens: 4000, IgnoreEOS: true}
 		ctx, cancel := context.WithCancel(b.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
-	"github.com/millrace/millrace/api/httpserver"
+	"github.com/millrace/millrace/api/http/httpserver"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 )

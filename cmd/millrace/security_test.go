@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/httpserver"
+	"github.com/millrace/millrace/api/http/httpserver"
 	"github.com/millrace/millrace/api/natsapi"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"

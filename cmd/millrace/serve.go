@@ -18,9 +18,9 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/httpserver"
+	httpapi "github.com/millrace/millrace/api/http"
+	"github.com/millrace/millrace/api/http/httpserver"
 	"github.com/millrace/millrace/api/natsapi"
-	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/web"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cmd/millrace/trim"
@@ -149,7 +149,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 			if !untilReady(ctx, late) {
 				return nil
 			}
-			schemas, err := openai.Schemas()
+			schemas, err := httpapi.Schemas()
 			if err != nil {
 				return err
 			}
@@ -347,7 +347,7 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 }
 
 func httpHandler(served api.Engine, g *gateway, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
-	o := openai.Options{
+	o := httpapi.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
 		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: secure.callers(), Tenants: secure.tenants, Calls: g.calls, Tracer: tracer,
 		Routes:  batchapi.Routes(g.store.files, g.store.batches),
@@ -358,7 +358,7 @@ func httpHandler(served api.Engine, g *gateway, late *lateEngine, secure *securi
 	if g.store.responses != nil {
 		o.Responses = g.store.responses
 	}
-	h, err := openai.New(served, o)
+	h, err := httpapi.New(served, o)
 	if err != nil {
 		return nil, err
 	}

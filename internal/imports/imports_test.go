@@ -159,7 +159,7 @@ func TestEachRuleCanBeBroken(t *testing.T) {
 	}
 	require.Empty(t, broken(graph{"actors/node": {"actors/kv"}, "actors/kv": {"actors/kv/tree"}}, rules[2].wrong))
 	require.Len(t, broken(graph{"api/call": {"api/openai/wire"}, "api": {"api/openai/wire"}}, rules[1].wrong), 2)
-	circle := graph{"api/httpserver": {"auth"}, "auth": {"compute/sched"}, "compute/sched": {"api"}, "api": nil}.fold(folder).circle()
+	circle := graph{"api/http/httpserver": {"auth"}, "auth": {"compute/sched"}, "compute/sched": {"api"}, "api": nil}.fold(folder).circle()
 	require.Len(t, circle, 4)
 	require.Equal(t, circle[0], circle[3])
 }

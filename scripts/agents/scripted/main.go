@@ -25,7 +25,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai"
+	httpapi "github.com/millrace/millrace/api/http"
 )
 
 // The model writes word into a file, which no client can know before.
@@ -56,7 +56,7 @@ func main() {
 func serve() error {
 	engine := apitest.New(answer)
 	engine.Served = []api.Model{{ID: "scripted", Created: time.Now(), ContextLength: 1 << 18, Format: "hermes"}}
-	handler, err := openai.New(engine, openai.Options{})
+	handler, err := httpapi.New(engine, httpapi.Options{})
 	if err != nil {
 		return err
 	}
