@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/ollama"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/responses"
 )
 
@@ -55,7 +55,7 @@ func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
 		require.NoError(t, err, body)
 		return c
 	}
-	c, err := wire.DecodeWithID(kind, "cmpl-1", []byte(body), models(), time.Unix(5, 7))
+	c, err := openai.DecodeWithID(kind, "cmpl-1", []byte(body), models(), time.Unix(5, 7))
 	require.NoError(t, err, body)
 	return c
 }
@@ -129,7 +129,7 @@ func TestADamagedFormIsAnError(t *testing.T) {
 // that one with any other difference is not.
 func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
 	encode := func(at int64, body string) []byte {
-		c, err := wire.DecodeWithID(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
+		c, err := openai.DecodeWithID(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
 		require.NoError(t, err)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
@@ -67,7 +67,7 @@ const body = `{"prompt":"one","max_tokens":40,"stream":true,"stream_resume":true
 
 func decode(t testing.TB, e api.Engine, text string) *call.Call {
 	t.Helper()
-	decoded, err := wire.DecodeCompletion([]byte(text), e.Models(), time.Now())
+	decoded, err := openai.DecodeCompletion([]byte(text), e.Models(), time.Now())
 	require.NoError(t, err)
 	return decoded
 }
@@ -93,7 +93,7 @@ func attach(t testing.TB, g gateway, id string) call.Answer {
 type view struct {
 	t      testing.TB
 	call   *call.Call
-	chunks *wire.Chunks
+	chunks *openai.Chunks
 	events <-chan api.Event
 	seq    uint64
 	text   strings.Builder
@@ -104,7 +104,7 @@ func see(t testing.TB, r call.Answer) *view {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	t.Cleanup(cancel)
-	return &view{t: t, call: r.Call(), chunks: wire.NewChunks(r.Call(), "fp"), events: r.Events(ctx)}
+	return &view{t: t, call: r.Call(), chunks: openai.NewChunks(r.Call(), "fp"), events: r.Events(ctx)}
 }
 
 // until reads until n events have arrived. 0 reads to the end.
@@ -136,7 +136,7 @@ func gather(ctx context.Context, g gateway, id string) string {
 	}
 	defer r.Close()
 	var text strings.Builder
-	chunks := wire.NewChunks(r.Call(), "fp")
+	chunks := openai.NewChunks(r.Call(), "fp")
 	for ev := range r.Events(ctx) {
 		if e := api.Failure(ev); e != nil {
 			return e.Message
@@ -153,7 +153,7 @@ func undisturbed(t testing.TB, c *call.Call) string {
 	t.Helper()
 	events, err := call.NewDirect(deterministic(newGate(1<<30))).Continue(t.Context(), c, c.Progress(nil), 0)
 	require.NoError(t, err)
-	v := &view{t: t, call: c, chunks: wire.NewChunks(c, "fp"), events: events}
+	v := &view{t: t, call: c, chunks: openai.NewChunks(c, "fp"), events: events}
 	return v.until(0)
 }
 

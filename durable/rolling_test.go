@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -51,7 +51,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 		<-paused
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 	})
-	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond, DecodeOld: wire.DecodeWithID})
+	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, Rejoin: 100 * time.Millisecond, DecodeOld: openai.DecodeWithID})
 	require.NoError(t, err)
 	defer c.Close()
 	s, err := js.Stream(t.Context(), Stream)
@@ -65,7 +65,7 @@ func TestAnAnswerThatTheVersionBeforeBeganIsNotContinued(t *testing.T) {
 	}
 	_, err = c.Attach(as("another"), "cmpl-mine")
 	require.Equal(t, api.CodeNotFound, api.AsError(err).Code)
-	decoded, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
+	decoded, err := openai.DecodeCompletion([]byte(body), e.Models(), time.Now())
 	require.NoError(t, err)
 	r, err := c.Run(as("t"), decoded)
 	require.NoError(t, err, "the same request is the same call")
@@ -108,7 +108,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 		s.Send(api.Event{Text: "b", Tokens: []int32{101}})
 		s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 3, CompletionTokens: 2}})
 	})
-	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, DecodeOld: wire.DecodeWithID})
+	c, err := New(nc, call.NewDirect(e), Options{Watch: 20 * time.Millisecond, Answer: time.Second, DecodeOld: openai.DecodeWithID})
 	require.NoError(t, err)
 	defer c.Close()
 	js, err := jetstream.New(nc)
@@ -123,7 +123,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	again, err := wire.DecodeCompletion([]byte(body), e.Models(), time.Now())
+	again, err := openai.DecodeCompletion([]byte(body), e.Models(), time.Now())
 	require.NoError(t, err)
 	r, err := c.Run(t.Context(), again)
 	require.NoError(t, err, "the same request is the same call")
@@ -138,7 +138,7 @@ func TestAnAnswerInTheFormOfTheVersionBeforeContinues(t *testing.T) {
 	require.Equal(t, &api.Progress{Pin: *pin, Choices: []api.ChoiceProgress{{Tokens: []int32{100}}}}, rest.Takeover)
 	require.Equal(t, again.Requests[0].Sampling, rest.Sampling, "the seed is derived from the ID")
 
-	other, err := wire.DecodeCompletion([]byte(`{"prompt":"two","max_tokens":9,"stream":true,"stream_resume":true,"request_id":"mine"}`), e.Models(), time.Now())
+	other, err := openai.DecodeCompletion([]byte(`{"prompt":"two","max_tokens":9,"stream":true,"stream_resume":true,"request_id":"mine"}`), e.Models(), time.Now())
 	require.NoError(t, err)
 	_, err = c.Run(t.Context(), other)
 	require.Equal(t, "request_id_in_use", api.AsError(err).Reason)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/durable"
 )
 
@@ -61,7 +61,7 @@ func TestToolCallsContinueAtAnotherGateway(t *testing.T) {
 		e := spelling(g, pieces)
 		url := natsServer(t).ClientURL()
 		a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
-		c, err := wire.DecodeChat([]byte(body), e.Models(), time.Now())
+		c, err := openai.DecodeChat([]byte(body), e.Models(), time.Now())
 		require.NoError(t, err)
 		first, err := a.Run(t.Context(), c)
 		require.NoError(t, err)

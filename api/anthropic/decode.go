@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/jsonbody"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // Decode decodes the body of a messages call. An error is an *api.Error that names the field.
@@ -20,7 +20,7 @@ func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, err
 	if err != nil {
 		return nil, err
 	}
-	c, err := wire.DecodeChat(t.body, models, arrival)
+	c, err := openai.DecodeChat(t.body, models, arrival)
 	if err != nil {
 		return nil, t.paths.Rename(err)
 	}
@@ -36,16 +36,16 @@ func DecodeCount(body []byte, models []api.Model) (*api.TokenizeRequest, error) 
 	if err != nil {
 		return nil, err
 	}
-	r, err := wire.DecodeTokenize(t.body, models)
+	r, err := openai.DecodeTokenize(t.body, models)
 	return r, t.paths.Rename(err)
 }
 
 // translation is a call to OpenAI's chat API in the making.
 type translation struct {
 	out     chat
-	body    []byte     // out as JSON
-	paths   wire.Paths // the names of its fields in the messages call
-	ignored []string   // parts of the messages call without effect, see call.Ignore
+	body    []byte       // out as JSON
+	paths   openai.Paths // the names of its fields in the messages call
+	ignored []string     // parts of the messages call without effect, see call.Ignore
 }
 
 // chat is a part of the body of a call to OpenAI's chat API.
@@ -53,7 +53,7 @@ type chat map[string]any
 
 // newTranslation returns one with the names of the fields that every call may have.
 func newTranslation() *translation {
-	return &translation{out: chat{}, paths: wire.Paths{
+	return &translation{out: chat{}, paths: openai.Paths{
 		"max_completion_tokens": "max_tokens", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use", "tool_choice.function": "tool_choice",
 		"response_format": "output_config.format", "response_format.json_schema": "output_config.format", "reasoning_effort": "output_config.effort",
 		"thinking_token_budget": "thinking.budget_tokens", "stop": "stop_sequences",
@@ -151,7 +151,7 @@ func translate(body []byte, models []api.Model, answers bool) (*translation, err
 	if err := jsonbody.Unmarshal(body, &r); err != nil {
 		return nil, err
 	}
-	if m, on := wire.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && on != nil && on.Budget != nil && *on.Budget >= 0 {
+	if m, on := openai.Served(models, r.Model), r.Thinking; m != nil && m.Think == nil && on != nil && on.Budget != nil && *on.Budget >= 0 {
 		on.Budget = nil // clients have to send one, also to a model whose reasoning no single token ends
 	}
 	t := newTranslation()
@@ -242,7 +242,7 @@ func (t *translation) addChoice(r *request) error {
 func (t *translation) addThinking(r *request) error {
 	out := t.out
 	if r.OutputConfig != nil && r.OutputConfig.Effort != "" {
-		out["reasoning_effort"] = wire.Effort(r.OutputConfig.Effort)
+		out["reasoning_effort"] = openai.Effort(r.OutputConfig.Effort)
 	}
 	if r.Thinking == nil {
 		return nil

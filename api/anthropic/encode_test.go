@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/proof"
 )
 
@@ -201,7 +201,7 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 	require.NoError(t, err)
 	var whole MessageAnswer
 	require.NoError(t, json.Unmarshal(answer, &whole))
-	chat, err := wire.DecodeChat([]byte(body), served, time.Unix(5, 0))
+	chat, err := openai.DecodeChat([]byte(body), served, time.Unix(5, 0))
 	require.NoError(t, err)
 	require.Equal(t, proof.Of(chat, result), whole.Proof)
 	require.Equal(t, []proof.ChoiceProof{{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "stop"}}, whole.Proof.Choices)

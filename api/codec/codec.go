@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/ollama"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/responses"
 )
 
@@ -25,10 +25,10 @@ type Endpoint struct {
 
 // Endpoints returns the endpoints of all kinds.
 func Endpoints() []Endpoint {
-	openai := call.Codec{Encode: wire.EncodeAnswer, Stream: wire.NewEncoder, Error: wire.EncodeError}
-	chat, completion := openai, openai
-	chat.Decode, completion.Decode = wire.DecodeChat, wire.DecodeCompletion
-	embeddings := call.Codec{Decode: wire.DecodeEmbeddings, Encode: wire.EncodeEmbeddings, Error: wire.EncodeError}
+	base := call.Codec{Encode: openai.EncodeAnswer, Stream: openai.NewEncoder, Error: openai.EncodeError}
+	chat, completion := base, base
+	chat.Decode, completion.Decode = openai.DecodeChat, openai.DecodeCompletion
+	embeddings := call.Codec{Decode: openai.DecodeEmbeddings, Encode: openai.EncodeEmbeddings, Error: openai.EncodeError}
 	return []Endpoint{
 		{call.Chat, "/v1/chat/completions", "chat.completions", chat},
 		{call.Completion, "/v1/completions", "completions", completion},
@@ -42,8 +42,8 @@ func Endpoints() []Endpoint {
 		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},
 		{call.OllamaGenerate, "/api/generate", "ollama.generate", ollamaCodec(ollama.DecodeGenerate)},
 		{call.Embeddings, "/v1/embeddings", "embeddings", embeddings},
-		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: wire.DecodeRerank, Encode: wire.EncodeRerank, Error: wire.EncodeError}},
-		{call.Score, "/v1/score", "score", call.Codec{Decode: wire.DecodeScore, Encode: wire.EncodeScore, Error: wire.EncodeError}},
+		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: openai.DecodeRerank, Encode: openai.EncodeRerank, Error: openai.EncodeError}},
+		{call.Score, "/v1/score", "score", call.Codec{Decode: openai.DecodeScore, Encode: openai.EncodeScore, Error: openai.EncodeError}},
 		{call.OllamaEmbedding, "/api/embeddings", "ollama.embeddings", call.Codec{Decode: ollama.DecodeEmbedding, Encode: ollama.EncodeEmbedding, Error: ollama.EncodeError}},
 		{call.Chat, "/api/v0/chat/completions", "", ofLMStudio(chat)},
 		{call.Completion, "/api/v0/completions", "", ofLMStudio(completion)},
@@ -57,9 +57,9 @@ func ollamaCodec(decode func([]byte, []api.Model, time.Time) (*call.Call, error)
 }
 
 // ofLMStudio returns the codec of LM Studio's form of a call of OpenAI's API.
-func ofLMStudio(openai call.Codec) call.Codec {
-	openai.Decode = lmstudio.Decode(openai.Decode)
-	return openai
+func ofLMStudio(c call.Codec) call.Codec {
+	c.Decode = lmstudio.Decode(c.Decode)
+	return c
 }
 
 // Unary is a call that has one answer and no events.
@@ -73,9 +73,9 @@ type Unary struct {
 // Unaries returns the calls without events.
 func Unaries() []Unary {
 	return []Unary{
-		{"POST", "/tokenize", "tokenize", call.NewUnary(wire.DecodeTokenize, api.Engine.Tokenize, wire.EncodeTokenize), wire.EncodeError},
-		{"POST", "/detokenize", "detokenize", call.NewUnary(wire.DecodeDetokenize, call.Detokenize, wire.EncodeDetokenize), wire.EncodeError},
-		{"POST", "/v1/chat/completions/render", "chat.completions.render", call.NewUnary(wire.DecodeRender, call.Render, wire.EncodeRender), wire.EncodeError},
+		{"POST", "/tokenize", "tokenize", call.NewUnary(openai.DecodeTokenize, api.Engine.Tokenize, openai.EncodeTokenize), openai.EncodeError},
+		{"POST", "/detokenize", "detokenize", call.NewUnary(openai.DecodeDetokenize, call.Detokenize, openai.EncodeDetokenize), openai.EncodeError},
+		{"POST", "/v1/chat/completions/render", "chat.completions.render", call.NewUnary(openai.DecodeRender, call.Render, openai.EncodeRender), openai.EncodeError},
 		{"POST", "/v1/messages/count_tokens", "messages.count_tokens",
 			call.NewUnary(anthropic.DecodeCount, api.Engine.Tokenize, anthropic.EncodeCount), anthropic.EncodeError},
 		{"GET", "/api/tags", "", ollama.Tags, ollama.EncodeError},
@@ -94,7 +94,7 @@ func ErrorOf(path string) func(*api.Error) []byte {
 	case path == "/v1/messages" || strings.HasPrefix(path, "/v1/messages/"):
 		return anthropic.EncodeError
 	}
-	return wire.EncodeError
+	return openai.EncodeError
 }
 
 // Of returns the codec of a kind.

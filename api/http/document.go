@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/api/batches"
 	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/ollama"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/responses"
 )
 
@@ -26,16 +26,16 @@ type operation struct {
 
 var operations = []operation{
 	{"createChatCompletion", http.MethodPost, "/v1/chat/completions", "Answer a conversation",
-		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
+		reflect.TypeFor[chatRequest](), reflect.TypeFor[openai.ChatCompletion](), true},
 	{"renderChatCompletion", http.MethodPost, "/v1/chat/completions/render", "The prompt of a conversation, as text and token ids (vLLM)",
-		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.RenderAnswer](), false},
+		reflect.TypeFor[chatRequest](), reflect.TypeFor[openai.RenderAnswer](), false},
 	{"createCompletion", http.MethodPost, "/v1/completions", "Continue a text",
-		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+		reflect.TypeFor[completionRequest](), reflect.TypeFor[openai.TextCompletion](), true},
 	{"createEmbedding", http.MethodPost, "/v1/embeddings", "Turn texts into vectors",
-		reflect.TypeFor[embeddingRequest](), reflect.TypeFor[wire.EmbeddingList](), false},
+		reflect.TypeFor[embeddingRequest](), reflect.TypeFor[openai.EmbeddingList](), false},
 	{"rerank", http.MethodPost, "/v1/rerank", "Order documents by their relevance to a query (Jina, Cohere, vLLM)",
-		reflect.TypeFor[rerankRequest](), reflect.TypeFor[wire.RerankAnswer](), false},
-	{"score", http.MethodPost, "/v1/score", "Score pairs of texts (vLLM)", reflect.TypeFor[scoreRequest](), reflect.TypeFor[wire.ScoreList](), false},
+		reflect.TypeFor[rerankRequest](), reflect.TypeFor[openai.RerankAnswer](), false},
+	{"score", http.MethodPost, "/v1/score", "Score pairs of texts (vLLM)", reflect.TypeFor[scoreRequest](), reflect.TypeFor[openai.ScoreList](), false},
 	{"createResponse", http.MethodPost, "/v1/responses", "Answer a conversation (Responses API)",
 		reflect.TypeFor[responsesRequest](), reflect.TypeFor[responses.Response](), true},
 	{"createMessage", http.MethodPost, "/v1/messages", "Answer a conversation (Anthropic)",
@@ -50,11 +50,11 @@ var operations = []operation{
 	{"ollamaEmbeddings", http.MethodPost, "/api/embeddings", "Turn a text into a vector (Ollama's earlier form)",
 		reflect.TypeFor[ollamaEmbedding](), reflect.TypeFor[ollama.OneEmbedded](), false},
 	{"lmstudioChat", http.MethodPost, "/api/v0/chat/completions", "Answer a conversation (LM Studio)",
-		reflect.TypeFor[chatRequest](), reflect.TypeFor[wire.ChatCompletion](), true},
+		reflect.TypeFor[chatRequest](), reflect.TypeFor[openai.ChatCompletion](), true},
 	{"lmstudioCompletion", http.MethodPost, "/api/v0/completions", "Continue a text (LM Studio)",
-		reflect.TypeFor[completionRequest](), reflect.TypeFor[wire.TextCompletion](), true},
+		reflect.TypeFor[completionRequest](), reflect.TypeFor[openai.TextCompletion](), true},
 	{"lmstudioEmbeddings", http.MethodPost, "/api/v0/embeddings", "Turn texts into vectors (LM Studio)",
-		reflect.TypeFor[embeddingRequest](), reflect.TypeFor[wire.EmbeddingList](), false},
+		reflect.TypeFor[embeddingRequest](), reflect.TypeFor[openai.EmbeddingList](), false},
 	{"lmstudioModels", http.MethodGet, "/api/v0/models", "The served models (LM Studio)", nil, reflect.TypeFor[lmstudio.ModelsV0](), false},
 	{"lmstudioModel", http.MethodGet, "/api/v0/models/{id}", "One served model (LM Studio)", nil, reflect.TypeFor[lmstudio.ModelV0](), false},
 	{"lmstudioLibrary", http.MethodGet, "/api/v1/models", "The served models (LM Studio 0.4)", nil, reflect.TypeFor[lmstudio.ModelsV1](), false},
@@ -63,14 +63,14 @@ var operations = []operation{
 	{"ollamaShow", http.MethodPost, "/api/show", "One served model (Ollama)", reflect.TypeFor[showRequest](), reflect.TypeFor[ollama.Card](), false},
 	{"ollamaVersion", http.MethodGet, "/api/version", "The version of Ollama's interface", nil, reflect.TypeFor[ollama.VersionAnswer](), false},
 	{"resumeStream", http.MethodGet, "/v1/streams/{id}", "Resume an answer after the event that the header Last-Event-ID names",
-		nil, reflect.TypeFor[wire.ChatCompletion](), true},
+		nil, reflect.TypeFor[openai.ChatCompletion](), true},
 	{"cancelStream", http.MethodDelete, "/v1/streams/{id}", "End a resumable call", nil, nil, false},
-	{"listModels", http.MethodGet, "/v1/models", "The served models", nil, reflect.TypeFor[wire.ModelList](), false},
-	{"getModel", http.MethodGet, "/v1/models/{id}", "One served model", nil, reflect.TypeFor[wire.ModelCard](), false},
+	{"listModels", http.MethodGet, "/v1/models", "The served models", nil, reflect.TypeFor[openai.ModelList](), false},
+	{"getModel", http.MethodGet, "/v1/models/{id}", "One served model", nil, reflect.TypeFor[openai.ModelCard](), false},
 	{"tokenize", http.MethodPost, "/tokenize", "Turn text or a conversation into token ids",
-		reflect.TypeFor[tokenizeRequest](), reflect.TypeFor[wire.TokenizeAnswer](), false},
+		reflect.TypeFor[tokenizeRequest](), reflect.TypeFor[openai.TokenizeAnswer](), false},
 	{"detokenize", http.MethodPost, "/detokenize", "Turn token ids into text",
-		reflect.TypeFor[detokenizeRequest](), reflect.TypeFor[wire.DetokenizeAnswer](), false},
+		reflect.TypeFor[detokenizeRequest](), reflect.TypeFor[openai.DetokenizeAnswer](), false},
 	{"health", http.MethodGet, "/health", "The model is loaded and steps make progress; 503 otherwise (vLLM, llama.cpp)",
 		nil, reflect.TypeFor[status](), false},
 	{"version", http.MethodGet, "/version", "The version of the server (vLLM)", nil, reflect.TypeFor[programVersion](), false},
@@ -154,7 +154,7 @@ func (op operation) describe(schemas huma.Registry) *huma.Operation {
 	} else {
 		content["text/plain"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	}
-	errorBody := reflect.TypeFor[wire.ErrorBody]()
+	errorBody := reflect.TypeFor[openai.ErrorBody]()
 	switch {
 	case strings.HasPrefix(op.path, "/api/"):
 		errorBody = reflect.TypeFor[ollamaError]()

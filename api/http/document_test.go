@@ -14,7 +14,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // A field of the document that the decoder does not know would be ignored by
@@ -27,9 +27,9 @@ func TestTheDocumentsFieldsAndBoundsAreTheDecoders(t *testing.T) {
 		decode  func([]byte, []api.Model, time.Time) (*call.Call, error)
 		base    map[string]string
 	}{
-		{reflect.TypeFor[chatRequest](), wire.DecodeChat, map[string]string{
+		{reflect.TypeFor[chatRequest](), openai.DecodeChat, map[string]string{
 			"messages": `[{"role":"assistant","content":"x"}]`, "stream": "true", "logprobs": "true"}},
-		{reflect.TypeFor[completionRequest](), wire.DecodeCompletion, map[string]string{"prompt": `"x"`, "stream": "true"}},
+		{reflect.TypeFor[completionRequest](), openai.DecodeCompletion, map[string]string{"prompt": `"x"`, "stream": "true"}},
 	} {
 		try := func(name, value string) error {
 			fields := []string{fmt.Sprintf("%q:%s", name, value)}

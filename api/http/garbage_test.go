@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/http/httpserver"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 func TestGarbageIsAnsweredInOpenAIsShapeAndTheServerLives(t *testing.T) {
@@ -50,14 +50,14 @@ func TestGarbageIsAnsweredInOpenAIsShapeAndTheServerLives(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, resp.StatusCode, 400, "%s %s", path, c.name)
 			require.Less(t, resp.StatusCode, 500, "%s %s", path, c.name)
-			var e wire.ErrorBody
+			var e openai.ErrorBody
 			strict(t, read(t, resp), &e)
 			require.NotEmpty(t, e.Error.Message)
 			require.NotEmpty(t, e.Error.Type)
 			require.NotEmpty(t, resp.Header.Get("X-Request-Id"))
 		}
 	}
-	var a wire.ChatCompletion
+	var a openai.ChatCompletion
 	strict(t, read(t, post(t, srv, "/v1/chat/completions", hello+`}`)), &a)
 	require.Equal(t, "alive", *a.Choices[0].Message.Content)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/lmstudio"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -237,7 +237,7 @@ func (w *response) Write(p []byte) (int, error) {
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func writeError(w http.ResponseWriter, e *api.Error, encode func(*api.Error) []byte) {
-	if seconds := wire.RetryAfter(e); seconds > 0 {
+	if seconds := openai.RetryAfter(e); seconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	}
 	body := encode(e)

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/http/httpserver"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 const hello = `{"model":"tiny-chat","messages":[{"role":"user","content":"hi"}]`
@@ -79,7 +79,7 @@ func TestChatAnswersWhole(t *testing.T) {
 	resp := post(t, srv, "/v1/chat/completions", hello+`,"n":2,"return_token_ids":true}`)
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, "application/json", resp.Header.Get("Content-Type"))
-	var a wire.ChatCompletion
+	var a openai.ChatCompletion
 	strict(t, read(t, resp), &a)
 	require.Equal(t, "chat.completion", a.Object)
 	require.Equal(t, "tiny-chat", a.Model)
@@ -95,7 +95,7 @@ func TestChatAnswersWhole(t *testing.T) {
 		require.Equal(t, "null", string(ch.Logprobs))
 		require.Equal(t, []int32{100, 101, 102}, ch.TokenIDs)
 	}
-	require.Equal(t, wire.Usage{PromptTokens: 7, CompletionTokens: 6, TotalTokens: 13}, a.Usage)
+	require.Equal(t, openai.Usage{PromptTokens: 7, CompletionTokens: 6, TotalTokens: 13}, a.Usage)
 }
 
 func TestChatStreamsAsOpenAIDoes(t *testing.T) {
@@ -133,7 +133,7 @@ func TestCompletionsAnswerEveryPromptInOrder(t *testing.T) {
 	srv := serve(t, e, httpapi.Options{})
 	resp := post(t, srv, "/v1/completions", `{"prompt":["one","two","three"],"n":2,"logprobs":1}`)
 	require.Equal(t, 200, resp.StatusCode)
-	var a wire.TextCompletion
+	var a openai.TextCompletion
 	strict(t, read(t, resp), &a)
 	require.Equal(t, "text_completion", a.Object)
 	texts := make([]string, 0, 6)
@@ -155,7 +155,7 @@ func TestEchoPutsThePromptBeforeEachChoice(t *testing.T) {
 		`["a","b"]`:     {"a!", "a!", "b!", "b!"},
 		`[104,195,169]`: {"hé!", "hé!"},
 	} {
-		var a wire.TextCompletion
+		var a openai.TextCompletion
 		strict(t, read(t, post(t, srv, "/v1/completions", `{"prompt":`+prompt+`,"n":2,"echo":true}`)), &a)
 		texts := []string{}
 		for _, ch := range a.Choices {
@@ -209,7 +209,7 @@ func TestChatLogprobsCarryBytesAndAlternatives(t *testing.T) {
 	want := `{"content":[{"token":"é","logprob":-0.25,"bytes":[195,169],"top_logprobs":[
 		{"token":"é","logprob":-0.25,"bytes":[195,169]},{"token":"éb","logprob":-1.25,"bytes":[195,169,98]}]}],"refusal":null}`
 	resp := post(t, srv, "/v1/chat/completions", hello+`,"logprobs":true,"top_logprobs":2}`)
-	var a wire.ChatCompletion
+	var a openai.ChatCompletion
 	strict(t, read(t, resp), &a)
 	require.JSONEq(t, want, string(a.Choices[0].Logprobs))
 

@@ -11,7 +11,7 @@ import (
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/ollama"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // TestClientsOfLMStudioFindTheModels: editors choose a model by its state, its context and whether it calls tools.
@@ -65,7 +65,7 @@ func TestLMStudiosCallsAreOpenAIs(t *testing.T) {
 	for _, limit := range []string{"", `,"max_tokens":-1`, `,"max_tokens": 7`} {
 		resp := post(t, srv, "/api/v0/chat/completions", hello+limit+`}`)
 		require.Equal(t, 200, resp.StatusCode, limit)
-		var a wire.ChatCompletion
+		var a openai.ChatCompletion
 		strict(t, read(t, resp), &a)
 		require.Equal(t, "Hi", *a.Choices[0].Message.Content)
 		resp = post(t, srv, "/api/v0/completions", `{"prompt":"x"`+limit+`}`)
@@ -80,7 +80,7 @@ func TestLMStudiosCallsAreOpenAIs(t *testing.T) {
 	require.Equal(t, 400, resp.StatusCode, "OpenAI has no such value")
 
 	srv = serve(t, embed(), httpapi.Options{})
-	var list wire.EmbeddingList
+	var list openai.EmbeddingList
 	strict(t, read(t, post(t, srv, "/api/v0/embeddings", `{"input":"abc"}`)), &list)
 	require.Equal(t, []any{3.0, float64('a')}, list.Data[0].Embedding)
 }

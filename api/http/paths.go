@@ -10,11 +10,11 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/lmstudio"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 func (s *server) models(w http.ResponseWriter, r *http.Request) error {
-	body, err := wire.EncodeModels(s.visible(r))
+	body, err := openai.EncodeModels(s.visible(r))
 	if err != nil {
 		return err
 	}
@@ -22,7 +22,7 @@ func (s *server) models(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) oneModel(w http.ResponseWriter, r *http.Request) error {
-	body, err := wire.EncodeModel(r.PathValue("id"), s.visible(r))
+	body, err := openai.EncodeModel(r.PathValue("id"), s.visible(r))
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (s *server) modelsLMStudio(encode func([]api.Model) ([]byte, error)) handle
 }
 
 func (s *server) oneModelLMStudio(w http.ResponseWriter, r *http.Request) error {
-	m, err := wire.Find(r.PathValue("id"), s.visible(r))
+	m, err := openai.Find(r.PathValue("id"), s.visible(r))
 	if err != nil {
 		return err
 	}

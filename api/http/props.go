@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -55,12 +55,12 @@ func (s *server) props(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	models, name := s.visible(r), r.URL.Query().Get("model")
-	m := wire.Served(models, name)
+	m := openai.Served(models, name)
 	switch {
 	case m == nil && name == "" && len(models) > 0:
 		m = &models[0]
 	case m == nil:
-		_, err := wire.EncodeModel(name, models)
+		_, err := openai.EncodeModel(name, models)
 		return err
 	}
 	p := m.Sampling

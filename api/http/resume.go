@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 const (
@@ -69,5 +69,5 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 // DecodeWithID decodes the body of a call that has an ID, from the log of a resumable call of the
 // previous version. Version 0.2 removes it.
 func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	return wire.DecodeWithID(kind, id, body, models, arrival)
+	return openai.DecodeWithID(kind, id, body, models, arrival)
 }

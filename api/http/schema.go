@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/api/proof"
 )
 
-// The types below describe requests in the OpenAPI document. Package wire decodes them, with errors
+// The types below describe requests in the OpenAPI document. Package openai decodes them, with errors
 // that name the field. A test compares both, field by field and bound by bound.
 
 // Sampled are the fields that chat and plain completions share.

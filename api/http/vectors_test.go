@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/ollama"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // embed is an engine whose vector of a text is its length and its first byte, as a model with a pooling of its own.
@@ -35,7 +35,7 @@ func TestEmbeddingsOfManyTextsComeInTheirOrder(t *testing.T) {
 	require.NoError(t, err)
 	resp := post(t, srv, "/v1/embeddings", string(body))
 	require.Equal(t, 200, resp.StatusCode)
-	var a wire.EmbeddingList
+	var a openai.EmbeddingList
 	strict(t, read(t, resp), &a)
 	require.Len(t, a.Data, len(texts))
 	for i, d := range a.Data {
@@ -88,12 +88,12 @@ func TestARefusalInTheMiddleOfACallIsItsAnswer(t *testing.T) {
 
 func TestRerankScoreAndOllamaHaveTheirOwnForms(t *testing.T) {
 	srv := serve(t, embed(), httpapi.Options{})
-	var ranked wire.RerankAnswer
+	var ranked openai.RerankAnswer
 	strict(t, read(t, post(t, srv, "/v1/rerank", `{"query":"aa","documents":["z","aa"]}`)), &ranked)
 	require.Equal(t, 1, ranked.Results[0].Index)
 	require.InDelta(t, 1, ranked.Results[0].Score, 1e-9)
 
-	var scored wire.ScoreList
+	var scored openai.ScoreList
 	strict(t, read(t, post(t, srv, "/v1/score", `{"text_1":"aa","text_2":"aa"}`)), &scored)
 	require.InDelta(t, 1, scored.Data[0].Score, 1e-9)
 

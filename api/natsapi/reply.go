@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // reply sends the messages of one answer.
@@ -108,7 +108,7 @@ func (r *reply) fail(err error) {
 		micro.ErrorHeader:     {e.Message},
 		micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))},
 	}
-	if seconds := wire.RetryAfter(e); seconds > 0 {
+	if seconds := openai.RetryAfter(e); seconds > 0 {
 		h[HeaderRetryAfter] = []string{strconv.Itoa(seconds)}
 	}
 	if r.cancel != "" {
@@ -121,7 +121,7 @@ func (r *reply) fail(err error) {
 	}
 	encode := r.encodeError
 	if encode == nil {
-		encode = wire.EncodeError
+		encode = openai.EncodeError
 	}
 	if sendErr := r.send(&nats.Msg{Data: encode(e), Header: h}); sendErr == nil {
 		r.err = err

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -296,7 +296,7 @@ func (s *Service) unary(f call.Unary) func(context.Context, *reply, []byte) {
 }
 
 func models(ctx context.Context, engine api.Engine, _ []byte) ([]byte, error) {
-	return wire.EncodeModels(api.Visible(ctx, engine.Models()))
+	return openai.EncodeModels(api.Visible(ctx, engine.Models()))
 }
 
 // onCancel handles the messages on cancel subjects: a cancellation by the client, the NATS server's

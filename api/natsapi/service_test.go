@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/natsapi"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -105,7 +105,7 @@ func text(t *testing.T, messages []*nats.Msg) string {
 
 func requireError(t *testing.T, m *nats.Msg, status int, code string) {
 	t.Helper()
-	var e wire.ErrorBody
+	var e openai.ErrorBody
 	require.NoError(t, json.Unmarshal(m.Data, &e), "%s", m.Data)
 	require.Equal(t, code, *e.Error.Code)
 	require.Equal(t, strconv.Itoa(status), m.Header.Get(micro.ErrorCodeHeader))
@@ -114,10 +114,10 @@ func requireError(t *testing.T, m *nats.Msg, status int, code string) {
 
 func TestOneRequestOneReply(t *testing.T) {
 	_, nc := start(t, apitest.New(apitest.Say("Hel", "lo")), natsapi.Options{})
-	var a wire.ChatCompletion
+	var a openai.ChatCompletion
 	require.NoError(t, json.Unmarshal(request(t, nc, "chat.completions", hello+`}`).Data, &a))
 	require.Equal(t, "Hello", *a.Choices[0].Message.Content)
-	var c wire.TextCompletion
+	var c openai.TextCompletion
 	require.NoError(t, json.Unmarshal(request(t, nc, "completions", `{"prompt":["a","b"]}`).Data, &c))
 	require.Len(t, c.Choices, 2)
 	require.JSONEq(t, `{"count":1,"max_model_len":512,"tokens":[65]}`,

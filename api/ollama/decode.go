@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/jsonbody"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/compute/sample"
 )
 
@@ -38,14 +38,14 @@ func decode(body []byte, models []api.Model, arrival time.Time, kind call.Kind) 
 	if err != nil {
 		return nil, err
 	}
-	run := wire.DecodeChat
+	run := openai.DecodeChat
 	switch {
 	case load:
 		r.addPrompt(out)
 	case kind == call.OllamaChat:
 		err = r.addMessages(out)
 	case plain:
-		out["prompt"], run = r.Prompt, wire.DecodeCompletion
+		out["prompt"], run = r.Prompt, openai.DecodeCompletion
 		if r.Suffix != "" {
 			out["suffix"] = r.Suffix
 		}
@@ -246,7 +246,7 @@ func (r *request) addThinking(out body, plain bool) error {
 		return nil
 	case json.Unmarshal(r.Think, &on) == nil:
 	case json.Unmarshal(r.Think, &effort) == nil && effort != "":
-		on, out["reasoning_effort"] = true, wire.Effort(effort)
+		on, out["reasoning_effort"] = true, openai.Effort(effort)
 	default:
 		return api.Invalid("think", `think: found %.64s, expected true, false, "low", "medium", "high" or "max"`, r.Think)
 	}

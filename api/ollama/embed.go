@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/jsonbody"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // DecodeEmbed decodes the body of an /api/embed call. An error is an *api.Error that names the field.
@@ -36,7 +36,7 @@ func DecodeEmbed(text []byte, models []api.Model, arrival time.Time) (*call.Call
 	if err != nil {
 		return nil, err
 	}
-	c, err := wire.DecodeEmbeddings(translated, models, arrival)
+	c, err := openai.DecodeEmbeddings(translated, models, arrival)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func DecodeEmbedding(text []byte, models []api.Model, arrival time.Time) (*call.
 	if err != nil {
 		return nil, err
 	}
-	c, err := wire.DecodeEmbeddings(translated, models, arrival)
+	c, err := openai.DecodeEmbeddings(translated, models, arrival)
 	if err != nil {
 		return nil, ofPrompt(err)
 	}

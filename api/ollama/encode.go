@@ -7,7 +7,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/tools"
 )
 
@@ -166,7 +166,7 @@ func (e *encoder) end(p *Part, f api.Finish, u *api.Usage) {
 func logprobs(tokens []api.TokenLogprob) []Logprob {
 	list := make([]Logprob, len(tokens))
 	for i, t := range tokens {
-		list[i] = Logprob{Token: t.Text, Logprob: wire.Logprob(t.Logprob), Top: logprobs(t.Top)}
+		list[i] = Logprob{Token: t.Text, Logprob: openai.Logprob(t.Logprob), Top: logprobs(t.Top)}
 		for _, b := range t.Bytes {
 			list[i].Bytes = append(list[i].Bytes, int(b))
 		}

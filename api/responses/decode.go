@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/jsonbody"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // Decode decodes the body of a call. An error is an *api.Error that names the field.
@@ -35,7 +35,7 @@ func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, err
 	if err != nil {
 		return nil, err
 	}
-	c, err := wire.DecodeChat(translated, models, arrival)
+	c, err := openai.DecodeChat(translated, models, arrival)
 	if err != nil {
 		return nil, t.paths.Rename(err)
 	}
@@ -52,8 +52,8 @@ func Decode(body []byte, models []api.Model, arrival time.Time) (*call.Call, err
 // translation is a call to the chat API in the making.
 type translation struct {
 	out     chat
-	paths   wire.Paths // the names of its fields in the request
-	ignored []string   // parts of the request without effect, see call.Ignore
+	paths   openai.Paths // the names of its fields in the request
+	ignored []string     // parts of the request without effect, see call.Ignore
 }
 
 // chat is a part of the body of a call to the chat API.
@@ -61,7 +61,7 @@ type chat map[string]any
 
 // newTranslation returns one with the names of the fields that every call may have.
 func newTranslation() *translation {
-	return &translation{out: chat{}, paths: wire.Paths{
+	return &translation{out: chat{}, paths: openai.Paths{
 		"max_completion_tokens": "max_output_tokens", "response_format": "text.format", "response_format.json_schema": "text.format",
 		"reasoning_effort": "reasoning.effort", "tool_choice.function": "tool_choice", "tool_choice.allowed_tools": "tool_choice",
 	}}

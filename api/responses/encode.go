@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/proof"
 	"github.com/millrace/millrace/api/tools"
 )
@@ -109,7 +109,7 @@ type TopToken struct {
 }
 
 func tokenLogprob(t *api.TokenLogprob) TopToken {
-	out := TopToken{Token: t.Text, Logprob: wire.Logprob(t.Logprob), Bytes: make([]int, len(t.Bytes))}
+	out := TopToken{Token: t.Text, Logprob: openai.Logprob(t.Logprob), Bytes: make([]int, len(t.Bytes))}
 	for i, b := range t.Bytes {
 		out.Bytes[i] = int(b)
 	}
@@ -270,10 +270,10 @@ func marshal(v any) ([]byte, error) {
 }
 
 // engineFields are the names that fields have in errors of the engine, which knows no API.
-var engineFields = wire.Paths{"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
+var engineFields = openai.Paths{"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
 
 // EncodeError returns the body of an error.
-func EncodeError(e *api.Error) []byte { return wire.EncodeError(api.AsError(engineFields.Rename(e))) }
+func EncodeError(e *api.Error) []byte { return openai.EncodeError(api.AsError(engineFields.Rename(e))) }
 
 // errorEvent is the event of an error in a stream.
 type errorEvent struct {
@@ -288,7 +288,7 @@ type errorEvent struct {
 func EncodeStreamError(e *api.Error) []byte { return encodeErrorEvent(e, 0) }
 
 func encodeErrorEvent(e *api.Error, number int) []byte {
-	var d wire.ErrorBody
+	var d openai.ErrorBody
 	if json.Unmarshal(EncodeError(e), &d) != nil {
 		d.Error.Message = e.Message
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/api/proof"
 )
 
@@ -55,7 +55,7 @@ func TestItemsBecomeMessages(t *testing.T) {
 func TestTheSamplersOfAChatAreThoseOfAResponse(t *testing.T) {
 	samplers := `"dry_multiplier":0.8,"dry_base":1.5,"dry_allowed_length":3,"dry_penalty_last_n":64,"dry_sequence_breakers":["x"],"xtc_probability":0.5,"xtc_threshold":0.2,
 		"top_n_sigma":1.5,"bad_words":["no"],"top_k":4,"min_p":0.1,"repetition_penalty":1.1,"seed":7`
-	chat, err := wire.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1,`+samplers+`}`), served, time.Unix(5, 0))
+	chat, err := openai.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1,`+samplers+`}`), served, time.Unix(5, 0))
 	require.NoError(t, err)
 	c := decoded(t, `{"model":"m","input":"x","temperature":1,`+samplers+`}`)
 	require.Equal(t, chat.Requests[0].Sampling, c.Requests[0].Sampling)
@@ -224,7 +224,7 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 	require.NoError(t, err)
 	var whole Response
 	require.NoError(t, json.Unmarshal(body, &whole))
-	chat, err := wire.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"seed":3,"proof":true}`), served, time.Unix(5, 0))
+	chat, err := openai.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"seed":3,"proof":true}`), served, time.Unix(5, 0))
 	require.NoError(t, err)
 	require.Equal(t, proof.Of(chat, result), whole.Proof)
 	require.Equal(t, []proof.ChoiceProof{{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "length"}}, whole.Proof.Choices)

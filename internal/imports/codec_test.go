@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWireOnlyEncodesAndDecodes keeps what runs a call out of api/openai/wire.
-func TestWireOnlyEncodesAndDecodes(t *testing.T) {
-	files, err := filepath.Glob("../../api/openai/wire/*.go")
+// TestOpenAIOnlyEncodesAndDecodes keeps what runs a call out of api/openai.
+func TestOpenAIOnlyEncodesAndDecodes(t *testing.T) {
+	files, err := filepath.Glob("../../api/openai/*.go")
 	require.NoError(t, err)
 	read := 0
 	for _, name := range files {
@@ -26,7 +26,7 @@ func TestWireOnlyEncodesAndDecodes(t *testing.T) {
 		}
 	}
 	require.Greater(t, read, 5)
-	bad := `package wire
+	bad := `package openai
 		import ("context"; "github.com/millrace/millrace/api"; "github.com/millrace/millrace/api/call")
 		func f(ctx context.Context, e api.Engine, r call.Runner, c chan int) { go f(ctx, e, r, c) }`
 	require.Equal(t, []string{`"context"`, "api.Engine", "call.Runner", "chan", "go"}, running(t, "bad.go", bad))

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/cors"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // Trust says which requests a server accepts without API keys. It exists because any page in a browser
@@ -94,7 +94,7 @@ func local(host string) bool {
 }
 
 func (a *Access) forbid(w http.ResponseWriter, r *http.Request, reason, message string) {
-	encode := wire.EncodeError
+	encode := openai.EncodeError
 	if a.Error != nil {
 		encode = a.Error(r.URL.Path)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/http/httpserver"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 )
 
 // send returns the status and the error code of the answer to a request.
@@ -25,7 +25,7 @@ func send(t *testing.T, trust httpserver.Trust, method, host string, header http
 	if w.Code == http.StatusNoContent {
 		return w.Code, ""
 	}
-	var e wire.ErrorBody
+	var e openai.ErrorBody
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &e))
 	require.Equal(t, "invalid_request_error", e.Error.Type)
 	require.Contains(t, e.Error.Message, "--api-keys")

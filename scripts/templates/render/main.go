@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/openai/wire"
+	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/tokenizer"
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
@@ -154,7 +154,7 @@ func (c *testCase) chat() (tokenizer.Chat, bool) {
 	if enc.Encode(body) != nil {
 		return tokenizer.Chat{}, false
 	}
-	decoded, err := wire.DecodeChat(text.Bytes(), []api.Model{{ID: "m", ContextLength: 1 << 20, Format: "hermes"}}, clock)
+	decoded, err := openai.DecodeChat(text.Bytes(), []api.Model{{ID: "m", ContextLength: 1 << 20, Format: "hermes"}}, clock)
 	if err != nil {
 		return tokenizer.Chat{}, false
 	}
