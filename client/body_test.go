@@ -14,7 +14,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/natstest"

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	httpapi "github.com/millrace/millrace/api/http"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/e2e/faultproxy"

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/api/responses"
 	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/cluster/kvevents"

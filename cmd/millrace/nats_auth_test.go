@@ -14,7 +14,7 @@ import (
 
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cluster"

@@ -21,7 +21,7 @@ import (
 
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
 	"github.com/millrace/millrace/durable"

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/config"
 )

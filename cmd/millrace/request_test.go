@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/e2e/natstest"
 )

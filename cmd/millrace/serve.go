@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/http/httpserver"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/api/web"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cmd/millrace/trim"

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/auth"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/jsonbody"
-	"github.com/millrace/millrace/api/natsapi/bodies"
+	"github.com/millrace/millrace/api/nats/bodies"
 )
 
 // Limits of the bodies that arrive in parts: their memory as multiples of Options.MaxBody, and their

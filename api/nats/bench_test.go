@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
-	"github.com/millrace/millrace/api/natsapi"
+	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/deploy"
 	"github.com/millrace/millrace/e2e/natstest"
 )

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/api/natsapi/bodies"
+	"github.com/millrace/millrace/api/nats/bodies"
 )
 
 var (
