@@ -30,6 +30,13 @@ func NewUnary[Q, A any](
 	}
 }
 
+// OfModels returns a Unary that answers from what is known of the models, without the engine. answer gets those that the caller may use.
+func OfModels(answer func(body []byte, models []api.Model) ([]byte, error)) Unary {
+	return func(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
+		return answer(body, api.Visible(ctx, engine.Models()))
+	}
+}
+
 // Rendered is the prompt of a chat.
 type Rendered struct {
 	Tokens []int32

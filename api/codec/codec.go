@@ -78,10 +78,10 @@ func Unaries() []Unary {
 		{"POST", "/v1/chat/completions/render", "chat.completions.render", call.NewUnary(openai.DecodeRender, call.Render, openai.EncodeRender), openai.EncodeError},
 		{"POST", "/v1/messages/count_tokens", "messages.count_tokens",
 			call.NewUnary(anthropic.DecodeCount, api.Engine.Tokenize, anthropic.EncodeCount), anthropic.EncodeError},
-		{"GET", "/api/tags", "", ollama.Tags, ollama.EncodeError},
-		{"GET", "/api/ps", "", ollama.Running, ollama.EncodeError},
-		{"GET", "/api/version", "", ollama.Version, ollama.EncodeError},
-		{"POST", "/api/show", "", ollama.Show, ollama.EncodeError},
+		{"GET", "/api/tags", "", call.OfModels(ollama.Tags), ollama.EncodeError},
+		{"GET", "/api/ps", "", call.OfModels(ollama.Running), ollama.EncodeError},
+		{"GET", "/api/version", "", call.OfModels(ollama.Version), ollama.EncodeError},
+		{"POST", "/api/show", "", call.OfModels(ollama.Show), ollama.EncodeError},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/api/anthropic"
 	"github.com/millrace/millrace/api/batches"
+	"github.com/millrace/millrace/api/llamacpp"
 	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/ollama"
 	"github.com/millrace/millrace/api/openai"
@@ -73,16 +74,16 @@ var operations = []operation{
 		reflect.TypeFor[detokenizeRequest](), reflect.TypeFor[openai.DetokenizeAnswer](), false},
 	{"health", http.MethodGet, "/health", "The model is loaded and steps make progress; 503 otherwise (vLLM, llama.cpp)",
 		nil, reflect.TypeFor[status](), false},
-	{"version", http.MethodGet, "/version", "The version of the server (vLLM)", nil, reflect.TypeFor[programVersion](), false},
-	{"props", http.MethodGet, "/props", "The defaults of a model (llama.cpp)", nil, reflect.TypeFor[properties](), false},
-	{"slots", http.MethodGet, "/slots", "One free slot for each model while the server takes requests (llama.cpp)", nil, reflect.TypeFor[[]slot](), false},
+	{"version", http.MethodGet, "/version", "The version of the server (vLLM)", nil, reflect.TypeFor[openai.ProgramVersion](), false},
+	{"props", http.MethodGet, "/props", "The defaults of a model (llama.cpp)", nil, reflect.TypeFor[llamacpp.Properties](), false},
+	{"slots", http.MethodGet, "/slots", "One free slot for each model while the server takes requests (llama.cpp)", nil, reflect.TypeFor[[]llamacpp.Slot](), false},
 	{"live", http.MethodGet, "/health/live", "The process runs", nil, reflect.TypeFor[status](), false},
 	{"ready", http.MethodGet, "/health/ready", "The model is loaded and steps make progress; 503 otherwise",
 		nil, reflect.TypeFor[status](), false},
 	{"getResponse", http.MethodGet, "/v1/responses/{id}", "A stored response; with stream, the events of one in the background after starting_after",
 		nil, reflect.TypeFor[responses.Response](), true},
-	{"deleteResponse", http.MethodDelete, "/v1/responses/{id}", "Remove a stored response", nil, reflect.TypeFor[deletedResponse](), false},
-	{"listInputItems", http.MethodGet, "/v1/responses/{id}/input_items", "The input of a stored response", nil, reflect.TypeFor[itemList](), false},
+	{"deleteResponse", http.MethodDelete, "/v1/responses/{id}", "Remove a stored response", nil, reflect.TypeFor[responses.DeletedResponse](), false},
+	{"listInputItems", http.MethodGet, "/v1/responses/{id}/input_items", "The input of a stored response", nil, reflect.TypeFor[responses.ItemList](), false},
 	{"cancelResponse", http.MethodPost, "/v1/responses/{id}/cancel", "End a response in the background", nil, reflect.TypeFor[responses.Response](), false},
 	{"createFile", http.MethodPost, "/v1/files", "Store a file: multipart/form-data with purpose (batch), file, expires_after[anchor], expires_after[seconds]",
 		nil, reflect.TypeFor[batches.File](), false},

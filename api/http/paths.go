@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/llamacpp"
 	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/openai"
 )
@@ -106,16 +106,35 @@ func (s *server) health(w http.ResponseWriter, _ *http.Request) error {
 
 // version answers as vLLM does.
 func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
-	body, err := json.Marshal(programVersion{s.opts.Version})
+	body, err := openai.EncodeVersion(s.opts.Version)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, body)
 }
 
-// programVersion is the answer of /version.
-type programVersion struct {
-	Version string `json:"version"`
+// props answers as llama.cpp does. The query may name a model; the first one is the default.
+func (s *server) props(w http.ResponseWriter, r *http.Request) error {
+	if err := s.notReady(); err != nil {
+		return err
+	}
+	body, err := llamacpp.EncodeProps(s.visible(r), r.URL.Query().Get("model"), s.opts.Version)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, body)
+}
+
+// slots answers as llama.cpp does, while the server takes requests.
+func (s *server) slots(w http.ResponseWriter, r *http.Request) error {
+	if err := s.notReady(); err != nil {
+		return err
+	}
+	body, err := llamacpp.EncodeSlots(s.visible(r))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, body)
 }
 
 func (s *server) live(w http.ResponseWriter, _ *http.Request) error {

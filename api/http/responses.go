@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/responses"
 )
 
 // Responses are the stored responses of the Responses API. Those of another tenant do not exist for a caller. Errors are *api.Error.
@@ -49,7 +49,7 @@ func (s *server) oneResponse(w http.ResponseWriter, r *http.Request) error {
 		if err := s.opts.Responses.Delete(r.Context(), id); err != nil {
 			return err
 		}
-		body, err := json.Marshal(deletedResponse{ID: id, Object: "response", Deleted: true})
+		body, err := responses.EncodeDeleted(id)
 		if err != nil {
 			return err
 		}
@@ -63,13 +63,6 @@ func (s *server) oneResponse(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeJSON(w, body)
-}
-
-// deletedResponse is the answer of a deletion.
-type deletedResponse struct {
-	ID      string `json:"id"`
-	Object  string `json:"object" doc:"Always \"response\""`
-	Deleted bool   `json:"deleted"`
 }
 
 // followResponse streams the events of a response in the background after the one with the number starting_after.
@@ -102,60 +95,20 @@ func (s *server) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, body)
 }
 
-// itemList is a page of input items.
-type itemList struct {
-	Object  string            `json:"object" doc:"Always \"list\""`
-	Data    []json.RawMessage `json:"data"`
-	FirstID *string           `json:"first_id"`
-	LastID  *string           `json:"last_id"`
-	HasMore bool              `json:"has_more"`
-}
-
-// inputItems lists the items of a response's input, the last one first unless order is asc.
+// inputItems lists the items of a response's input.
 func (s *server) inputItems(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	limit := 20
-	if text := q.Get("limit"); text != "" {
-		const most = 100
-		var err error
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > most {
-			return api.Invalid("limit", "limit: found %.20q, expected a number from 1 to %d", text, most)
-		}
+	page, err := responses.DecodePage(q.Get("limit"), q.Get("order"), q.Get("after"))
+	if err != nil {
+		return err
 	}
 	items, err := s.opts.Responses.Items(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	switch order := q.Get("order"); order {
-	case "", "desc":
-		slices.Reverse(items)
-	case "asc":
-	default:
-		return api.Invalid("order", "order: found %.20q, expected asc or desc", order)
-	}
-	if after := q.Get("after"); after != "" {
-		i := slices.IndexFunc(items, func(it json.RawMessage) bool { return idOf(it) == after })
-		if i < 0 {
-			return api.Invalid("after", "after: found %s, expected the id of an item", api.Quote(after))
-		}
-		items = items[i+1:]
-	}
-	list := itemList{Object: "list", Data: append([]json.RawMessage{}, items[:min(len(items), limit)]...), HasMore: len(items) > limit}
-	if n := len(list.Data); n > 0 {
-		first, last := idOf(list.Data[0]), idOf(list.Data[n-1])
-		list.FirstID, list.LastID = &first, &last
-	}
-	body, err := json.Marshal(list)
+	body, err := page.Encode(items)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, body)
-}
-
-func idOf(item json.RawMessage) string {
-	var it struct {
-		ID string `json:"id"`
-	}
-	json.Unmarshal(item, &it) //nolint:errcheck // the server has encoded it
-	return it.ID
 }

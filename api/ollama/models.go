@@ -1,7 +1,6 @@
 package ollama
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -63,9 +62,9 @@ type VersionAnswer struct {
 	Version string `json:"version"`
 }
 
-func entries(ctx context.Context, engine api.Engine, running bool) ([]byte, error) {
+func entries(models []api.Model, running bool) ([]byte, error) {
 	list := Library{Models: []ModelEntry{}}
-	for _, m := range api.Visible(ctx, engine.Models()) {
+	for _, m := range models {
 		d := &m.Description
 		e := ModelEntry{Name: m.ID, Model: m.ID, Size: d.Bytes, Digest: digest(&m), Details: DetailsOf(&m)}
 		if running { // a served model stays loaded
@@ -119,22 +118,22 @@ func amount(n int64) string {
 }
 
 // Tags answers an /api/tags call: the served models.
-func Tags(ctx context.Context, engine api.Engine, _ []byte) ([]byte, error) {
-	return entries(ctx, engine, false)
+func Tags(_ []byte, models []api.Model) ([]byte, error) {
+	return entries(models, false)
 }
 
 // Running answers an /api/ps call: the models that are loaded, which are the served ones.
-func Running(ctx context.Context, engine api.Engine, _ []byte) ([]byte, error) {
-	return entries(ctx, engine, true)
+func Running(_ []byte, models []api.Model) ([]byte, error) {
+	return entries(models, true)
 }
 
 // Version answers an /api/version call.
-func Version(context.Context, api.Engine, []byte) ([]byte, error) {
+func Version([]byte, []api.Model) ([]byte, error) {
 	return json.Marshal(VersionAnswer{APIVersion})
 }
 
 // Show answers an /api/show call.
-func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
+func Show(body []byte, models []api.Model) ([]byte, error) {
 	var r struct {
 		Model string `json:"model"`
 		Name  string `json:"name"` // its earlier name
@@ -149,7 +148,6 @@ func Show(ctx context.Context, engine api.Engine, body []byte) ([]byte, error) {
 		return nil, api.Invalid("model", "model: found none, expected the name of a model")
 	}
 	r.Model = served(r.Model)
-	models := api.Visible(ctx, engine.Models())
 	m := api.Find(models, r.Model)
 	if m == nil {
 		return nil, &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found", Message: fmt.Sprintf("model %s not found", api.Quote(r.Model))}

@@ -9,26 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/apitest"
 )
 
 // described serves one model with a description and one of a worker of an earlier version.
-func described() *apitest.Engine {
-	e := apitest.New(nil)
-	e.Served = []api.Model{
+func described() []api.Model {
+	return []api.Model{
 		{ID: "org/coder", Created: time.Unix(1e9, 0), ContextLength: 4096, Format: "hermes+think", Infill: []string{"<P>", "<S>", "<M>"}, Description: api.Description{
 			Architecture: "qwen3", Format: "gguf", Weights: "int8+attn.out=bf16", Digest: strings.Repeat("ab", 32), Parameters: 494_032_768, Bytes: 5 << 30,
 			Layers: 24, Heads: 14, KVHeads: 2, Hidden: 896, FeedForward: 4864, Vocab: 151936,
 		}},
 		{ID: "old", ContextLength: 512},
 	}
-	return e
 }
 
 func TestModelsHaveDigestsSizesAndFamilies(t *testing.T) {
 	for _, list := range []func() ([]byte, error){
-		func() ([]byte, error) { return Tags(t.Context(), described(), nil) },
-		func() ([]byte, error) { return Running(t.Context(), described(), nil) },
+		func() ([]byte, error) { return Tags(nil, described()) },
+		func() ([]byte, error) { return Running(nil, described()) },
 	} {
 		body, err := list()
 		require.NoError(t, err)
@@ -47,7 +44,7 @@ func TestModelsHaveDigestsSizesAndFamilies(t *testing.T) {
 
 func TestACardHasWhatClientsLookUp(t *testing.T) {
 	show := func(name string) (card Card) {
-		body, err := Show(t.Context(), described(), []byte(`{"model":"`+name+`"}`))
+		body, err := Show([]byte(`{"model":"`+name+`"}`), described())
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(body, &card))
 		return card
@@ -71,10 +68,10 @@ func TestACardHasWhatClientsLookUp(t *testing.T) {
 	require.EqualValues(t, 512, c.ModelInfo[c.ModelInfo["general.architecture"].(string)+".context_length"])
 	require.NotContains(t, c.Template, ".Suffix")
 	for _, body := range []string{`{}`, `{"model":""}`, `{"name":null}`} {
-		_, err := Show(t.Context(), described(), []byte(body))
+		_, err := Show([]byte(body), described())
 		require.Equal(t, api.CodeInvalid, api.AsError(err).Code, body)
 	}
-	_, err := Show(t.Context(), described(), []byte(`{"model":"`+strings.Repeat("x", 1<<20)+`"}`))
+	_, err := Show([]byte(`{"model":"`+strings.Repeat("x", 1<<20)+`"}`), described())
 	require.Equal(t, `model "`+strings.Repeat("x", 64)+`"... not found`, err.Error())
 }
 

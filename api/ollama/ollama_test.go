@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/compute/sample"
 )
@@ -143,9 +142,7 @@ func TestTheCardNamesWhatAModelCanDo(t *testing.T) {
 		`["completion","insert"]`:           {ID: "m", Infill: []string{"a", "b", "c"}},
 		`["completion","tools","thinking"]`: {ID: "m", Format: "hermes+think"},
 	} {
-		e := apitest.New(nil)
-		e.Served = []api.Model{m}
-		answer, err := Show(t.Context(), e, []byte(`{"model":"m"}`))
+		answer, err := Show([]byte(`{"model":"m"}`), []api.Model{m})
 		require.NoError(t, err)
 		var c Card
 		require.NoError(t, json.Unmarshal(answer, &c))

@@ -14,18 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOpenAIOnlyEncodesAndDecodes keeps what runs a call out of api/openai.
-func TestOpenAIOnlyEncodesAndDecodes(t *testing.T) {
-	files, err := filepath.Glob("../../api/openai/*.go")
-	require.NoError(t, err)
-	read := 0
-	for _, name := range files {
-		if !strings.HasSuffix(name, "_test.go") {
-			read++
-			require.Empty(t, running(t, name, nil))
+// TestFormatsOnlyEncodeAndDecode keeps what runs a call out of the folders of the APIs' formats.
+func TestFormatsOnlyEncodeAndDecode(t *testing.T) {
+	for _, format := range []string{"anthropic", "llamacpp", "lmstudio", "ollama", "openai", "responses"} {
+		files, err := filepath.Glob("../../api/" + format + "/*.go")
+		require.NoError(t, err)
+		require.NotEmpty(t, files, format)
+		for _, name := range files {
+			if !strings.HasSuffix(name, "_test.go") {
+				require.Empty(t, running(t, name, nil), name)
+			}
 		}
 	}
-	require.Greater(t, read, 5)
 	bad := `package openai
 		import ("context"; "github.com/millrace/millrace/api"; "github.com/millrace/millrace/api/call")
 		func f(ctx context.Context, e api.Engine, r call.Runner, c chan int) { go f(ctx, e, r, c) }`

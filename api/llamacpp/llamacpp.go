@@ -1,15 +1,16 @@
-package httpapi
+// Package llamacpp encodes the answers of llama.cpp's own paths. Its other paths are OpenAI's. It must not know HTTP or NATS.
+package llamacpp
 
 import (
 	"encoding/json"
-	"net/http"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// properties is the answer of /props, as llama.cpp has it. The chat template is not in it: it belongs to the tokenizers, which may be other processes.
-type properties struct {
+// Properties is the answer of /props, as llama.cpp has it. The chat template is not in it: it belongs to the tokenizers, which may be other processes.
+type Properties struct {
 	Defaults   defaultSettings `json:"default_generation_settings"`
 	TotalSlots int             `json:"total_slots" doc:"1: requests share steps, no request waits for another one's slot"`
 	ModelAlias string          `json:"model_alias"`
@@ -41,56 +42,40 @@ type modalities struct {
 	Audio  bool `json:"audio"`
 }
 
-// slot is an entry of the answer of /slots.
-type slot struct {
+// Slot is an entry of the answer of /slots.
+type Slot struct {
 	ID         int    `json:"id"`
 	Context    int    `json:"n_ctx"`
 	Processing bool   `json:"is_processing" doc:"Always false: another request may be sent"`
 	Model      string `json:"model"`
 }
 
-// props answers as llama.cpp does. The query may name a model; the first one is the default.
-func (s *server) props(w http.ResponseWriter, r *http.Request) error {
-	if err := s.notReady(); err != nil {
-		return err
-	}
-	models, name := s.visible(r), r.URL.Query().Get("model")
+// EncodeProps encodes the answer of /props for the model of a name, or for the first one without a name. version is that of the program.
+func EncodeProps(models []api.Model, name, version string) ([]byte, error) {
 	m := openai.Served(models, name)
 	switch {
 	case m == nil && name == "" && len(models) > 0:
 		m = &models[0]
 	case m == nil:
-		_, err := openai.EncodeModel(name, models)
-		return err
+		return openai.EncodeModel(name, models)
 	}
 	p := m.Sampling
 	if p.TopP == 0 { // the zero value: no recommendation
 		p = sample.Default()
 	}
-	body, err := json.Marshal(properties{
+	return json.Marshal(Properties{
 		Defaults: defaultSettings{m.ContextLength, samplingParams{
 			p.Temperature, p.TopK, p.TopP, p.MinP, p.TypicalP, p.RepetitionPenalty, p.PresencePenalty, p.FrequencyPenalty, -1,
 		}},
-		TotalSlots: 1, ModelAlias: m.ID, ModelPath: m.ID, BuildInfo: "millrace-" + s.opts.Version,
+		TotalSlots: 1, ModelAlias: m.ID, ModelPath: m.ID, BuildInfo: "millrace-" + version,
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, body)
 }
 
-// slots answers as llama.cpp does: one free slot for each model while the server takes requests.
-func (s *server) slots(w http.ResponseWriter, r *http.Request) error {
-	if err := s.notReady(); err != nil {
-		return err
+// EncodeSlots encodes the answer of /slots: one free slot for each model.
+func EncodeSlots(models []api.Model) ([]byte, error) {
+	list := []Slot{}
+	for i, m := range models {
+		list = append(list, Slot{ID: i, Context: m.ContextLength, Model: m.ID})
 	}
-	list := []slot{}
-	for i, m := range s.visible(r) {
-		list = append(list, slot{ID: i, Context: m.ContextLength, Model: m.ID})
-	}
-	body, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, body)
+	return json.Marshal(list)
 }
