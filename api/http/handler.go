@@ -1,4 +1,4 @@
-// Package httpapi serves an engine over HTTP: the routes of all APIs, API keys, streams of server-sent events, and the OpenAPI document.
+// Package httpapi serves an engine over HTTP: the routes of all APIs, API keys and streams of server-sent events.
 // Package codec lists the formats. See docs/api.md. The folder has the name of its protocol. The package does not, because what imports
 // it imports net/http as well. It must not know NATS or how a call runs.
 package httpapi
@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/api/batches"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
+	"github.com/millrace/millrace/api/document"
 	"github.com/millrace/millrace/api/lmstudio"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/tracing"
@@ -78,7 +79,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		opts.Calls = call.NewDirect(engine)
 	}
 	s := &server{engine: engine, opts: opts, mux: http.NewServeMux(), bodies: newBodies(opts.MaxBody, opts.Tenants)}
-	document, err := s.document()
+	openAPI, err := document.OpenAPI(opts.Version, opts.Metrics != nil)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: document: %w", err)
 	}
@@ -97,7 +98,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/slots", "GET", s.authenticated(s.slots)},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
-		{"/openapi.json", "GET", static(document)},
+		{"/openapi.json", "GET", static(openAPI)},
 	}
 	routes = append(routes, s.responseRoutes()...)
 	for _, r := range opts.Routes {

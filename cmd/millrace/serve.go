@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/api/document"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/api/http/httpserver"
 	natsapi "github.com/millrace/millrace/api/nats"
@@ -149,7 +150,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 			if !untilReady(ctx, late) {
 				return nil
 			}
-			schemas, err := httpapi.Schemas()
+			schemas, err := document.Schemas()
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,6 @@
-package httpapi
+// Package document describes the paths of all APIs over HTTP, and the bodies of their requests and answers: as the OpenAPI document, and
+// as JSON schemas for each path, which the endpoints over NATS have too. It must not know how a request is served.
+package document
 
 import (
 	"encoding/json"
@@ -98,18 +100,18 @@ var operations = []operation{
 	{"metrics", http.MethodGet, "/metrics", "Prometheus' text form", nil, nil, false},
 }
 
-// document returns the OpenAPI 3.1 document as JSON.
-func (s *server) document() ([]byte, error) {
+// OpenAPI returns the OpenAPI 3.1 document as JSON. version is that of the program, and metrics says whether /metrics is served.
+func OpenAPI(version string, metrics bool) ([]byte, error) {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	doc := &huma.OpenAPI{
 		OpenAPI: "3.1.0",
-		Info: &huma.Info{Title: "Millrace", Version: s.opts.Version,
+		Info: &huma.Info{Title: "Millrace", Version: version,
 			Description: "OpenAI's interface, with vLLM's extensions. null is the same as leaving a field out; " +
 				"fields that are not listed are ignored, or refused where they would change the answer."},
 		Components: &huma.Components{Schemas: schemas},
 	}
 	for _, op := range operations {
-		if op.id != "metrics" || s.opts.Metrics != nil {
+		if op.id != "metrics" || metrics {
 			doc.AddOperation(op.describe(schemas))
 		}
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package document
 
 import (
 	"encoding/json"
@@ -67,7 +67,7 @@ func TestTheDocumentsFieldsAndBoundsAreTheDecoders(t *testing.T) {
 }
 
 func TestTheDocumentAllowsNullForOptionalFieldsOnly(t *testing.T) {
-	body, err := new(server).document()
+	body, err := OpenAPI("", false)
 	require.NoError(t, err)
 	for _, c := range []struct{ schema, field, want string }{
 		{"ChatRequest", "temperature", `"type":["number","null"]`},
@@ -91,7 +91,7 @@ func TestTheDocumentAllowsNullForOptionalFieldsOnly(t *testing.T) {
 
 // TestNoSchemaIsNamedAfterAField: a generator of clients makes types of the names.
 func TestNoSchemaIsNamedAfterAField(t *testing.T) {
-	body, err := new(server).document()
+	body, err := OpenAPI("", false)
 	require.NoError(t, err)
 	var doc struct {
 		Components struct {

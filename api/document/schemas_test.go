@@ -1,4 +1,4 @@
-package httpapi_test
+package document_test
 
 import (
 	"encoding/json"
@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/codec"
-	httpapi "github.com/millrace/millrace/api/http"
+	"github.com/millrace/millrace/api/document"
 )
 
 func TestEveryCallHasCompleteSchemas(t *testing.T) {
-	all, err := httpapi.Schemas()
+	all, err := document.Schemas()
 	require.NoError(t, err)
 	for _, e := range codec.Endpoints() {
 		require.NotNil(t, all[e.Path], e.Path)

@@ -1,4 +1,4 @@
-package httpapi
+package document
 
 import (
 	"encoding/json"
@@ -27,7 +27,7 @@ func Schemas() (map[string]map[string]string, error) {
 		for name, t := range map[string]reflect.Type{"request": op.request, "response": op.answer} {
 			text, err := schema(registry, t)
 			if err != nil {
-				return nil, fmt.Errorf("httpapi: schema of %s: %w", op.path, err)
+				return nil, fmt.Errorf("document: schema of %s: %w", op.path, err)
 			}
 			bodies[name] = text
 		}
