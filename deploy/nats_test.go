@@ -353,20 +353,6 @@ func TestGatewaysFollowWorkersPrefixCaches(t *testing.T) {
 	<-done
 }
 
-// TestAGatewayTakesOverTheJournalOfAnEarlierVersion with the permissions that it has.
-func TestAGatewayTakesOverTheJournalOfAnEarlierVersion(t *testing.T) {
-	s := natsServer(t)
-	js, err := jetstream.New(natsUser(t, s, "node"))
-	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: durable.Stream, Subjects: []string{"millrace.journal.*"},
-		Storage: jetstream.MemoryStorage, AllowDirect: true, MaxBytes: 1 << 20, Discard: jetstream.DiscardOld})
-	require.NoError(t, err)
-	gateway(t, s, apitest.New(apitest.Say("x")))
-	now, err := js.Stream(t.Context(), durable.Stream)
-	require.NoError(t, err)
-	require.Equal(t, []string{"millrace.journal.>"}, now.CachedInfo().Config.Subjects)
-}
-
 // TestAClientReachesGatewaysOnly tries what deleted the journal and wrote into another caller's
 // log: by itself, and by the reply subject of everything that a gateway answers.
 func TestAClientReachesGatewaysOnly(t *testing.T) {

@@ -69,32 +69,28 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 		w.join(s.truth, &s.st, t)
 		return
 	}
-	st, log, of, err := w.load(t.tenant, id, false)
+	st, of, err := w.load(t.tenant, id, false)
 	switch {
 	case err == nil:
 		w.join(of, st, t)
-		g.sessions[w.name(t.tenant, id)] = &worldSession{truth: of, name: w.name(t.tenant, id), log: log, st: *st}
+		g.sessions[w.name(t.tenant, id)] = &worldSession{truth: of, name: w.name(t.tenant, id), st: *st}
 		return
 	case errors.Is(err, errGap):
-		w.remove(log)
+		w.remove(w.name(t.tenant, id))
 	case !errors.Is(err, errNoLog) && !errors.Is(err, errNotOurs):
 		return // 410: its own log was closed
 	}
-	s := &worldSession{truth: t, name: w.name(t.tenant, id), log: w.name(t.tenant, id), token: w.rng.Uint64()}
-	t.old = !greedy(t.tenant) && w.rng.IntN(4) == 0 && w.stream[id] == nil && w.owner(id) == nil
-	if t.old {
-		s.log = id
-	}
+	s := &worldSession{truth: t, name: w.name(t.tenant, id), token: w.rng.Uint64()}
 	bytes := int64(1000 + w.rng.IntN(3000))
 	if greedy(t.tenant) {
 		bytes *= 15
 	}
 	s.st = state{tenant: t.tenant, id: id, log: newLogID(), owner: g.node, token: s.token, bytes: bytes,
 		call: &callRecord{tenant: t.tenant, id: id, key: t.key, encoded: encoded, owner: g.node}}
-	if t.old || w.disabled == "the identity of a log" {
+	if w.disabled == "the identity of a log" {
 		s.st.log = logID{}
 	}
-	if !t.old && !w.reserve(g, s, bytes, "new calls reserve quota") {
+	if !w.reserve(g, s, bytes, "new calls reserve quota") {
 		return
 	}
 	first := func() error { return w.write(s, &record{token: s.token, call: s.st.call}, bytes, 0) }
@@ -106,7 +102,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	}
 	var ok bool
 	if s.run, ok = w.admit(key); !ok {
-		if w.stream[s.log] != nil {
+		if w.stream[s.name] != nil {
 			w.broken("the log has the record of a refused call")
 		}
 		w.free(g, s)
@@ -166,14 +162,14 @@ func (w *world) emit(g *worldGateway) {
 	}
 	if !s.logClosed {
 		var err error
-		if !s.truth.old && !w.reserve(g, s, s.st.bytes+bytes, "answers reserve quota") {
+		if !w.reserve(g, s, s.st.bytes+bytes, "answers reserve quota") {
 			err = errFull
 		} else {
 			err = w.write(s, &record{token: s.token, events: []api.Event{ev}}, bytes, s.st.last)
 		}
 		switch {
 		case errors.Is(err, errFenced):
-			if l := w.stream[s.log]; l == nil { // lost
+			if l := w.stream[s.name]; l == nil { // lost
 				w.rewrite(s)
 				return
 			}
@@ -183,7 +179,7 @@ func (w *world) emit(g *worldGateway) {
 			return
 		case err != nil:
 			s.logClosed = true
-			w.remove(s.log)
+			w.remove(s.name)
 			w.write(s, &record{token: s.token, closed: true}, messageOverhead, 0) //nolint:errcheck // the quota always has space for this record
 			w.free(g, s)
 			w.counts["closed"]++
@@ -205,11 +201,11 @@ func (w *world) finish(g *worldGateway, s *worldSession) {
 	w.stop(s)
 	delete(g.sessions, s.name)
 	s.leads, s.until = false, w.now.Add(worldKeep)
-	if !s.logClosed && !s.truth.old {
-		g.quota.reserve(s.st.quotaKey(s.log), tenantToken(s.truth.tenant), s.st.bytes)
+	if !s.logClosed {
+		g.quota.reserve(s.st.quotaKey(s.name), tenantToken(s.truth.tenant), s.st.bytes)
 		w.report(g, tenantToken(s.truth.tenant))
 	}
-	if l := w.stream[s.log]; l == nil || l.entries[len(l.entries)-1].writer() == s.token {
+	if l := w.stream[s.name]; l == nil || l.entries[len(l.entries)-1].writer() == s.token {
 		g.ended = append(g.ended, s)
 	} else {
 		w.free(g, s)
@@ -221,12 +217,12 @@ func (w *world) read(g *worldGateway, key *auth.Key, id string) {
 	name := w.name(key.Tenant, id)
 	s := g.sessions[name]
 	if s == nil {
-		st, log, of, err := w.load(key.Tenant, id, true)
+		st, of, err := w.load(key.Tenant, id, true)
 		if err != nil {
 			w.counts["not found"]++
 			return
 		}
-		s = &worldSession{truth: of, name: name, log: log, st: *st}
+		s = &worldSession{truth: of, name: name, st: *st}
 		g.sessions[name] = s
 	}
 	if s.truth.tenant != key.Tenant {
@@ -239,14 +235,14 @@ func (w *world) read(g *worldGateway, key *auth.Key, id string) {
 		delete(g.sessions, name)
 		return
 	}
-	if w.owner(s.log) == nil {
+	if w.owner(s.name) == nil {
 		w.takeOver(g, s, key)
 	}
 }
 
 // follow reads new records of the log. It returns false if the session ends.
 func (w *world) follow(s *worldSession) bool {
-	l := w.stream[s.log]
+	l := w.stream[s.name]
 	if l == nil {
 		return false // lost or expired
 	}
@@ -276,7 +272,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	if !ok {
 		return
 	}
-	if payer.ID != s.truth.key && !s.truth.old {
+	if payer.ID != s.truth.key {
 		w.broken("key %s is charged for a call of key %s", payer.ID, s.truth.key)
 	}
 	s.run, s.token, s.logClosed = run, w.rng.Uint64(), false
@@ -290,10 +286,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	from := s.st.owner
 	s.st.bytes += messageOverhead
 	s.st.owner, s.st.token, s.leads, s.reserved = g.node, s.token, true, reservedFor(s.st.bytes)
-	if s.truth.old {
-		return
-	}
-	g.quota.takeOver(s.st.quotaKey(s.log), token, s.reserved, from)
+	g.quota.takeOver(s.st.quotaKey(s.name), token, s.reserved, from)
 	w.report(g, token)
 	for _, other := range w.gateways {
 		if other != g && w.disabled != "a log is counted once" {
@@ -310,13 +303,13 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 
 // cancel does the work of Calls.Cancel at the gateway that runs the call.
 func (w *world) cancel(key *auth.Key, id string) {
-	st, log, of, err := w.load(key.Tenant, id, true)
+	st, of, err := w.load(key.Tenant, id, true)
 	if err != nil || st.call == nil {
 		return
 	}
 	for _, g := range w.gateways {
 		for _, s := range g.sessions {
-			if s.leads && s.log == log {
+			if s.leads && s.name == w.name(key.Tenant, id) {
 				if of.tenant != key.Tenant || s.truth.tenant != key.Tenant {
 					w.broken("tenant %s ends call %d of tenant %s", key.Tenant, s.truth.serial, s.truth.tenant)
 				}
@@ -362,7 +355,7 @@ func (w *world) tick() {
 			g.ended = g.ended[1:]
 		}
 		for _, s := range g.sessions {
-			if l := w.stream[s.log]; s.leads && l != nil {
+			if l := w.stream[s.name]; s.leads && l != nil {
 				l.touched = w.now
 			}
 		}
@@ -440,7 +433,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 // TestEachCheckKeepsTenantsApart disables one check at a time: each time a promise must be broken.
 func TestEachCheckKeepsTenantsApart(t *testing.T) {
 	for _, check := range []string{
-		"a log's name has its tenant", "the tenant of a call's record", "the body of a call's record", "the identity of a log", "the body of a request",
+		"a log's name has its tenant", "the tenant of a call's record", "the identity of a log", "the body of a request",
 		"the limiter", "a call is admitted before it is written", "the key that started a call is charged",
 		"new calls reserve quota", "answers reserve quota", "a share belongs to its tenant", "gateways report", "a gateway inherits reports", "a log is counted once", "a reservation is freed",
 		"the owner is queried",

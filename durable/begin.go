@@ -80,7 +80,7 @@ func (s *session) followIfExists(ctx context.Context) bool {
 	case errors.Is(err, errNoLog), errors.Is(err, errNotOurs):
 		return false
 	case errors.Is(err, errGap):
-		if err = s.c.journal.purge(ctx, s.log, st.last+1); err == nil {
+		if err = s.c.journal.purge(ctx, s.name, st.last+1); err == nil {
 			return false
 		}
 	}
@@ -94,7 +94,7 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 	st := &state{tenant: s.tenant, id: s.id, call: r.call, log: r.log, owner: s.c.node, token: s.token, bytes: s.c.journal.cost(len(body))}
 	for begin := time.Now(); ; {
 		var err error
-		st.begin, st.last, err = s.c.journal.write(ctx, s.log, body, 0)
+		st.begin, st.last, err = s.c.journal.write(ctx, s.name, body, 0)
 		if errors.Is(err, errFenced) && s.alreadyWritten(ctx, st) {
 			err = nil
 		}
@@ -118,7 +118,7 @@ func (s *session) create(ctx context.Context, r *record, body []byte) (*state, e
 // only the acknowledgment was lost.
 func (s *session) alreadyWritten(ctx context.Context, st *state) bool {
 	found := &state{tenant: s.tenant, id: s.id}
-	if _, err := s.c.journal.load(ctx, s.log, found); err != nil || found.log != st.log || found.token != st.token {
+	if _, err := s.c.journal.load(ctx, s.name, found); err != nil || found.log != st.log || found.token != st.token {
 		return false
 	}
 	st.begin, st.last = found.begin, found.last
@@ -169,33 +169,17 @@ func (s *session) read(ctx context.Context, lost bool) (*state, []api.Event, err
 	}
 }
 
-// load reads the log, or the log that an earlier version has written for the call.
 func (s *session) load(ctx context.Context) (*state, []api.Event, error) {
 	st := &state{tenant: s.tenant, id: s.id}
-	events, err := s.c.journal.load(ctx, s.log, st)
-	if !errors.Is(err, errNoLog) || s.log == s.id {
-		return st, events, err
-	}
-	old := &state{tenant: s.tenant, id: s.id}
-	events, oldErr := s.c.journal.load(ctx, s.id, old)
-	if oldErr != nil && old.call == nil { // there is none, or its tenant is not known
-		return st, nil, err
-	}
-	s.mu.Lock()
-	s.log = s.id
-	s.mu.Unlock()
-	return old, events, oldErr
+	events, err := s.c.journal.load(ctx, s.name, st)
+	return st, events, err
 }
 
 // query returns a query about the call.
 func (s *session) query() query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := query{ID: s.id, Cancel: s.cancelled}
-	if s.log != s.id {
-		q.Log = s.log
-	}
-	return q
+	return query{ID: s.id, Log: s.name, Cancel: s.cancelled}
 }
 
 // gapQuery returns a query for missing records.
@@ -214,7 +198,7 @@ func (s *session) waitForRepair() bool {
 
 // adopt follows a log from the record up to which it was read.
 func (s *session) adopt(st *state, events []api.Event) {
-	c, err := s.decode(st.call)
+	c, err := decodeCall(s.id, st.call.encoded)
 	if err != nil {
 		s.fail(err)
 		return
@@ -230,28 +214,8 @@ func (s *session) adopt(st *state, events []api.Event) {
 	s.c.running.Go(func() { s.run(nil, nil) })
 }
 
-// decode returns the call of a record. Each run needs its own, because running a call changes it.
-func (s *session) decode(r *callRecord) (*call.Call, error) {
-	switch {
-	case r.encoded != nil:
-		return decodeCall(r.id, r.encoded)
-	case s.c.opts.DecodeOld == nil:
-		return nil, expired(s.id)
-	}
-	return s.c.opts.DecodeOld(r.kind, r.id, r.body, s.c.served(r.model), r.arrival)
-}
-
 // isSameCall reports whether an encoded call is the session's call, sent a second time.
-func (s *session) isSameCall(encoded []byte) bool {
-	own := s.record.encoded
-	if own == nil {
-		var err error
-		if own, err = encodeCall(s.call); err != nil {
-			return false
-		}
-	}
-	return sameCall(own, encoded)
-}
+func (s *session) isSameCall(encoded []byte) bool { return sameCall(s.record.encoded, encoded) }
 
 // served returns the models of this gateway that have the name: one or none.
 func (c *Calls) served(name string) (models []api.Model) {
@@ -283,7 +247,7 @@ func (s *session) end() {
 // eraseLog removes the log of a refused call, so that a client can send the call again.
 func (s *session) eraseLog() {
 	s.freeReservation()
-	if err := s.c.journal.purge(s.c.ctx, s.log, 0); err != nil {
+	if err := s.c.journal.purge(s.c.ctx, s.name, 0); err != nil {
 		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("durable: could not remove the log of a refused call")
 	}
 }

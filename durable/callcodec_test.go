@@ -3,6 +3,7 @@ package durable
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,14 +49,11 @@ func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64, Form
 
 func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
 	t.Helper()
-	if decode := map[call.Kind]func([]byte, []api.Model, time.Time) (*call.Call, error){
+	decode := map[call.Kind]func([]byte, []api.Model, time.Time) (*call.Call, error){
+		call.Chat: openai.DecodeChat, call.Completion: openai.DecodeCompletion,
 		call.Responses: responses.Decode, call.Messages: anthropic.Decode, call.OllamaChat: ollama.DecodeChat,
-	}[kind]; decode != nil {
-		c, err := decode([]byte(body), models(), time.Unix(5, 7))
-		require.NoError(t, err, body)
-		return c
-	}
-	c, err := openai.DecodeWithID(kind, "cmpl-1", []byte(body), models(), time.Unix(5, 7))
+	}[kind]
+	c, err := decode([]byte(body), models(), time.Unix(5, 7))
 	require.NoError(t, err, body)
 	return c
 }
@@ -129,7 +127,8 @@ func TestADamagedFormIsAnError(t *testing.T) {
 // that one with any other difference is not.
 func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
 	encode := func(at int64, body string) []byte {
-		c, err := openai.DecodeWithID(call.Completion, "cmpl-1", []byte(body), models(), time.Unix(at, 0))
+		body = strings.Replace(body, "{", `{"stream_resume":true,"request_id":"1",`, 1)
+		c, err := openai.DecodeCompletion([]byte(body), models(), time.Unix(at, 0))
 		require.NoError(t, err)
 		encoded, err := encodeCall(c)
 		require.NoError(t, err)

@@ -18,7 +18,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,19 +34,18 @@ import (
 
 // Options are the settings of Calls. The zero value of a field means the default in its comment.
 type Options struct {
-	Logger    zerolog.Logger
-	Keys      Keys          // API keys; their tenants share the quota of logs. nil: the server has no keys
-	Always    bool          // streams without "stream_resume" are resumable too
-	Keep      time.Duration // how long a log can be read after its call's end; default 30 s
-	Age       time.Duration // time between two rewrites of a running call's log, whose records live at least twice as long; default 1 min
-	MaxBytes  int64         // size of the stream of logs; default 256 MiB
-	Window    time.Duration // how long a call without a reader runs; default 30 s
-	Outage    time.Duration // longest outage of JetStream that a call survives; default 1 min
-	Watch     time.Duration // time between two queries to the gateway that runs a call; default 500 ms
-	Answer    time.Duration // timeout of such a query; default 250 ms
-	Timeout   time.Duration // timeout of one JetStream request; default 2 s
-	DecodeOld DecodeOld     // decodes calls of the previous version; nil: their logs cannot be read
-	Rejoin    time.Duration // how long a new call waits for JetStream, and a reader for a lost log; default 10 s
+	Logger   zerolog.Logger
+	Keys     Keys          // API keys; their tenants share the quota of logs. nil: the server has no keys
+	Always   bool          // streams without "stream_resume" are resumable too
+	Keep     time.Duration // how long a log can be read after its call's end; default 30 s
+	Age      time.Duration // time between two rewrites of a running call's log, whose records live at least twice as long; default 1 min
+	MaxBytes int64         // size of the stream of logs; default 256 MiB
+	Window   time.Duration // how long a call without a reader runs; default 30 s
+	Outage   time.Duration // longest outage of JetStream that a call survives; default 1 min
+	Watch    time.Duration // time between two queries to the gateway that runs a call; default 500 ms
+	Answer   time.Duration // timeout of such a query; default 250 ms
+	Timeout  time.Duration // timeout of one JetStream request; default 2 s
+	Rejoin   time.Duration // how long a new call waits for JetStream, and a reader for a lost log; default 10 s
 }
 
 func (o *Options) defaults() {
@@ -64,10 +62,6 @@ func (o *Options) defaults() {
 		}
 	}
 }
-
-// DecodeOld decodes the call of a log that the previous version began. body is an OpenAI request. The
-// call gets the id and the arrival. Version 0.2 removes it.
-type DecodeOld func(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error)
 
 // Keys are the API keys of the server.
 type Keys interface {
@@ -295,17 +289,8 @@ func (c *Calls) remove(s *session) {
 // lookup returns the session of the call that has this log, or nil.
 func (c *Calls) lookup(log string) *session {
 	c.mu.Lock()
-	s := c.sessions[log]
-	c.mu.Unlock()
-	if s != nil || strings.Contains(log, ".") {
-		return s
-	}
-	for _, s := range c.all() { // a log of an earlier version
-		if s.usesLog(log) {
-			return s
-		}
-	}
-	return nil
+	defer c.mu.Unlock()
+	return c.sessions[log]
 }
 
 func (c *Calls) all() []*session {

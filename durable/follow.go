@@ -28,7 +28,7 @@ func (s *session) follow() error {
 	if s.state.last > 0 {
 		from = s.state.last + 1
 	}
-	tail, err := s.c.journal.tail(ctx, from, s.log)
+	tail, err := s.c.journal.tail(ctx, from, s.name)
 	if errors.Is(err, errNoLog) {
 		stop()
 		return s.ownerWithoutStream()
@@ -160,7 +160,7 @@ func (s *session) queryOwner(ctx context.Context, node string, inputs chan<- fol
 // checkUnchanged returns errRestart if a log without new records is not the one that was read. After a
 // restart of the NATS server it is another log, which may be as long.
 func (s *session) checkUnchanged(ctx context.Context) error {
-	newest, created, err := s.c.journal.newestOf(ctx, s.log)
+	newest, created, err := s.c.journal.newestOf(ctx, s.name)
 	if err == nil && (newest != s.state.last || !created.Equal(s.state.created)) {
 		return errRestart
 	}

@@ -40,7 +40,7 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	read := &state{id: "id"}
 	_, err = j.load(context.Background(), "id", read)
 	require.NoError(t, err)
-	s := &session{c: &Calls{journal: j}, id: "id", log: "id", ctx: context.Background(), state: *read}
+	s := &session{c: &Calls{journal: j}, id: "id", name: "id", ctx: context.Background(), state: *read}
 	require.NoError(t, s.checkUnchanged(context.Background()))
 	natstest.Restart(t, srv)
 	require.Equal(t, read.last, write())

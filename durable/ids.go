@@ -1,7 +1,6 @@
 package durable
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -32,7 +31,7 @@ func tenantToken(tenant string) string {
 func logName(tenant, id string) string { return tenantToken(tenant) + "." + id }
 
 // logID identifies one log. Every record has it, which distinguishes two logs that had the same
-// name at different times. Zero means that a version without identities wrote the log.
+// name at different times.
 type logID [16]byte
 
 func newLogID() (id logID) {
@@ -46,11 +45,6 @@ func (s *state) quotaKey(log string) string { return log + "/" + string(s.log[:]
 
 // belongs reports whether the record begins the log of this tenant's call.
 func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant && c.id == id }
-
-// same reports whether two records are of one call. A rewritten log begins with its call again.
-func (c *callRecord) same(o *callRecord) bool {
-	return c.belongs(o.tenant, o.id) && bytes.Equal(c.encoded, o.encoded) && c.kind == o.kind && bytes.Equal(c.body, o.body)
-}
 
 // TenantToken returns the token that stands for a tenant in the subjects and names of everything that is stored for it.
 func TenantToken(tenant string) string { return tenantToken(tenant) }

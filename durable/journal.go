@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,7 @@ import (
 // Names in JetStream.
 const (
 	// Stream is the stream with the logs of all calls. The subject of a log is Subject, the tenant's
-	// token, a dot and the call's id. (An earlier version had Subject and the id for all tenants.)
+	// token, a dot and the call's id.
 	Stream = "MILLRACE_JOURNAL"
 	// Subject is the beginning of every log's subject.
 	Subject = "millrace.journal."
@@ -57,8 +56,7 @@ type journal struct {
 	loads    loads
 }
 
-// ensure creates the stream if it is missing. The configuration of an existing stream stays as it is,
-// except for its subjects and its discard policy.
+// ensure creates the stream if it is missing. The configuration of an existing stream stays as it is.
 func (j *journal) ensure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
@@ -68,29 +66,10 @@ func (j *journal) ensure(ctx context.Context) error {
 		MaxAge: j.maxAge, MaxBytes: j.maxBytes, Discard: jetstream.DiscardNew, Replicas: j.replicas,
 	}
 	_, err := j.js.CreateStream(ctx, cfg)
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		err = j.upgrade(ctx, cfg)
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return fmt.Errorf("%w: stream %s: %w", errNoJetStream, Stream, err)
 	}
 	return nil
-}
-
-// upgrade changes a stream that an earlier version created. That stream has no tenants in its subjects
-// and removes the oldest records when it is full.
-func (j *journal) upgrade(ctx context.Context, cfg jetstream.StreamConfig) error {
-	s, err := j.js.Stream(ctx, Stream)
-	if err != nil {
-		return err
-	}
-	found := s.CachedInfo().Config
-	if slices.Equal(found.Subjects, cfg.Subjects) && found.Discard == cfg.Discard {
-		return nil
-	}
-	found.Subjects, found.Discard = cfg.Subjects, cfg.Discard
-	_, err = j.js.UpdateStream(ctx, found)
-	return err
 }
 
 // cost returns the bytes that JetStream stores for a record with a body of n bytes.

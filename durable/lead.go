@@ -97,7 +97,7 @@ func (s *session) finish(ev api.Event) error {
 
 // keepLog keeps the records of the ended call in memory, to write its log again if it is lost.
 func (s *session) keepLog() {
-	l := &endedLog{log: s.log, quotaKey: s.state.quotaKey(s.log), initial: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
+	l := &endedLog{log: s.name, quotaKey: s.state.quotaKey(s.name), initial: state{tenant: s.tenant, id: s.id}, last: s.state.last, whole: true}
 	if !s.logClosed {
 		s.c.quota.reserve(l.quotaKey, s.tenant, s.state.bytes)
 		l.records = s.records()
@@ -168,7 +168,7 @@ func (s *session) write(events []api.Event) error {
 		if !s.reserve(s.state.bytes + cost) {
 			return errFull
 		}
-		_, last, err := s.c.journal.write(s.ctx, s.log, body, s.state.last)
+		_, last, err := s.c.journal.write(s.ctx, s.name, body, s.state.last)
 		if err == nil {
 			s.state.last = last
 			s.state.bytes += cost
@@ -196,7 +196,7 @@ func (s *session) reserve(bytes int64) bool {
 		return true
 	}
 	for _, n := range []int64{reservedFor(bytes), bytes} {
-		if s.c.quota.reserve(s.state.quotaKey(s.log), s.tenant, n) {
+		if s.c.quota.reserve(s.state.quotaKey(s.name), s.tenant, n) {
 			s.reserved = n
 			return true
 		}
@@ -206,7 +206,7 @@ func (s *session) reserve(bytes int64) bool {
 
 // freeReservation frees the quota of a log that is not this gateway's, or does not exist.
 func (s *session) freeReservation() {
-	s.c.quota.free(s.state.quotaKey(s.log))
+	s.c.quota.free(s.state.quotaKey(s.name))
 	s.reserved = 0
 }
 
@@ -224,7 +224,7 @@ func (s *session) closeLog() error {
 	last := s.state.last
 	if last == unknownSeq {
 		st := &state{tenant: s.tenant, id: s.id}
-		if _, err := s.c.journal.load(s.ctx, s.log, st); err != nil && !errors.Is(err, errGap) {
+		if _, err := s.c.journal.load(s.ctx, s.name, st); err != nil && !errors.Is(err, errGap) {
 			return err
 		} else if st.writer != s.token {
 			return errFenced
@@ -233,10 +233,10 @@ func (s *session) closeLog() error {
 	}
 	s.purgeBefore(last) // all but the newest record, on which the next one depends
 	err := s.untilOutage(func() (err error) {
-		_, s.state.last, err = s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, closed: true}, last)
+		_, s.state.last, err = s.c.journal.publish(s.ctx, s.name, &record{log: s.state.log, token: s.token, closed: true}, last)
 		if errors.Is(err, errFenced) {
 			st := &state{tenant: s.tenant, id: s.id}
-			if _, found := s.c.journal.load(s.ctx, s.log, st); errors.Is(found, errOutgrown) && st.writer == s.token {
+			if _, found := s.c.journal.load(s.ctx, s.name, st); errors.Is(found, errOutgrown) && st.writer == s.token {
 				s.state.last, err = st.last, nil // only the acknowledgment was lost
 			}
 		}
@@ -257,7 +257,7 @@ func (s *session) closeLog() error {
 
 // purgeBefore removes the records before a stream sequence. If that fails, they expire.
 func (s *session) purgeBefore(before uint64) {
-	if err := s.c.journal.purge(s.ctx, s.log, before); err != nil {
+	if err := s.c.journal.purge(s.ctx, s.name, before); err != nil {
 		s.c.opts.Logger.Debug().Err(err).Str("id", s.id).Msg("durable: unneeded records could not be removed and will expire")
 	}
 }
@@ -267,7 +267,7 @@ func (s *session) purgeBefore(before uint64) {
 func (s *session) resync() (written uint64, err error) {
 	shown := uint64(s.buffer.Len())
 	st := &state{tenant: s.tenant, id: s.id}
-	_, err = s.c.journal.load(s.ctx, s.log, st)
+	_, err = s.c.journal.load(s.ctx, s.name, st)
 	var after uint64
 	switch {
 	case errors.Is(err, errNoLog):
@@ -301,7 +301,7 @@ func (s *session) rewrite(after uint64) error {
 	var bytes int64
 	last := after
 	for i, body := range s.records() {
-		first, end, err := s.c.journal.write(s.ctx, s.log, body, last)
+		first, end, err := s.c.journal.write(s.ctx, s.name, body, last)
 		if err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func (s *session) refresh() error {
 				return err
 			}
 		}
-		return s.c.journal.purge(s.ctx, s.log, s.state.begin)
+		return s.c.journal.purge(s.ctx, s.name, s.state.begin)
 	})
 }
 
@@ -337,7 +337,7 @@ func (s *session) refresh() error {
 func (s *session) release() error {
 	nobody := ""
 	s.token = newToken()
-	if _, _, err := s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &nobody}, s.state.last); err != nil {
+	if _, _, err := s.c.journal.publish(s.ctx, s.name, &record{log: s.state.log, token: s.token, owner: &nobody}, s.state.last); err != nil {
 		s.c.opts.Logger.Warn().Err(err).Str("id", s.id).Msg("durable: could not release the call in its log")
 	}
 	return errDraining

@@ -1,7 +1,6 @@
 package durable
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,22 +11,18 @@ import (
 
 // Subjects of the queries between gateways.
 const (
-	peerSubject  = "millrace.resume.node."  // + node
-	anySubject   = "millrace.resume.v3.any" // is there another gateway that reads our logs?
-	anySubjectV2 = "millrace.resume.v2.any" // the same query of the previous version, whose logs we read
-	callSubject  = "millrace.resume.call"
+	peerSubject = "millrace.resume.node."  // + node
+	anySubject  = "millrace.resume.v3.any" // is there another gateway that reads our logs? The number is that of their form
+	callSubject = "millrace.resume.call"
 )
 
 // query is about one call, to the gateway that runs it. The sender has a reader of the call.
 type query struct {
 	ID     string `json:"id"`
-	Log    string `json:"log,omitempty"` // name of the log; "" from an earlier version, which names logs by the ID alone
+	Log    string `json:"log,omitempty"` // name of the log
 	Cancel bool   `json:"cancel,omitempty"`
 	Gap    bool   `json:"gap,omitempty"` // the log lacks records
 }
-
-// log returns the name of the log that the query is about.
-func (q *query) log() string { return cmp.Or(q.Log, q.ID) }
 
 type reply struct {
 	Owns bool `json:"owns"`
@@ -41,7 +36,7 @@ type peers struct {
 
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
-	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.handleOwner, anySubject: p.handlePresence, anySubjectV2: p.handlePresence,
+	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.handleOwner, anySubject: p.handlePresence,
 		callSubject: p.handleCall, usedSubject: c.quota.receive} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {
@@ -65,15 +60,15 @@ func (p *peers) handleOwner(m *nats.Msg) {
 	if json.Unmarshal(m.Data, &q) != nil {
 		return
 	}
-	s := p.c.lookup(q.log())
-	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.log(), q.Gap) // the sender may not have read the end of a call that ended here
+	s := p.c.lookup(q.Log)
+	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.Log, q.Gap) // the sender may not have read the end of a call that ended here
 	respond(m, reply{Owns: owns})
 }
 
 // handleCall answers a gateway that misses the log of a call, if the call is in our memory.
 func (p *peers) handleCall(m *nats.Msg) {
 	var q query
-	if json.Unmarshal(m.Data, &q) == nil && p.c.repair(q.log(), q.Gap) {
+	if json.Unmarshal(m.Data, &q) == nil && p.c.repair(q.Log, q.Gap) {
 		respond(m, reply{Owns: true})
 	}
 }

@@ -9,18 +9,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/tracing"
 )
 
 // record is one entry of a call's log. Exactly one of call, owner, closed and events is set. Records
 // are encoded as protobuf, so that a newer version may add fields:
 //
-//	message Record { fixed64 token = 1; Call call = 2; string owner = 3; repeated Event events = 4;
-//	                 bytes log = 5; bool closed = 6; Call decoded = 7; }
-//	message Call   { uint32 kind = 1; bytes body = 2; string id = 3; string tenant = 4; string model = 5;
-//	                 int64 arrival = 6; /* Unix nanoseconds */ string owner = 7;
-//	                 string traceparent = 8; string tracestate = 9; string key = 10; bytes form = 11; }
+//	message Record { fixed64 token = 1; string owner = 3; repeated Event events = 4; bytes log = 5; bool closed = 6; Call decoded = 7; }
+//	message Call   { string id = 3; string tenant = 4; string owner = 7; string traceparent = 8; string tracestate = 9;
+//	                 string key = 10; bytes form = 11; /* a callpb.Call */ }
 //	message Event  { uint64 seq = 1; uint32 choice = 2; bytes text = 3; repeated int32 tokens = 4;
 //	                 repeated Logprob logprobs = 5; string finish = 6; Error error = 7; bool done = 8; Usage usage = 9; Pin pin = 10;
 //	                 string stop = 11; bool reasons = 12; int64 ended = 13; /* Unix seconds */ }
@@ -29,10 +26,7 @@ import (
 //	message Usage  { uint32 prompt = 1; uint32 completion = 2; uint32 cached = 3; }
 //	message Pin    { string numerics = 1; string text = 2; string prompt = 3; }
 //
-// The previous version wrote the body of an OpenAI request into a Call (kind, body, model, arrival), in field 2 of the Record.
-// Now a Call has the decoded call, a callpb.Call in the field form, and is in field 7 of the Record. A gateway of the previous
-// version rejects such a record as damaged, and its clients try another gateway. A rewritten log keeps the version in which it
-// began. Even older records have no log, key or pin. An answer that began in such a log is not continued.
+// Version 0.1.0 wrote the body of an OpenAI request into a Call, in field 2 of the Record. Such a record is damaged here.
 type record struct {
 	log    logID  // identity of the log
 	token  uint64 // of the writer's ownership
@@ -44,11 +38,7 @@ type record struct {
 
 // callRecord is the first record of a log: the call to run again.
 type callRecord struct {
-	encoded []byte    // see encodeCall; nil in a record of the previous version
-	kind    call.Kind // of the previous version, like the next three
-	body    []byte
-	model   string    // the decoded name: the body may omit it
-	arrival time.Time // also the clock of the chat template
+	encoded []byte // see encodeCall
 	id      string
 	tenant  string
 	key     string // id of the API key that started the call; "" without keys
@@ -101,19 +91,11 @@ func (r *record) encode() []byte {
 
 // append appends the field of a Record that has the call.
 func (c *callRecord) append(b []byte) []byte {
-	number := protowire.Number(7)
 	v := appendText(appendText(nil, 3, c.id), 4, c.tenant)
 	v = appendText(v, 7, c.owner)
 	parent, state := tracing.Encode(c.trace)
 	v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.key)
-	if c.encoded != nil {
-		v = appendField(v, 11, c.encoded)
-	} else {
-		number = 2
-		v = appendField(appendInt(v, 1, int64(c.kind)), 2, c.body)
-		v = appendInt(appendText(v, 5, c.model), 6, c.arrival.UnixNano())
-	}
-	return appendField(b, number, v)
+	return appendField(b, 7, appendField(v, 11, c.encoded))
 }
 
 func appendEvent(b []byte, ev *api.Event) []byte {
@@ -215,8 +197,8 @@ func decodeRecord(b []byte) (*record, error) {
 		switch f.number {
 		case 1:
 			r.token = f.n
-		case 2, 7:
-			r.call, err = decodeCallRecord(f.bytes, f.number == 7)
+		case 7:
+			r.call, err = decodeCallRecord(f.bytes)
 		case 3:
 			owner := string(f.bytes)
 			r.owner = &owner
@@ -243,28 +225,15 @@ func decodeRecord(b []byte) (*record, error) {
 	return r, nil
 }
 
-// decodeCallRecord decodes a call record. If decoded is set, it must have the decoded call; else it
-// is one of the previous version.
-func decodeCallRecord(b []byte, decoded bool) (*callRecord, error) {
-	c := &callRecord{arrival: time.Unix(0, 0)}
-	if decoded {
-		c = &callRecord{encoded: []byte{}}
-	}
+func decodeCallRecord(b []byte) (*callRecord, error) {
+	c := &callRecord{encoded: []byte{}}
 	var parent, state string
 	err := fields(b, func(f field) error {
 		switch f.number {
-		case 1:
-			c.kind = call.Kind(f.n)
-		case 2:
-			c.body = append([]byte(nil), f.bytes...)
 		case 3:
 			c.id = string(f.bytes)
 		case 4:
 			c.tenant = string(f.bytes)
-		case 5:
-			c.model = string(f.bytes)
-		case 6:
-			c.arrival = time.Unix(0, int64(f.n))
 		case 7:
 			c.owner = string(f.bytes)
 		case 8:
@@ -278,9 +247,6 @@ func decodeCallRecord(b []byte, decoded bool) (*callRecord, error) {
 		}
 		return nil
 	})
-	if err == nil && decoded != (c.encoded != nil) {
-		err = fmt.Errorf("%w: found a call with fields of two versions, expected one", errRecord)
-	}
 	c.trace = tracing.Decode(parent, state)
 	return c, err
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -20,8 +19,8 @@ func records() []*record {
 	outer := half
 	outer.Top = []api.TokenLogprob{half, {Token: 0, Text: "a", Logprob: -0.1}}
 	return []*record{
-		{token: 7, call: &callRecord{kind: call.Completion, body: []byte(`{"prompt":"x"}`), id: "cmpl-1", tenant: "t", model: "m",
-			arrival: time.Unix(3, 5), key: "0123456789ab", owner: node, trace: tracing.Decode("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")}},
+		{token: 7, log: logID{2}, call: &callRecord{encoded: []byte("x"), id: "cmpl-1", tenant: "t", key: "0123456789ab", owner: node,
+			trace: tracing.Decode("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")}},
 		{token: math.MaxUint64, log: logID{1, 15: 2}, owner: &node},
 		{token: 3, log: logID{3}, closed: true},
 		{token: 1, owner: new(string)},

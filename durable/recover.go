@@ -42,7 +42,7 @@ func (c *Calls) maintainLogs() {
 				c.restore(l, false)
 			}
 		case q := <-c.restores:
-			if l := c.recent.get(q.log()); l != nil {
+			if l := c.recent.get(q.Log); l != nil {
 				c.restore(l, q.Gap)
 			}
 		case <-c.ctx.Done():
@@ -147,7 +147,7 @@ func (s *session) verify() error {
 		return nil
 	}
 	return s.untilOutage(func() error {
-		newest, err := s.c.journal.newest(s.ctx, s.log)
+		newest, err := s.c.journal.newest(s.ctx, s.name)
 		if err != nil || newest == s.state.last && !gap {
 			return err
 		}

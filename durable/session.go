@@ -22,15 +22,14 @@ type session struct {
 	c      *Calls
 	tenant string
 	id     string
-	name   string      // logName of tenant and id: the key in Calls.sessions
+	name   string      // of the log, see logName: the key in Calls.sessions
 	caller api.Caller  // of the first request for the call here; nil without API keys
 	buffer *api.Buffer // events that readers may read
 	ctx    context.Context
 	stop   context.CancelFunc
 	wake   chan struct{} // has a value if a field under mu has changed
 
-	opened chan struct{} // closed when the next four are set
-	log    string        // name of the log; not equal to name if an earlier version wrote the log
+	opened chan struct{} // closed when the next three are set
 	record *callRecord
 	call   *call.Call
 	failed error // why there is no answer
@@ -65,7 +64,7 @@ var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Me
 // newSession returns a session for a call of the caller's tenant.
 func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	name := logName(tenant, id)
-	s := &session{c: c, tenant: tenant, id: id, name: name, log: name, caller: caller, buffer: api.NewBuffer(), wake: make(chan struct{}, 1),
+	s := &session{c: c, tenant: tenant, id: id, name: name, caller: caller, buffer: api.NewBuffer(), wake: make(chan struct{}, 1),
 		opened: make(chan struct{}), detached: make(chan struct{}), token: newToken()}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	c.metrics.sessions.Inc()
@@ -228,13 +227,6 @@ func (s *session) endReason() *api.Error {
 			Message: "cancelled: the answer had no reader for " + s.c.opts.Window.String()}
 	}
 	return nil
-}
-
-// usesLog reports whether the call has this log.
-func (s *session) usesLog(log string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log == log
 }
 
 func (s *session) isDraining() bool {

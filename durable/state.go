@@ -66,9 +66,6 @@ func (s *state) start(r *record, e entry) error {
 	if !r.call.belongs(s.tenant, s.id) {
 		return errNotOurs
 	}
-	if s.call != nil && !s.call.same(r.call) {
-		return errReplaced
-	}
 	s.call, s.log, s.owner, s.token = r.call, r.log, r.call.owner, r.token
 	s.begin, s.bytes, s.copied, s.gap = e.first, e.bytes, 0, false
 	return nil

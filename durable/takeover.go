@@ -3,9 +3,7 @@ package durable
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace/api"
@@ -28,7 +26,7 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 		return nil, nil, err
 	}
 	s.reserved = reservedFor(s.state.bytes)
-	s.c.quota.takeOver(s.state.quotaKey(s.log), s.tenant, s.reserved, s.state.owner)
+	s.c.quota.takeOver(s.state.quotaKey(s.name), s.tenant, s.reserved, s.state.owner)
 	s.state.owner, s.state.token = s.c.node, s.token
 	s.state.takeovers++
 	s.setLeading(true)
@@ -42,7 +40,7 @@ func (s *session) own() error {
 	created, err := s.c.journal.creation(s.ctx)
 	if err == nil && created.Equal(s.state.created) {
 		node := s.c.node
-		_, last, err := s.c.journal.publish(s.ctx, s.log, &record{log: s.state.log, token: s.token, owner: &node}, s.state.last)
+		_, last, err := s.c.journal.publish(s.ctx, s.name, &record{log: s.state.log, token: s.token, owner: &node}, s.state.last)
 		if err == nil {
 			s.state.last = last
 		}
@@ -50,7 +48,7 @@ func (s *session) own() error {
 			return err
 		}
 	}
-	newest, err := s.c.journal.newest(s.ctx, s.log)
+	newest, err := s.c.journal.newest(s.ctx, s.name)
 	switch {
 	case err != nil:
 		return err
@@ -80,9 +78,6 @@ func (s *session) runContext(rec *callRecord) context.Context {
 // resubmit continues the call where it stopped. It retries a refusal (a full queue, a model that is
 // loading) for up to Options.Outage and does not show it to the client.
 func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
-	if s.unpinned() {
-		return s.failedAnswer(errUnpinned(s.id))
-	}
 	begin := time.Now()
 	for {
 		run, stop := context.WithCancelCause(s.runContext(s.record))
@@ -98,9 +93,9 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 	}
 }
 
-// rerun submits the part of the call that the buffer does not have.
+// rerun submits the part of the call that the buffer does not have. Each run needs its own call, because running a call changes it.
 func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
-	c, err := s.decode(s.record)
+	c, err := decodeCall(s.id, s.record.encoded)
 	if err != nil {
 		return nil, err
 	}
@@ -115,17 +110,6 @@ func (s *session) failedAnswer(err error) (<-chan api.Event, context.CancelCause
 	answer := make(chan api.Event, 1)
 	answer <- api.Event{Seq: s.state.known + 1, Finish: api.FinishError, Err: api.AsError(err), Done: true}
 	return answer, func(error) {}, nil
-}
-
-// unpinned reports whether an earlier version began the answer. Its log does not have the digests of
-// the worker that computed the tokens, so no worker is known to continue with the same bits.
-func (s *session) unpinned() bool {
-	return s.state.log == logID{} && slices.ContainsFunc(s.buffer.Events(), func(ev api.Event) bool { return len(ev.Tokens) > 0 || ev.Text != "" })
-}
-
-func errUnpinned(id string) *api.Error {
-	return &api.Error{Code: api.CodeUnavailable, Reason: "no_equal_worker", RetryAfter: time.Second, Message: fmt.Sprintf(
-		"stream %q was started by an earlier version, whose log does not name the kind of worker, so the text could differ: send the request again", id)}
 }
 
 // retriable reports whether a refusal may pass with time.

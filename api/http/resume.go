@@ -4,11 +4,8 @@ import (
 	"context"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai"
 )
 
 const (
@@ -64,10 +61,4 @@ func (s *server) streams(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.stream(ctx, out, answer.Events(ctx))
-}
-
-// DecodeWithID decodes the body of a call that has an ID, from the log of a resumable call of the
-// previous version. Version 0.2 removes it.
-func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	return openai.DecodeWithID(kind, id, body, models, arrival)
 }

@@ -19,15 +19,11 @@ const (
 // DecodeChat decodes the body of a chat completion call. An error is an *api.Error that names the
 // field.
 func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	return decodeChat(body, models, arrival, "")
-}
-
-func decodeChat(body []byte, models []api.Model, arrival time.Time, id string) (*call.Call, error) {
 	o, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
-	c, r := o.common(models, "chatcmpl-", id, arrival)
+	c, r := o.common(models, "chatcmpl-", arrival)
 	c.Kind = call.Chat
 	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
 	o.int("max_completion_tokens", 1, maxMaxTokens, &r.MaxTokens)

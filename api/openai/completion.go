@@ -19,15 +19,11 @@ const (
 // DecodeCompletion decodes the body of a plain completion call into a request for each prompt. An error
 // is an *api.Error that names the field.
 func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	return decodeCompletion(body, models, arrival, "")
-}
-
-func decodeCompletion(body []byte, models []api.Model, arrival time.Time, id string) (*call.Call, error) {
 	o, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
-	c, r := o.common(models, "cmpl-", id, arrival)
+	c, r := o.common(models, "cmpl-", arrival)
 	c.Kind = call.Completion
 	r.MaxTokens = defaultMaxTokens
 	o.int("max_tokens", 0, maxMaxTokens, &r.MaxTokens)

@@ -88,15 +88,12 @@ func modelNames(models []api.Model) string {
 }
 
 // common reads the fields that chat and plain completions share into a request, which the caller copies
-// for each prompt. id is the call's id, "" for a new call.
-func (o *object) common(models []api.Model, prefix, id string, arrival time.Time) (*call.Call, *api.Request) {
-	c := &call.Call{ID: id, Created: arrival}
-	given := o.resumable(c)
-	switch {
-	case id != "":
-	case given != "":
+// for each prompt.
+func (o *object) common(models []api.Model, prefix string, arrival time.Time) (*call.Call, *api.Request) {
+	c := &call.Call{Created: arrival}
+	if given := o.resumable(c); given != "" {
 		c.ID, c.Named = prefix+given, true
-	default:
+	} else {
 		c.ID = prefix + strings.ReplaceAll(uuid.NewString(), "-", "")
 	}
 	r := &api.Request{ID: c.ID, Model: o.model(models), Arrival: arrival, TopLogprobs: -1, N: 1}

@@ -1,9 +1,6 @@
 package openai
 
 import (
-	"time"
-
-	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/jsonbody"
 )
@@ -29,13 +26,4 @@ func (o *object) resumable(c *call.Call) (requestID string) {
 		o.fail("request_id", "expected 1 to %d letters, digits, '-' or '_', found %q", call.MaxRequestID, jsonbody.Snippet([]byte(requestID)))
 	}
 	return requestID
-}
-
-// DecodeWithID decodes the body of a call that has an id. With the same models it gives the same
-// requests as the first time, seeds included.
-func DecodeWithID(kind call.Kind, id string, body []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
-	if kind == call.Chat {
-		return decodeChat(body, models, arrival, id)
-	}
-	return decodeCompletion(body, models, arrival, id)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api/call"
-	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/auth"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/durable"
@@ -19,7 +18,7 @@ func openDurable(conn *nats.Conn, direct *call.Direct, keys *auth.Keyring, s *co
 	if s.StreamResume == "off" {
 		return nil, nil
 	}
-	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep, DecodeOld: httpapi.DecodeWithID}
+	opts := durable.Options{Logger: log, Always: s.StreamResume == "on", Keep: s.StreamKeep}
 	if keys != nil {
 		opts.Keys = keys
 	}
