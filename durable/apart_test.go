@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/durable/callpb"
 )
 
 // step does a random operation with a key of a random tenant.
@@ -59,7 +60,7 @@ func greedy(tenant string) bool { return tenant == "t0" || tenant == "t1" }
 func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	w.serial++
 	body := fmt.Sprint("body ", w.rng.IntN(2))
-	encoded, err := encodeCall(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
+	encoded, err := callpb.Encode(&call.Call{N: 1, Created: time.Unix(1, 0), Requests: []*api.Request{{Prompt: body}}})
 	if err != nil {
 		w.broken("%v", err)
 	}
@@ -120,7 +121,7 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 
 // join checks a request that joins an existing call.
 func (w *world) join(of *truth, st *state, request *truth) {
-	same := sameCall(st.call.encoded, request.encoded)
+	same := callpb.Same(st.call.encoded, request.encoded)
 	if w.disabled == "the body of a request" {
 		same = true
 	}

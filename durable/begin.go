@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/durable/callpb"
 )
 
 // begin starts a new call, or follows the call that has its id already. A refused call writes
@@ -198,7 +199,7 @@ func (s *session) waitForRepair() bool {
 
 // adopt follows a log from the record up to which it was read.
 func (s *session) adopt(st *state, events []api.Event) {
-	c, err := decodeCall(s.id, st.call.encoded)
+	c, err := callpb.Decode(s.id, st.call.encoded)
 	if err != nil {
 		s.fail(err)
 		return
@@ -215,7 +216,7 @@ func (s *session) adopt(st *state, events []api.Event) {
 }
 
 // isSameCall reports whether an encoded call is the session's call, sent a second time.
-func (s *session) isSameCall(encoded []byte) bool { return sameCall(s.record.encoded, encoded) }
+func (s *session) isSameCall(encoded []byte) bool { return callpb.Same(s.record.encoded, encoded) }
 
 // served returns the models of this gateway that have the name: one or none.
 func (c *Calls) served(name string) (models []api.Model) {

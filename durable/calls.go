@@ -29,6 +29,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/durable/callpb"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -174,7 +175,7 @@ func (c *Calls) wants(cl *call.Call) bool {
 
 // start runs a call with a log, or joins the call that has its ID.
 func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
-	encoded, err := encodeCall(cl)
+	encoded, err := callpb.Encode(cl)
 	if err != nil {
 		return nil, api.AsError(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable/callpb"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -38,7 +39,7 @@ type record struct {
 
 // callRecord is the first record of a log: the call to run again.
 type callRecord struct {
-	encoded []byte // see encodeCall
+	encoded []byte // see callpb.Encode
 	id      string
 	tenant  string
 	key     string // id of the API key that started the call; "" without keys
@@ -251,17 +252,14 @@ func decodeCallRecord(b []byte) (*callRecord, error) {
 	return c, err
 }
 
-// maxChoice is the largest number of a choice. The limit bounds the memory for a damaged record.
-const maxChoice = 1 << 16
-
 func decodeEvent(b []byte) (ev api.Event, err error) {
 	err = fields(b, func(f field) (err error) {
 		switch f.number {
 		case 1:
 			ev.Seq = f.n
 		case 2:
-			if f.n > maxChoice {
-				return fmt.Errorf("%w: found choice %d, expected at most %d", errRecord, f.n, maxChoice)
+			if f.n > callpb.MaxChoices {
+				return fmt.Errorf("%w: found choice %d, expected at most %d", errRecord, f.n, callpb.MaxChoices)
 			}
 			ev.Choice = int(f.n)
 		case 3:

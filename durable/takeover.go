@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable/callpb"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -95,7 +96,7 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 
 // rerun submits the part of the call that the buffer does not have. Each run needs its own call, because running a call changes it.
 func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
-	c, err := decodeCall(s.id, s.record.encoded)
+	c, err := callpb.Decode(s.id, s.record.encoded)
 	if err != nil {
 		return nil, err
 	}

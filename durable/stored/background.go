@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/responses"
-	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/callpb"
 )
 
 // A response in the background is a message of the work queue. A gateway takes it and runs its call with a log, so that another gateway that gets the
@@ -92,7 +92,7 @@ func (s *Store) Follow(ctx context.Context, id string) (call.Answer, error) {
 	if !r.runs() {
 		return s.attach(ctx, id)
 	}
-	c, err := durable.DecodeCall(responses.CallID(id), r.Call)
+	c, err := callpb.Decode(responses.CallID(id), r.Call)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (s *Store) marked(ctx context.Context, tenant, id, creation string) (bool, 
 
 // cancelled stores that a response with the record was cancelled.
 func (s *Store) cancelled(ctx context.Context, tenant, id string, was *record) (*record, error) {
-	c, err := durable.DecodeCall(responses.CallID(id), was.Call)
+	c, err := callpb.Decode(responses.CallID(id), was.Call)
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
 
 // attempt runs the call, or joins it where its log exists, and stores the answer unless the response was cancelled.
 func (s *Store) attempt(ctx context.Context, t *ticket, r *record) error {
-	c, err := durable.DecodeCall(responses.CallID(t.ID), r.Call)
+	c, err := callpb.Decode(responses.CallID(t.ID), r.Call)
 	if err != nil {
 		return err
 	}
@@ -420,7 +420,7 @@ func (s *Store) change(ctx context.Context, t *ticket, f func(*record) *record) 
 }
 
 func (s *Store) fail(ctx context.Context, t *ticket, r *record, e *api.Error) (done bool) {
-	c, err := durable.DecodeCall(responses.CallID(t.ID), r.Call)
+	c, err := callpb.Decode(responses.CallID(t.ID), r.Call)
 	if err != nil {
 		return true
 	}

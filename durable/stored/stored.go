@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/api/codec"
 	"github.com/millrace/millrace/api/responses"
 	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/callpb"
 	"github.com/millrace/millrace/durable/objects"
 )
 
@@ -98,7 +99,7 @@ func (s *Store) Close() {
 type record struct {
 	Status   string            `json:"status"`
 	Creation string            `json:"creation,omitempty"` // of the response, random: an id may be used again after its deletion
-	Hash     string            `json:"hash,omitempty"`     // of the call, see durable.Fingerprint
+	Hash     string            `json:"hash,omitempty"`     // of the call, see callpb.Fingerprint
 	Response json.RawMessage   `json:"response"`
 	Items    []json.RawMessage `json:"items"`              // of the input
 	Messages json.RawMessage   `json:"messages,omitempty"` // the conversation with the answer
@@ -202,11 +203,11 @@ func (s *Store) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 	if !w.Store {
 		return s.opts.Calls.Run(ctx, c)
 	}
-	encoded, err := durable.EncodeCall(c) // before it runs
+	encoded, err := callpb.Encode(c) // before it runs
 	if err != nil {
 		return nil, err
 	}
-	hash, err := durable.Fingerprint(encoded)
+	hash, err := callpb.Fingerprint(encoded)
 	if err != nil {
 		return nil, err
 	}

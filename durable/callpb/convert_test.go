@@ -1,4 +1,4 @@
-package durable
+package callpb
 
 import (
 	"encoding/json"
@@ -62,9 +62,9 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	used := map[string]bool{}
 	for _, b := range bodies {
 		c := decodedBody(t, b.kind, b.body)
-		encoded, err := encodeCall(c)
+		encoded, err := Encode(c)
 		require.NoError(t, err)
-		got, err := decodeCall(c.ID, encoded)
+		got, err := Decode(c.ID, encoded)
 		require.NoError(t, err)
 		for i, r := range c.Requests {
 			note(reflect.ValueOf(*r), used)
@@ -109,18 +109,18 @@ func printed(t *testing.T, r *api.Request) string {
 func TestADamagedFormIsAnError(t *testing.T) {
 	for _, b := range bodies {
 		c := decodedBody(t, b.kind, b.body)
-		encoded, err := encodeCall(c)
+		encoded, err := Encode(c)
 		require.NoError(t, err)
 		for n := range encoded {
-			if got, err := decodeCall(c.ID, encoded[:n]); err == nil {
+			if got, err := Decode(c.ID, encoded[:n]); err == nil {
 				require.NotEqual(t, c, got)
 			} else {
-				require.ErrorIs(t, err, errRecord)
+				require.ErrorIs(t, err, ErrDamaged)
 			}
 		}
 	}
-	_, err := decodeCall("x", nil)
-	require.ErrorIs(t, err, errRecord)
+	_, err := Decode("x", nil)
+	require.ErrorIs(t, err, ErrDamaged)
 }
 
 // TestACallIsTheSameWheneverItIsSent checks that a call with another creation time is the same call, and
@@ -130,16 +130,16 @@ func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
 		body = strings.Replace(body, "{", `{"stream_resume":true,"request_id":"1",`, 1)
 		c, err := openai.DecodeCompletion([]byte(body), models(), time.Unix(at, 0))
 		require.NoError(t, err)
-		encoded, err := encodeCall(c)
+		encoded, err := Encode(c)
 		require.NoError(t, err)
 		return encoded
 	}
 	const one = `{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":3}}`
-	require.True(t, sameCall(encode(1, one), encode(2, one)))
+	require.True(t, Same(encode(1, one), encode(2, one)))
 	for _, other := range []string{
 		`{"prompt":"two","timeout":3,"logit_bias":{"1":1,"2":2,"3":3}}`, `{"prompt":"one","timeout":4,"logit_bias":{"1":1,"2":2,"3":3}}`,
 		`{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":4}}`, `{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":3},"stream":true}`,
 	} {
-		require.False(t, sameCall(encode(1, one), encode(1, other)), other)
+		require.False(t, Same(encode(1, one), encode(1, other)), other)
 	}
 }

@@ -1,8 +1,9 @@
-package durable
+package callpb
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,40 +13,36 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/compute/grammar/grammarpb"
 	"github.com/millrace/millrace/compute/sample/samplepb"
-	"github.com/millrace/millrace/durable/callpb"
 )
 
-// A log begins with the decoded call, encoded as callpb.Call. Its requests can be run again,
-// whichever interface decoded it.
+// ErrDamaged means that bytes are not an encoded call.
+var ErrDamaged = errors.New("callpb: found a damaged call")
 
-// encodeCall encodes a call. Encode it before it runs, because running it may change its requests.
-func encodeCall(c *call.Call) ([]byte, error) {
-	w := &callpb.Call{
+// MaxChoices is the largest number of choices of a call. The limit bounds the memory for a damaged one.
+const MaxChoices = 1 << 16
+
+// Encode encodes a call that has not run, so that another process can run it: running it may change its requests.
+func Encode(c *call.Call) ([]byte, error) {
+	w := &Call{
 		Kind: uint32(c.Kind), Model: c.Model, Stream: c.Stream, IncludeUsage: c.IncludeUsage, TokenIds: c.TokenIDs,
 		Echo: c.Echo, N: uint32(c.N), CreatedNs: c.Created.UnixNano(),
 	}
 	w.RepeatedFields, w.Proof = c.Repeated, c.Proof
 	if p := c.Parsing; p.Format != "" {
-		w.Parsing = &callpb.Parsing{Format: p.Format, Calls: p.Calls, Allowed: p.Allowed, Single: p.Single, Held: p.Held}
+		w.Parsing = &Parsing{Format: p.Format, Calls: p.Calls, Allowed: p.Allowed, Single: p.Single, Held: p.Held}
 	}
 	for _, r := range c.Requests {
 		one, err := encodeRequest(r, c.Created)
 		if err != nil {
-			return nil, fmt.Errorf("durable: call %s: %w", c.ID, err)
+			return nil, fmt.Errorf("callpb: call %s: %w", c.ID, err)
 		}
 		w.Requests = append(w.Requests, one)
 	}
 	return proto.MarshalOptions{Deterministic: true}.Marshal(w)
 }
 
-// EncodeCall encodes a call that has not run, so that another process can run it.
-func EncodeCall(c *call.Call) ([]byte, error) { return encodeCall(c) }
-
-// DecodeCall decodes a call of EncodeCall and gives it its ID.
-func DecodeCall(id string, encoded []byte) (*call.Call, error) { return decodeCall(id, encoded) }
-
-func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
-	w := &callpb.Request{
+func encodeRequest(r *api.Request, created time.Time) (*Request, error) {
+	w := &Request{
 		Id: r.ID, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
 		Prompt: []byte(r.Prompt), PromptTokens: r.PromptTokens, TopLogprobs: int32(r.TopLogprobs), MaxTokens: uint32(r.MaxTokens),
 		StopTokens: r.StopTokens, IgnoreEos: r.IgnoreEOS, IncludeStop: r.IncludeStop, KeepSpecial: r.KeepSpecial,
@@ -64,18 +61,18 @@ func encodeRequest(r *api.Request, created time.Time) (*callpb.Request, error) {
 		w.ClockNs = r.Clock.UnixNano()
 	}
 	if p := r.Equal; p != nil {
-		w.Equal = &callpb.Equal{Numerics: p.Numerics, Text: p.Text}
+		w.Equal = &Equal{Numerics: p.Numerics, Text: p.Text}
 	}
 	var err error
 	w.Messages, w.Tools, w.TemplateArgs, err = api.EncodeChat(r.Messages, r.Tools, r.TemplateArgs)
 	return w, err
 }
 
-// decodeCall decodes a call and gives it the log's ID.
-func decodeCall(id string, encoded []byte) (*call.Call, error) {
-	w := new(callpb.Call)
+// Decode decodes a call and gives it its ID. An error is ErrDamaged.
+func Decode(id string, encoded []byte) (*call.Call, error) {
+	w := new(Call)
 	if err := proto.Unmarshal(encoded, w); err != nil {
-		return nil, fmt.Errorf("%w: %w", errRecord, err)
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	c := &call.Call{
 		ID: id, Kind: call.Kind(w.GetKind()), Model: w.GetModel(), Stream: w.GetStream(), IncludeUsage: w.GetIncludeUsage(),
@@ -88,17 +85,17 @@ func decodeCall(id string, encoded []byte) (*call.Call, error) {
 	for _, one := range w.GetRequests() {
 		r, err := decodeRequest(one, c)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errRecord, err)
+			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		c.Requests = append(c.Requests, r)
 	}
-	if c.N < 1 || len(c.Requests) == 0 || c.Choices() > maxChoice {
-		return nil, fmt.Errorf("%w: found a call of %d requests with %d choices each, expected 1 to %d choices in all", errRecord, len(c.Requests), c.N, maxChoice)
+	if c.N < 1 || len(c.Requests) == 0 || c.Choices() > MaxChoices {
+		return nil, fmt.Errorf("%w: found a call of %d requests with %d choices each, expected 1 to %d choices in all", ErrDamaged, len(c.Requests), c.N, MaxChoices)
 	}
 	return c, nil
 }
 
-func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
+func decodeRequest(w *Request, c *call.Call) (*api.Request, error) {
 	r := &api.Request{
 		ID: w.GetId(), Model: c.Model, N: c.N, Arrival: c.Created, ContinueFinal: w.GetContinueFinal(), NoGenerationPrompt: w.GetNoGenerationPrompt(),
 		Prompt: string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
@@ -127,9 +124,9 @@ func decodeRequest(w *callpb.Request, c *call.Call) (*api.Request, error) {
 
 // Fingerprint returns a hash of an encoded call without its creation time: two calls have the same one if they are one call that was sent twice.
 func Fingerprint(encoded []byte) (string, error) {
-	var w callpb.Call
+	var w Call
 	if err := proto.Unmarshal(encoded, &w); err != nil {
-		return "", fmt.Errorf("%w: %w", errRecord, err)
+		return "", fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	w.CreatedNs = 0
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(&w)
@@ -137,10 +134,10 @@ func Fingerprint(encoded []byte) (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// sameCall reports whether two encoded calls are one call that was sent twice. Their creation times
+// Same reports whether two encoded calls are one call that was sent twice. Their creation times
 // may differ.
-func sameCall(a, b []byte) bool {
-	var x, y callpb.Call
+func Same(a, b []byte) bool {
+	var x, y Call
 	if proto.Unmarshal(a, &x) != nil || proto.Unmarshal(b, &y) != nil {
 		return false
 	}
