@@ -49,7 +49,7 @@ bench-peers: build ## Measure beside llama.cpp, OpenVINO GenAI and transformers,
 .PHONY: bench-stages
 bench-stages: libs ## Measure each stage of the pipeline without a model, for benchstat (COUNT=6 BENCH=Chunk)
 	go test -run '^$$' -bench '$(or $(BENCH),Chat|Push|Chunk|Token|Step|Sample|Streams|HTTP|Journal)' -count $(or $(COUNT),6) -benchmem \
-	  ./tokenizer ./detok ./api/openai ./metrics ./compute/sched ./compute/sample ./actors/node ./durable ./e2e
+	  ./tokenizer ./detok ./api/openai ./metrics ./compute/sched ./compute/sample ./actors/node ./durable/calls ./e2e
 
 .PHONY: load
 load: build ## Load a server of its own for 30 s with k6: HTTP and NATS, streams and cancels

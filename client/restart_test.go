@@ -74,7 +74,7 @@ func TestStreamsOutliveARestartOfNATS(t *testing.T) {
 	a.http.Listener.Close()
 	a.http.CloseClientConnections()
 	require.Eventually(t, func() bool {
-		return metricstest.Sum(t, a.calls, "millrace_resume_rewritten_total") == 2*each
+		return metricstest.Sum(t, a.kept, "millrace_resume_rewritten_total") == 2*each
 	}, 20*time.Second, 10*time.Millisecond)
 	close(hold)
 	for range 2 * each {

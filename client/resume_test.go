@@ -21,7 +21,7 @@ import (
 	httpapi "github.com/millrace/millrace/api/http"
 	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -71,7 +71,7 @@ func jetStream(t *testing.T) *server.Server {
 
 // gateway stands for a gateway process: an HTTP server and a NATS service.
 type gateway struct {
-	calls *durable.Calls
+	kept  *calls.Calls
 	nc    *nats.Conn
 	http  *httptest.Server
 	begun chan struct{} // closed when it has sent something to a client over HTTP
@@ -96,20 +96,20 @@ func newGateway(t *testing.T, url string, e api.Engine, options ...nats.Option) 
 	t.Helper()
 	nc, err := nats.Connect(url, options...)
 	require.NoError(t, err)
-	calls, err := durable.New(nc, call.NewDirect(e), durable.Options{Watch: 20 * time.Millisecond})
+	kept, err := calls.New(nc, call.NewDirect(e), calls.Options{Watch: 20 * time.Millisecond})
 	require.NoError(t, err)
-	h, err := httpapi.New(e, httpapi.Options{Calls: calls, PingAfter: 100 * time.Millisecond})
+	h, err := httpapi.New(e, httpapi.Options{Calls: kept, PingAfter: 100 * time.Millisecond})
 	require.NoError(t, err)
-	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: calls, PingAfter: time.Hour, MaxBody: 64 << 20})
+	s, err := natsapi.Start(nc, e, natsapi.Options{Calls: kept, PingAfter: time.Hour, MaxBody: 64 << 20})
 	require.NoError(t, err)
 	begun, once := make(chan struct{}), new(sync.Once)
 	note := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(noting{w, once, begun}, r) })
-	g := gateway{calls, nc, httptest.NewServer(note), begun}
+	g := gateway{kept, nc, httptest.NewServer(note), begun}
 	t.Cleanup(func() {
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		g.http.CloseClientConnections()
-		calls.Close()
+		kept.Close()
 		g.http.Close()
 		s.Stop(over) //nolint:errcheck // a killed one has no connection
 		nc.Close()
@@ -381,7 +381,7 @@ func TestAStoppingGatewaysStreamsMove(t *testing.T) {
 				if transport == "nats" { // a alone gets the request before this
 					newGateway(t, url, e)
 				}
-				a.calls.Drain(t.Context())
+				a.kept.Drain(t.Context())
 				close(hold)
 			}
 		}

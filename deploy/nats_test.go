@@ -28,8 +28,8 @@ import (
 	"github.com/millrace/millrace/cluster/prefix"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
-	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/durable/objects"
 	"github.com/millrace/millrace/durable/stored"
 	"github.com/millrace/millrace/e2e/natstest"
@@ -240,10 +240,10 @@ func TestEachRoleGetsItsOwnKindsOfMessagesOnly(t *testing.T) {
 // gateway answers over NATS, with resumable streams, as the shipped users may.
 func gateway(t *testing.T, s *server.Server, e api.Engine) *natsapi.Service {
 	t.Helper()
-	calls, err := durable.New(natsUser(t, s, "gateway"), call.NewDirect(e), durable.Options{})
+	kept, err := calls.New(natsUser(t, s, "gateway"), call.NewDirect(e), calls.Options{})
 	require.NoError(t, err)
-	t.Cleanup(calls.Close)
-	service, err := natsapi.Start(natsUser(t, s, "front"), e, natsapi.Options{Calls: calls})
+	t.Cleanup(kept.Close)
+	service, err := natsapi.Start(natsUser(t, s, "front"), e, natsapi.Options{Calls: kept})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
 	return service
@@ -278,7 +278,7 @@ func TestGatewaysKeepStreamsInJetStreamAndOthersDoNot(t *testing.T) {
 	e.WaitIdle()
 
 	for _, user := range []string{"tokenize", "compute", "detok", "front", "client"} {
-		_, err := durable.New(natsUser(t, s, user), call.NewDirect(e), durable.Options{Timeout: 100 * time.Millisecond})
+		_, err := calls.New(natsUser(t, s, user), call.NewDirect(e), calls.Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "JetStream", user)
 	}
 }
@@ -316,17 +316,17 @@ func TestGatewaysRunBatchesAndStoreResponses(t *testing.T) {
 	}, time.Minute, 20*time.Millisecond)
 	require.Equal(t, 10, r.Counts.Completed)
 
-	calls := stored.New(stored.Options{Calls: call.NewDirect(e), Objects: kept, Work: work, Publish: js, Ready: func() error { return nil }})
-	t.Cleanup(calls.Close)
+	store := stored.New(stored.Options{Calls: call.NewDirect(e), Objects: kept, Work: work, Publish: js, Ready: func() error { return nil }})
+	t.Cleanup(store.Close)
 	c, err := responses.Decode([]byte(`{"input":"x","background":true}`), e.Models(), time.Now())
 	require.NoError(t, err)
-	_, err = calls.Run(t.Context(), c)
+	_, err = store.Run(t.Context(), c)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		body, err := calls.Get(t.Context(), responses.IDOf(c))
+		body, err := store.Get(t.Context(), responses.IDOf(c))
 		return err == nil && strings.Contains(string(body), `"status":"completed"`)
 	}, time.Minute, 20*time.Millisecond)
-	require.NoError(t, calls.Delete(t.Context(), responses.IDOf(c)))
+	require.NoError(t, store.Delete(t.Context(), responses.IDOf(c)))
 	require.NoError(t, nc.LastError(), "every subject is allowed")
 }
 
@@ -362,7 +362,7 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	node, client := natsUser(t, s, "node"), natsUser(t, s, "client")
 	js, err := jetstream.New(node)
 	require.NoError(t, err)
-	before, err := js.Stream(t.Context(), durable.Stream)
+	before, err := js.Stream(t.Context(), calls.Stream)
 	require.NoError(t, err)
 	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL", "millrace.journal.cmpl-my-2",
 		"millrace.journal.t.cmpl-my-2", "millrace.node.n1.generate", "millrace.registry.v2.beat", "millrace.limits.used"} {
@@ -374,7 +374,7 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	}
 	_, err = client.Request("millrace.v1.models", nil, 20*time.Second) // earlier messages are processed
 	require.NoError(t, err)
-	after, err := js.Stream(t.Context(), durable.Stream)
+	after, err := js.Stream(t.Context(), calls.Stream)
 	require.NoError(t, err)
 	require.Equal(t, before.CachedInfo().Created, after.CachedInfo().Created)
 	require.Zero(t, after.CachedInfo().State.LastSeq, "nothing was ever written")

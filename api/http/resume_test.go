@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	httpapi "github.com/millrace/millrace/api/http"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -21,10 +21,10 @@ func TestWithoutRoomForALogACallRunsWithoutOne(t *testing.T) {
 	require.NoError(t, err)
 	defer nc.Close()
 	e := apitest.New(apitest.Say("a", "b"))
-	calls, err := durable.New(nc, call.NewDirect(e), durable.Options{MaxBytes: 500})
+	kept, err := calls.New(nc, call.NewDirect(e), calls.Options{MaxBytes: 500})
 	require.NoError(t, err)
-	defer calls.Close()
-	srv := serve(t, e, httpapi.Options{Calls: calls})
+	defer kept.Close()
+	srv := serve(t, e, httpapi.Options{Calls: kept})
 
 	resp := post(t, srv, "/v1/completions", `{"prompt":"x","stream":true,"stream_resume":"auto"}`)
 	require.Equal(t, http.StatusOK, resp.StatusCode)

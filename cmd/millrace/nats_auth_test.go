@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 )
 
 // keyring has a new key for each tenant.
@@ -50,10 +50,10 @@ func keyedServer(t *testing.T, tenants ...string) (url string, s *config.Serve, 
 	require.NoError(t, err)
 	t.Cleanup(to.stop)
 	e := apitest.New(apitest.Say("yes"))
-	calls, err := durable.New(to.nodes, call.NewDirect(auth.Guard(e)), durable.Options{})
+	kept, err := calls.New(to.nodes, call.NewDirect(auth.Guard(e)), calls.Options{})
 	require.NoError(t, err, "JetStream is the nodes'")
-	t.Cleanup(calls.Close)
-	service, err := natsapi.Start(to.front, auth.Guard(e), natsapi.Options{Keys: ring, Calls: calls})
+	t.Cleanup(kept.Close)
+	service, err := natsapi.Start(to.front, auth.Guard(e), natsapi.Options{Keys: ring, Calls: kept})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
 	return to.nodes.ConnectedUrl(), s, keys, to

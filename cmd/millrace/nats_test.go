@@ -24,7 +24,7 @@ import (
 	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -44,10 +44,10 @@ func shipped(t *testing.T) (path string, environ []string) {
 func serveYes(t *testing.T, to *links) {
 	t.Helper()
 	e := apitest.New(apitest.Say("yes"))
-	calls, err := durable.New(to.nodes, call.NewDirect(e), durable.Options{})
+	kept, err := calls.New(to.nodes, call.NewDirect(e), calls.Options{})
 	require.NoError(t, err)
-	t.Cleanup(calls.Close)
-	service, err := natsapi.Start(to.front, e, natsapi.Options{Calls: calls})
+	t.Cleanup(kept.Close)
+	service, err := natsapi.Start(to.front, e, natsapi.Options{Calls: kept})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, service.Stop(t.Context())) })
 }

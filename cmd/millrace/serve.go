@@ -26,8 +26,8 @@ import (
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cmd/millrace/trim"
 	"github.com/millrace/millrace/config"
-	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batchapi"
+	"github.com/millrace/millrace/durable/calls"
 )
 
 // answersEnd is how long clients have, after the engine has ended, to take the
@@ -197,8 +197,8 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 // gateway is what a process with the gateway's role has beside its NATS service.
 type gateway struct {
 	http  http.Handler
-	calls call.Runner    // of all interfaces
-	kept  *durable.Calls // keeps answers; nil: none are kept
+	calls call.Runner  // of all interfaces
+	kept  *calls.Calls // keeps answers; nil: none are kept
 	store *storage
 	stop  func()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/durable/objects"
 	"github.com/millrace/millrace/durable/stored"
 )
@@ -56,12 +57,12 @@ func (g *storage) close() {
 }
 
 // openStorage opens the stores of --batch-store and --response-store. Without JetStream it opens none, and says so.
-func openStorage(ctx context.Context, conn *nats.Conn, engine api.Engine, calls call.Runner, late *lateEngine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) *storage {
-	g := &storage{calls: stored.Off(calls)}
+func openStorage(ctx context.Context, conn *nats.Conn, engine api.Engine, runner call.Runner, late *lateEngine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) *storage {
+	g := &storage{calls: stored.Off(runner)}
 	if s.BatchStore == 0 && s.ResponseStore == 0 {
 		return g
 	}
-	o := opener{conn: conn, engine: engine, calls: calls, late: late, s: s, log: log, tenants: func() int { return 1 }}
+	o := opener{conn: conn, engine: engine, calls: runner, late: late, s: s, log: log, tenants: func() int { return 1 }}
 	if keys != nil {
 		o.keys, o.tenants = keys, keys.Tenants
 	}
@@ -140,7 +141,7 @@ func (o *opener) openResponses(ctx context.Context, g *storage) (err error) {
 		return err
 	}
 	var forget func(context.Context, string) error
-	if kept, ok := o.calls.(*durable.Calls); ok {
+	if kept, ok := o.calls.(*calls.Calls); ok {
 		forget = kept.Forget
 	}
 	g.responses = stored.New(stored.Options{Logger: o.log, Calls: o.calls, Forget: forget, Keys: o.keys, Objects: g.kept, Work: o.work, Publish: o.js, Ready: o.late.serves})

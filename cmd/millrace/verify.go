@@ -192,7 +192,7 @@ func differences(saved, computed *client.Response) (list []string) {
 		differs("text", found.Text == expected.Text)
 		differs("content", found.Message.Content == expected.Message.Content)
 		differs("reasoning_content", found.Message.Reasoning == expected.Message.Reasoning)
-		differs("list of tool calls", slices.Equal(calls(found), calls(expected)))
+		differs("list of tool calls", slices.Equal(functionCalls(found), functionCalls(expected)))
 		differs("finish_reason", found.FinishReason == expected.FinishReason)
 		differs("value of logprobs", sameJSON(found.Logprobs, expected.Logprobs))
 	}
@@ -215,7 +215,7 @@ func tokenDifference(found, expected []int32) string {
 }
 
 // calls returns the calls of a choice without their ids, which depend on the id of the answer.
-func calls(ch *client.Choice) []client.FunctionCall {
+func functionCalls(ch *client.Choice) []client.FunctionCall {
 	list := make([]client.FunctionCall, len(ch.Message.ToolCalls))
 	for i := range list {
 		list[i] = ch.Message.ToolCalls[i].Function

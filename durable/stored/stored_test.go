@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/responses"
-	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batch"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/durable/objects"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -60,7 +60,7 @@ func (w *world) ready() error {
 type gateway struct {
 	*Store
 	nc      *nats.Conn
-	calls   *durable.Calls
+	calls   *calls.Calls
 	objects *objects.Store
 }
 
@@ -97,7 +97,7 @@ func (w *world) gateway() *gateway {
 	require.NoError(w.t, err)
 	g.objects, err = objects.Open(w.t.Context(), g.nc, objects.Options{Bucket: "MILLRACE_RESPONSES", Noun: "response", Keep: time.Hour, MaxBytes: 16 << 20, Tenants: w.keys.Tenants})
 	require.NoError(w.t, err)
-	g.calls, err = durable.New(g.nc, call.NewDirect(w.engine), durable.Options{Keys: w.keys, Watch: 50 * time.Millisecond, Answer: 50 * time.Millisecond})
+	g.calls, err = calls.New(g.nc, call.NewDirect(w.engine), calls.Options{Keys: w.keys, Watch: 50 * time.Millisecond, Answer: 50 * time.Millisecond})
 	require.NoError(w.t, err)
 	g.Store = New(Options{Logger: zerolog.Nop(), Calls: g.calls, Forget: g.calls.Forget, Keys: w.keys, Objects: readCounter{g.objects, &w.reads}, Work: work, Publish: js, Ready: w.ready, Lease: 2 * time.Second})
 	w.t.Cleanup(func() {

@@ -149,7 +149,7 @@ func TestEachImportKeepsTheRules(t *testing.T) {
 func TestEachRuleCanBeBroken(t *testing.T) {
 	for i, c := range []struct{ from, bad, good string }{
 		{"compute/sched", "lab/eval", "kvmgr"},
-		{"durable", "api/openai", "api/call"},
+		{"durable/calls", "api/openai", "api/call"},
 		{"actors/gateway", "actors/kv", "actors/msg/msgpb"},
 		{"api/call", "auth", "api"},
 		{"e2e/chaos", "cmd/millrace", "client"},

@@ -1,4 +1,4 @@
-// Package durable keeps the answers of calls in logs, so that a client whose gateway died resumes its
+// Package calls keeps the answers of calls in logs, so that a client whose gateway died resumes its
 // stream at another gateway.
 //
 // A log is one subject of a JetStream memory stream. Its first record is the call, the others are the
@@ -9,7 +9,7 @@
 // owner fails. See docs/decisions/stream-resume.md.
 //
 // The package must not know OpenAI's wire formats or how an answer is made.
-package durable
+package calls
 
 import (
 	"context"
@@ -29,6 +29,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/callpb"
 	"github.com/millrace/millrace/tracing"
 )
@@ -36,7 +37,7 @@ import (
 // Options are the settings of Calls. The zero value of a field means the default in its comment.
 type Options struct {
 	Logger   zerolog.Logger
-	Keys     Keys          // API keys; their tenants share the quota of logs. nil: the server has no keys
+	Keys     durable.Keys  // API keys; their tenants share the quota of logs. nil: the server has no keys
 	Always   bool          // streams without "stream_resume" are resumable too
 	Keep     time.Duration // how long a log can be read after its call's end; default 30 s
 	Age      time.Duration // time between two rewrites of a running call's log, whose records live at least twice as long; default 1 min
@@ -62,14 +63,6 @@ func (o *Options) defaults() {
 			*d.value = d.fallback
 		}
 	}
-}
-
-// Keys are the API keys of the server.
-type Keys interface {
-	// Caller returns the holder of the key with the id, or nil if there is none.
-	Caller(id string) api.Caller
-	// Tenants returns the number of tenants that have keys.
-	Tenants() int
 }
 
 // tenants returns the number of tenants that share the quota.

@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"crypto/sha256"

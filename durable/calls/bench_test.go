@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 )
 
 // BenchmarkJournal measures events/s of a call of 1,000 tokens, with and without the log. The engine is
@@ -21,7 +21,7 @@ func BenchmarkJournal(b *testing.B) {
 	direct := call.NewDirect(e)
 	for _, mode := range []string{"none", "log"} {
 		b.Run(mode, func(b *testing.B) {
-			g := newGateway(b, natsServer(b).ClientURL(), e, durable.Options{})
+			g := newGateway(b, natsServer(b).ClientURL(), e, calls.Options{})
 			for b.Loop() {
 				c := decode(b, e, text)
 				if mode == "none" {
@@ -62,19 +62,19 @@ func BenchmarkAddedLatency(b *testing.B) {
 				}
 				s.Send(api.Event{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
 			})
-			g := newGateway(b, natsServer(b).ClientURL(), e, durable.Options{})
+			g := newGateway(b, natsServer(b).ClientURL(), e, calls.Options{})
 			var all []time.Duration
 			for b.Loop() {
 				waits := make(chan []time.Duration)
-				calls := make([]*call.Call, streams)
-				for i := range calls {
-					calls[i] = decode(b, e, text)
+				sent := make([]*call.Call, streams)
+				for i := range sent {
+					sent[i] = decode(b, e, text)
 				}
-				for i := range calls {
+				for i := range sent {
 					go func() {
 						var waited []time.Duration
 						defer func() { waits <- waited }()
-						r, err := g.Run(b.Context(), calls[i])
+						r, err := g.Run(b.Context(), sent[i])
 						if err != nil {
 							b.Error(err)
 							return
@@ -103,15 +103,15 @@ func BenchmarkAddedLatency(b *testing.B) {
 // BenchmarkTakeOver measures how long the calls of a gateway that died have no events: 100 of 200 calls of
 // 60 tokens, whose readers come to the other gateway at once.
 func BenchmarkTakeOver(b *testing.B) {
-	const calls, tokens = 200, 60
+	const streams, tokens = 200, 60
 	const text = `{"prompt":"one","max_tokens":100,"stream":true,"stream_resume":true}`
 	url := natsServer(b).ClientURL()
 	var all []time.Duration
 	for b.Loop() {
 		g := newGate(1)
 		e := deterministic(g)
-		pair := []gateway{newGateway(b, url, e, durable.Options{}), newGateway(b, url, e, durable.Options{})}
-		views := make([]*view, calls)
+		pair := []gateway{newGateway(b, url, e, calls.Options{}), newGateway(b, url, e, calls.Options{})}
+		views := make([]*view, streams)
 		for i := range views {
 			views[i] = see(b, begin(b, pair[i%2], e, text))
 		}
@@ -125,7 +125,7 @@ func BenchmarkTakeOver(b *testing.B) {
 		pair[0].kill()
 		g.open(tokens + 1)
 		gaps := make(chan time.Duration)
-		for i := 0; i < calls; i += 2 {
+		for i := 0; i < streams; i += 2 {
 			go func() {
 				r, err := pair[1].Attach(b.Context(), views[i].call.ID)
 				if err != nil {
@@ -142,11 +142,11 @@ func BenchmarkTakeOver(b *testing.B) {
 				gaps <- time.Since(died)
 			}()
 		}
-		for range calls / 2 {
+		for range streams / 2 {
 			all = append(all, <-gaps)
 		}
 		g.open(1 << 30)
-		for i := 1; i < calls; i += 2 {
+		for i := 1; i < streams; i += 2 {
 			views[i].until(0)
 		}
 		pair[1].Close()

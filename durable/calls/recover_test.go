@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -19,14 +19,14 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	e := deterministic(g)
 	srv := natsServer(t)
 	url := srv.ClientURL()
-	gateways := []gateway{newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})}
+	gateways := []gateway{newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})}
 	ended := begin(t, gateways[0], e, `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`)
 	want := see(t, ended).until(0)
 	require.Eventually(t, func() bool { return gateways[0].count(t, "streams") == 0 }, wait, time.Millisecond)
-	const calls = 6
+	const streams = 6
 	var here []*view
 	var readers []call.Answer
-	for i := range calls {
+	for i := range streams {
 		r := begin(t, gateways[i%2], e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
 		v := see(t, r)
 		v.until(10)
@@ -43,9 +43,9 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 	}
 	g.open(1 << 30)
 	for i, v := range here {
-		require.Equal(t, undisturbed(t, readers[i%calls].Call()), v.until(0))
+		require.Equal(t, undisturbed(t, readers[i%streams].Call()), v.until(0))
 	}
-	require.Len(t, e.Requests(), calls+1, "none ran twice")
+	require.Len(t, e.Requests(), streams+1, "none ran twice")
 	require.Zero(t, gateways[0].count(t, "takeovers_total")+gateways[1].count(t, "takeovers_total"))
 }
 
@@ -53,7 +53,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 	e := deterministic(newGate(1))
 	srv := natsServer(t)
-	a := newGateway(t, srv.ClientURL(), e, durable.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	a := newGateway(t, srv.ClientURL(), e, calls.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	natstest.Restart(t, srv)
 	require.Eventually(t, a.nc.IsConnected, wait, time.Millisecond)
 	_, err := a.Attach(t.Context(), "cmpl-nobody-has-it")
@@ -65,7 +65,7 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 	g := newGate(1 << 30)
 	e := deterministic(g)
 	srv := natsServer(t)
-	a := newGateway(t, srv.ClientURL(), e, durable.Options{Timeout: 200 * time.Millisecond})
+	a := newGateway(t, srv.ClientURL(), e, calls.Options{Timeout: 200 * time.Millisecond})
 	const text = `{"prompt":"short","max_tokens":5,"stream":true,"stream_resume":true}`
 	restart := natstest.Stop(srv)
 	type started struct {
@@ -94,7 +94,7 @@ func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
 	e := deterministic(g)
 	srv := natsServer(t)
 	url := srv.ClientURL()
-	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 	first := begin(t, a, e, body+`,"n":2}`)
 	here := see(t, first)
 	there := see(t, attach(t, b, first.Call().ID))

@@ -1,4 +1,4 @@
-package durable
+package calls
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/durable"
 )
 
 // A world has the parts of three gateways that decide between tenants: the limiter of keys, ids, records
@@ -261,7 +262,7 @@ func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check str
 	if bytes <= s.reserved {
 		return true
 	}
-	token := tenantToken(s.truth.tenant)
+	token := durable.TenantToken(s.truth.tenant)
 	if w.disabled == check {
 		g.quota.set(s.st.quotaKey(s.name), token, bytes)
 		return true
@@ -310,7 +311,7 @@ func (w *world) free(g *worldGateway, s *worldSession) {
 	s.reserved = 0
 	if w.disabled != "a reservation is freed" {
 		g.quota.free(s.st.quotaKey(s.name))
-		w.report(g, tenantToken(s.truth.tenant))
+		w.report(g, durable.TenantToken(s.truth.tenant))
 	}
 }
 

@@ -1,4 +1,4 @@
-package durable
+package calls
 
 import (
 	"encoding/json"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/millrace/millrace/durable"
 )
 
 // usedSubject is the subject on which gateways publish how many bytes their logs use.
@@ -65,7 +67,7 @@ func newSharedQuota(nc *nats.Conn, node string, limit int64, tenants func() int,
 func (s *sharedQuota) reserve(log, tenant string, bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	token := tenantToken(tenant)
+	token := durable.TenantToken(tenant)
 	s.quota.tenants = s.tenants()
 	if !s.quota.reserve(log, token, bytes) {
 		return false
@@ -78,7 +80,7 @@ func (s *sharedQuota) reserve(log, tenant string, bytes int64) bool {
 func (s *sharedQuota) takeOver(log, tenant string, bytes int64, from string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	token := tenantToken(tenant)
+	token := durable.TenantToken(tenant)
 	s.quota.takeOver(log, token, bytes, from)
 	s.transfers = append(s.transfers, transfer{from, token, bytes})
 	s.changed(token)

@@ -1,4 +1,4 @@
-package durable
+package calls
 
 import (
 	"errors"
@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/callpb"
 )
 
@@ -203,8 +204,8 @@ func (w *world) finish(g *worldGateway, s *worldSession) {
 	delete(g.sessions, s.name)
 	s.leads, s.until = false, w.now.Add(worldKeep)
 	if !s.logClosed {
-		g.quota.reserve(s.st.quotaKey(s.name), tenantToken(s.truth.tenant), s.st.bytes)
-		w.report(g, tenantToken(s.truth.tenant))
+		g.quota.reserve(s.st.quotaKey(s.name), durable.TenantToken(s.truth.tenant), s.st.bytes)
+		w.report(g, durable.TenantToken(s.truth.tenant))
 	}
 	if l := w.stream[s.name]; l == nil || l.entries[len(l.entries)-1].writer() == s.token {
 		g.ended = append(g.ended, s)
@@ -283,7 +284,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 		delete(g.sessions, s.name)
 		return
 	}
-	token := tenantToken(s.truth.tenant)
+	token := durable.TenantToken(s.truth.tenant)
 	from := s.st.owner
 	s.st.bytes += messageOverhead
 	s.st.owner, s.st.token, s.leads, s.reserved = g.node, s.token, true, reservedFor(s.st.bytes)
@@ -326,7 +327,7 @@ func (w *world) cancel(key *auth.Key, id string) {
 func (w *world) die(i int) {
 	g := w.gateways[i]
 	for tenant := range w.keys {
-		w.deadReports = append(w.deadReports, &deadReport{g.node, tenant, g.quota.own[tenantToken(tenant)], w.now.Add(worldRetention + time.Second)})
+		w.deadReports = append(w.deadReports, &deadReport{g.node, tenant, g.quota.own[durable.TenantToken(tenant)], w.now.Add(worldRetention + time.Second)})
 	}
 	for _, s := range g.sessions {
 		w.stop(s)

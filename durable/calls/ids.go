@@ -1,10 +1,10 @@
-package durable
+package calls
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
+
+	"github.com/millrace/millrace/durable"
 )
 
 var (
@@ -16,19 +16,9 @@ var (
 	errOutgrown = errors.New("durable: the log is closed: it exceeded its tenant's quota")
 )
 
-// tenantDigits is the length of a tenant's token in hexadecimal digits.
-const tenantDigits = 20
-
-// tenantToken returns the token that stands for a tenant in subjects. It has a fixed length for any
-// name and does not reveal the name. Without API keys, the tenant "" has a token too.
-func tenantToken(tenant string) string {
-	sum := sha256.Sum256([]byte(tenant))
-	return hex.EncodeToString(sum[:])[:tenantDigits]
-}
-
 // logName returns the name of a call's log, which ends its subject. The logs of two tenants differ
 // even if their calls have the same id.
-func logName(tenant, id string) string { return tenantToken(tenant) + "." + id }
+func logName(tenant, id string) string { return durable.TenantToken(tenant) + "." + id }
 
 // logID identifies one log. Every record has it, which distinguishes two logs that had the same
 // name at different times.
@@ -45,6 +35,3 @@ func (s *state) quotaKey(log string) string { return log + "/" + string(s.log[:]
 
 // belongs reports whether the record begins the log of this tenant's call.
 func (c *callRecord) belongs(tenant, id string) bool { return c.tenant == tenant && c.id == id }
-
-// TenantToken returns the token that stands for a tenant in the subjects and names of everything that is stored for it.
-func TenantToken(tenant string) string { return tenantToken(tenant) }

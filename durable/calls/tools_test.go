@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/openai"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 )
 
 // spelling returns an engine that answers each choice with the pieces of a text, as far as the gate is open. The
@@ -60,7 +60,7 @@ func TestToolCallsContinueAtAnotherGateway(t *testing.T) {
 		g := newGate(at)
 		e := spelling(g, pieces)
 		url := natsServer(t).ClientURL()
-		a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+		a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 		c, err := openai.DecodeChat([]byte(body), e.Models(), time.Now())
 		require.NoError(t, err)
 		first, err := a.Run(t.Context(), c)

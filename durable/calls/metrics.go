@@ -1,4 +1,4 @@
-package durable
+package calls
 
 import "github.com/prometheus/client_golang/prometheus"
 

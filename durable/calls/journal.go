@@ -1,4 +1,4 @@
-package durable
+package calls
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/millrace/millrace/durable"
 )
 
 // Names in JetStream.
@@ -110,7 +112,7 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 	defer cancel()
 	ack, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(last),
 		jetstream.WithExpectStream(Stream), jetstream.WithRetryAttempts(0))
-	if wrongLast(err) {
+	if durable.WrongLast(err) {
 		return 0, errFenced
 	}
 	if full(err) {
@@ -120,17 +122,6 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 		return 0, fmt.Errorf("%w: %w", errNoJetStream, err)
 	}
 	return ack.Sequence, nil
-}
-
-// WrongLast reports whether an error of a publication means that its subject has another last message than the expected one.
-func WrongLast(err error) bool { return wrongLast(err) }
-
-// wrongLast reports whether err means a wrong last sequence. A clustered server has a second code for
-// it, without the sequence found.
-func wrongLast(err error) bool {
-	var e *jetstream.APIError
-	return errors.As(err, &e) && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // full reports whether err means that the stream is full. The server has no code for it.

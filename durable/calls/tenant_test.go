@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/auth"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/metrics/metricstest"
 )
 
@@ -77,7 +77,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	opts := durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond}
+	opts := calls.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond}
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	k := newKeys(t, "one", "two", "one")
 	text, other := body+`,"request_id":"order-42"}`, body+`,"request_id":"order-42","seed":5}`
@@ -115,7 +115,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 func TestARefusedCallWritesNothing(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
-	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{})
 	text := strings.Replace(body, "one", strings.Repeat("x", 1<<20), 1) + `,"request_id":"mine"}`
 	for range 3 {
 		_, err := start(t.Context(), t, a, e, text)
@@ -154,7 +154,7 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 	}
 	results := make(chan started)
 	for range 2 {
-		gw := newGateway(t, url, e, durable.Options{})
+		gw := newGateway(t, url, e, calls.Options{})
 		decoded := decode(t, e, text)
 		go func() {
 			r, err := gw.Run(t.Context(), decoded)
@@ -183,7 +183,7 @@ func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
 			e := &contexts{Engine: deterministic(g)}
 			url := natsServer(t).ClientURL()
 			k := newKeys(t, "one", "one")
-			a, b := newGateway(t, url, e, durable.Options{Keys: k.ring}), newGateway(t, url, e, durable.Options{Keys: k.ring})
+			a, b := newGateway(t, url, e, calls.Options{Keys: k.ring}), newGateway(t, url, e, calls.Options{Keys: k.ring})
 			r, err := start(k.as[0], t, a, e, body+`}`)
 			require.NoError(t, err)
 			see(t, r).until(5)
@@ -214,7 +214,7 @@ func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b, c := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+	a, b, c := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 	r := begin(t, a, e, body+`,"request_id":"mine"}`)
 	here, there := see(t, r), see(t, attach(t, b, r.Call().ID))
 	here.until(10)
@@ -234,7 +234,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
 	k := newKeys(t, "greedy", "modest")
-	opts := durable.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: shares of 256 KiB, and 512 KiB to borrow
+	opts := calls.Options{Keys: k.ring, MaxBytes: 2 << 20} // 1 MiB for the logs: shares of 256 KiB, and 512 KiB to borrow
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	modest, err := start(k.as[1], t, a, e, body+`}`)
 	require.NoError(t, err)
@@ -284,7 +284,7 @@ func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
 		<-s.Closed()
 	})
 	url := natsServer(t).ClientURL()
-	opts := durable.Options{MaxBytes: 256 << 10}
+	opts := calls.Options{MaxBytes: 256 << 10}
 	a, b := newGateway(t, url, e, opts), newGateway(t, url, e, opts)
 	r := begin(t, a, e, body+`}`)
 	here := see(t, r)
@@ -328,7 +328,7 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b := newGateway(t, url, pinned{e}, durable.Options{}), newGateway(t, url, pinned{e}, durable.Options{})
+	a, b := newGateway(t, url, pinned{e}, calls.Options{}), newGateway(t, url, pinned{e}, calls.Options{})
 	r := begin(t, a, e, `{"prompt":["one","two"],"max_tokens":40,"stream":true,"stream_resume":true,"n":2}`)
 	see(t, r).until(20)
 	a.kill()
@@ -348,7 +348,7 @@ func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	text := `{"prompt":"` + strings.Repeat("x", 40<<10) + `","max_tokens":1,"stream":true,"stream_resume":true}`
 	const most = 3 // logs that 128 KiB hold
-	keeping := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: time.Hour})
+	keeping := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{MaxBytes: 256 << 10, Keep: time.Hour})
 	var err error
 	for n := 0; err == nil; n++ {
 		require.LessOrEqual(t, n, most, "logs of calls that have ended")
@@ -359,7 +359,7 @@ func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
 	}
 	requireCode(t, err, api.CodeOverloaded, "stream_logs_full")
 	require.NotZero(t, metricstest.Sum(t, keeping.Calls, "millrace_resume_unlogged_total"))
-	giving := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
+	giving := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{MaxBytes: 256 << 10, Keep: 50 * time.Millisecond})
 	for range 3 * most {
 		var r call.Answer
 		require.Eventually(t, func() (ok bool) {

@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/metrics/metricstest"
@@ -32,11 +32,11 @@ func natsServer(t testing.TB) *server.Server {
 
 // gateway is one process with its own connection.
 type gateway struct {
-	*durable.Calls
+	*calls.Calls
 	nc *nats.Conn
 }
 
-func newGateway(t testing.TB, url string, e api.Engine, opts durable.Options) gateway {
+func newGateway(t testing.TB, url string, e api.Engine, opts calls.Options) gateway {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func newGateway(t testing.TB, url string, e api.Engine, opts durable.Options) ga
 	if opts.Timeout == 0 {
 		opts.Timeout = 5 * time.Second
 	}
-	c, err := durable.New(nc, call.NewDirect(e), opts)
+	c, err := calls.New(nc, call.NewDirect(e), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close(); nc.Close() })
 	return gateway{c, nc}
@@ -190,7 +190,7 @@ func TestAKilledGatewaysCallGoesOnAtAnother(t *testing.T) {
 				g := newGate(at)
 				e := deterministic(g)
 				url := natsServer(t).ClientURL()
-				a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+				a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 				first := begin(t, a, e, text)
 				seen := see(t, first)
 				before := ""
@@ -215,7 +215,7 @@ func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 	first := begin(t, a, e, body+`}`)
 	here, there := see(t, first), see(t, attach(t, b, first.Call().ID))
 	here.until(10)
@@ -229,7 +229,7 @@ func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
 func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	url := natsServer(t).ClientURL()
-	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 	text := body + `,"request_id":"mine-1"}`
 	want := undisturbed(t, decode(t, e, text))
 	for _, g := range []gateway{a, a, b, b} {
@@ -250,8 +250,8 @@ func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
 		g := newGate(10)
 		e := deterministic(g)
 		url := natsServer(t).ClientURL()
-		a := newGateway(t, url, e, durable.Options{})
-		b, c := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+		a := newGateway(t, url, e, calls.Options{})
+		b, c := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 		first := begin(t, a, e, body+`,"n":2}`)
 		see(t, first).until(20)
 		a.kill()
@@ -276,8 +276,8 @@ func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 	wall, err := faultproxy.NewProxy(t.Context(), hub.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { wall.Close() })
-	a := newGateway(t, "nats://"+wall.Addr(), e, durable.Options{})
-	b := newGateway(t, url, e, durable.Options{Answer: 100 * time.Millisecond})
+	a := newGateway(t, "nats://"+wall.Addr(), e, calls.Options{})
+	b := newGateway(t, url, e, calls.Options{Answer: 100 * time.Millisecond})
 	first := begin(t, a, e, body+`}`)
 	zombie := see(t, first)
 	zombie.until(10)
@@ -298,11 +298,11 @@ func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a := newGateway(t, url, e, durable.Options{Age: 200 * time.Millisecond, Keep: time.Millisecond})
+	a := newGateway(t, url, e, calls.Options{Age: 200 * time.Millisecond, Keep: time.Millisecond})
 	first := begin(t, a, e, body+`}`)
 	see(t, first).until(10)
 	require.Eventually(t, func() bool { return a.count(t, "rewritten_total") >= 4 }, wait, time.Millisecond)
-	b := newGateway(t, url, e, durable.Options{Age: 200 * time.Millisecond})
+	b := newGateway(t, url, e, calls.Options{Age: 200 * time.Millisecond})
 	a.kill()
 	there := see(t, attach(t, b, first.Call().ID))
 	g.open(1 << 30)
@@ -316,8 +316,8 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
 	const keep = 200 * time.Millisecond
-	a := newGateway(t, url, e, durable.Options{Keep: keep})
-	b := newGateway(t, url, e, durable.Options{Keep: keep, Rejoin: 100 * time.Millisecond})
+	a := newGateway(t, url, e, calls.Options{Keep: keep})
+	b := newGateway(t, url, e, calls.Options{Keep: keep, Rejoin: 100 * time.Millisecond})
 	running := begin(t, a, e, body+`}`)
 	here := see(t, running)
 	here.until(10)
@@ -333,9 +333,9 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	messages := func(id string) uint64 {
 		js, err := jetstream.New(a.nc)
 		require.NoError(t, err)
-		s, err := js.Stream(t.Context(), durable.Stream)
+		s, err := js.Stream(t.Context(), calls.Stream)
 		require.NoError(t, err)
-		subject := durable.Subject + tenantToken("") + "." + id
+		subject := calls.Subject + tenantToken("") + "." + id
 		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(subject))
 		require.NoError(t, err)
 		return info.State.Subjects[subject]
@@ -353,8 +353,8 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
 	e := deterministic(newGate(5))
 	url := natsServer(t).ClientURL()
-	a := newGateway(t, url, e, durable.Options{Window: 100 * time.Millisecond})
-	b := newGateway(t, url, e, durable.Options{})
+	a := newGateway(t, url, e, calls.Options{Window: 100 * time.Millisecond})
+	b := newGateway(t, url, e, calls.Options{})
 	r := begin(t, a, e, body+`}`)
 	see(t, r).until(5)
 	there := attach(t, b, r.Call().ID)
@@ -372,7 +372,7 @@ func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		e := deterministic(newGate(5))
 		url := natsServer(t).ClientURL()
-		a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+		a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 		r := begin(t, a, e, body+`}`)
 		see(t, r).until(5)
 		if dead {
@@ -387,7 +387,7 @@ func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
 func TestARefusalLeavesNoLog(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
-	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{})
 	text := body + `,"request_id":"mine"}`
 	_, err := a.Run(t.Context(), decode(t, e, text))
 	require.Equal(t, api.CodeOverloaded, api.AsError(err).Code)
@@ -407,7 +407,7 @@ func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
 		}
 		return nil
 	}
-	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, full, durable.Options{})
+	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, full, calls.Options{})
 	r := begin(t, a, e, body+`}`)
 	see(t, r).until(5)
 	a.kill()
@@ -420,13 +420,13 @@ func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
 	g := newGate(5)
 	e := &contexts{Engine: deterministic(g)}
 	url := natsServer(t).ClientURL()
-	a := newGateway(t, url, e, durable.Options{})
+	a := newGateway(t, url, e, calls.Options{})
 	r := begin(t, a, e, body+`}`)
 	here := see(t, r)
 	here.until(5)
 	a.Drain(t.Context())
 	require.Equal(t, 1.0, a.count(t, "streams"), "without another gateway the call keeps running")
-	b := newGateway(t, url, e, durable.Options{})
+	b := newGateway(t, url, e, calls.Options{})
 	a.Drain(t.Context())
 	require.Contains(t, here.until(0), "error moved")
 	_, err := a.Attach(t.Context(), r.Call().ID)
@@ -456,7 +456,7 @@ func TestACallOfManyMessagesSurvives(t *testing.T) {
 	g := newGate(5)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
+	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
 	long := fmt.Sprintf(`{"prompt":%q,"max_tokens":20,"stream":true,"stream_resume":true,"echo":true}`, strings.Repeat("abcdefg ", 400_000))
 	r := begin(t, a, e, long)
 	see(t, r).until(5)
@@ -469,11 +469,11 @@ func TestManyCallsThroughTakeovers(t *testing.T) {
 	g := newGate(8)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
-	a, b := newGateway(t, url, e, durable.Options{}), newGateway(t, url, e, durable.Options{})
-	const calls = 50
-	results := make(chan string, calls)
+	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
+	const streams = 50
+	results := make(chan string, streams)
 	var started []call.Answer
-	for i := range calls {
+	for i := range streams {
 		r := begin(t, a, e, fmt.Sprintf(`%s,"seed":%d}`, body, i))
 		see(t, r).until(8)
 		started = append(started, r)

@@ -1,4 +1,4 @@
-package durable_test
+package calls_test
 
 import (
 	"errors"
@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 )
 
 func logs(t testing.TB, g gateway) jetstream.Stream {
 	t.Helper()
 	js, err := jetstream.New(g.nc)
 	require.NoError(t, err)
-	s, err := js.Stream(t.Context(), durable.Stream)
+	s, err := js.Stream(t.Context(), calls.Stream)
 	require.NoError(t, err)
 	return s
 }
@@ -30,7 +30,7 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 			g := newGate(limit)
 			e := deterministic(g)
 			url := natsServer(t).ClientURL()
-			a := newGateway(t, url, e, durable.Options{})
+			a := newGateway(t, url, e, calls.Options{})
 			r := begin(t, a, e, body+`}`)
 			here := see(t, r)
 			if limit < 1<<30 {
@@ -49,7 +49,7 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 						require.NoError(t, err)
 						require.NoError(t, s.DeleteMsg(t.Context(), seq))
 					}
-					b := newGateway(t, url, e, durable.Options{})
+					b := newGateway(t, url, e, calls.Options{})
 					there := see(t, attach(t, b, r.Call().ID))
 					if limit < 1<<30 {
 						there.until(uint64(limit))
@@ -68,12 +68,12 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 
 func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	e := deterministic(newGate(1 << 30))
-	a := newGateway(t, natsServer(t).ClientURL(), e, durable.Options{})
+	a := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{})
 	text := body + `,"request_id":"mine"}`
 	r := begin(t, a, e, text)
 	see(t, r).until(0)
 	s := logs(t, a)
-	b := newGateway(t, a.nc.ConnectedUrl(), e, durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	b := newGateway(t, a.nc.ConnectedUrl(), e, calls.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	require.NoError(t, s.Purge(t.Context()))
 	again := see(t, attach(t, b, r.Call().ID)).until(0)
 	require.Equal(t, undisturbed(t, r.Call()), again, "gateway a writes it again, because the call has just ended there")
@@ -86,7 +86,7 @@ func TestALogThatNobodyHasHasExpired(t *testing.T) {
 	second := begin(t, b, e, text)
 	require.Equal(t, undisturbed(t, second.Call()), see(t, second).until(0), "the call can be sent again, as the error says")
 	b.Close()
-	c := newGateway(t, a.nc.ConnectedUrl(), e, durable.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
+	c := newGateway(t, a.nc.ConnectedUrl(), e, calls.Options{Answer: 100 * time.Millisecond, Rejoin: 200 * time.Millisecond})
 	require.NoError(t, s.Purge(t.Context()))
 	for _, id := range []string{r.Call().ID, "", "a.b", "a*", "a>", strings.Repeat("x", 100)} {
 		_, err = c.Attach(t.Context(), id)
