@@ -77,9 +77,9 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 		w.join(of, st, t)
 		g.sessions[w.name(t.tenant, id)] = &worldSession{truth: of, name: w.name(t.tenant, id), st: *st}
 		return
-	case errors.Is(err, errGap):
+	case errors.Is(err, ErrGap):
 		w.remove(w.name(t.tenant, id))
-	case !errors.Is(err, errNoLog) && !errors.Is(err, errNotOurs):
+	case !errors.Is(err, ErrNoLog) && !errors.Is(err, ErrNotOurs):
 		return // 410: its own log was closed
 	}
 	s := &worldSession{truth: t, name: w.name(t.tenant, id), token: w.rng.Uint64()}
@@ -87,15 +87,15 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 	if greedy(t.tenant) {
 		bytes *= 15
 	}
-	s.st = state{tenant: t.tenant, id: id, log: newLogID(), owner: g.node, token: s.token, bytes: bytes,
-		call: &callRecord{tenant: t.tenant, id: id, key: t.key, encoded: encoded, owner: g.node}}
+	s.st = State{Tenant: t.tenant, ID: id, Log: NewID(), Owner: g.node, Token: s.token, Bytes: bytes,
+		Call: &CallRecord{Tenant: t.tenant, ID: id, Key: t.key, Encoded: encoded, Owner: g.node}}
 	if w.disabled == "the identity of a log" {
-		s.st.log = logID{}
+		s.st.Log = ID{}
 	}
 	if !w.reserve(g, s, bytes, "new calls reserve quota") {
 		return
 	}
-	first := func() error { return w.write(s, &record{token: s.token, call: s.st.call}, bytes, 0) }
+	first := func() error { return w.write(s, &Record{Token: s.token, Call: s.st.Call}, bytes, 0) }
 	if w.disabled == "a call is admitted before it is written" {
 		if first() != nil {
 			w.free(g, s)
@@ -121,8 +121,8 @@ func (w *world) start(g *worldGateway, key *auth.Key, id string) {
 }
 
 // join checks a request that joins an existing call.
-func (w *world) join(of *truth, st *state, request *truth) {
-	same := callpb.Same(st.call.encoded, request.encoded)
+func (w *world) join(of *truth, st *State, request *truth) {
+	same := callpb.Same(st.Call.Encoded, request.encoded)
 	if w.disabled == "the body of a request" {
 		same = true
 	}
@@ -157,20 +157,20 @@ func (w *world) emit(g *worldGateway) {
 	if s == nil {
 		return
 	}
-	ev := api.Event{Seq: s.st.known + 1, Text: strconv.Itoa(s.truth.serial)}
+	ev := api.Event{Seq: s.st.Known + 1, Text: strconv.Itoa(s.truth.serial)}
 	bytes := int64(messageOverhead + w.rng.IntN(500))
 	if s.truth.tenant == "t0" {
 		bytes *= 50
 	}
 	if !s.logClosed {
 		var err error
-		if !w.reserve(g, s, s.st.bytes+bytes, "answers reserve quota") {
-			err = errFull
+		if !w.reserve(g, s, s.st.Bytes+bytes, "answers reserve quota") {
+			err = ErrFull
 		} else {
-			err = w.write(s, &record{token: s.token, events: []api.Event{ev}}, bytes, s.st.last)
+			err = w.write(s, &Record{Token: s.token, Events: []api.Event{ev}}, bytes, s.st.Last)
 		}
 		switch {
-		case errors.Is(err, errFenced):
+		case errors.Is(err, ErrFenced):
 			if l := w.stream[s.name]; l == nil { // lost
 				w.rewrite(s)
 				return
@@ -182,14 +182,14 @@ func (w *world) emit(g *worldGateway) {
 		case err != nil:
 			s.logClosed = true
 			w.remove(s.name)
-			w.write(s, &record{token: s.token, closed: true}, messageOverhead, 0) //nolint:errcheck // the quota always has space for this record
+			w.write(s, &Record{Token: s.token, Closed: true}, messageOverhead, 0) //nolint:errcheck // the quota always has space for this record
 			w.free(g, s)
 			w.counts["closed"]++
 		default:
-			s.st.bytes += bytes
+			s.st.Bytes += bytes
 		}
 	}
-	s.st.known++
+	s.st.Known++
 }
 
 // end ends a random answer. Its log is kept for worldKeep.
@@ -204,7 +204,7 @@ func (w *world) finish(g *worldGateway, s *worldSession) {
 	delete(g.sessions, s.name)
 	s.leads, s.until = false, w.now.Add(worldKeep)
 	if !s.logClosed {
-		g.quota.reserve(s.st.quotaKey(s.name), durable.TenantToken(s.truth.tenant), s.st.bytes)
+		g.quota.reserve(s.st.quotaKey(s.name), durable.TenantToken(s.truth.tenant), s.st.Bytes)
 		w.report(g, durable.TenantToken(s.truth.tenant))
 	}
 	if l := w.stream[s.name]; l == nil || l.entries[len(l.entries)-1].writer() == s.token {
@@ -249,12 +249,12 @@ func (w *world) follow(s *worldSession) bool {
 		return false // lost or expired
 	}
 	for _, e := range l.entries {
-		if e.last <= s.st.last {
+		if e.last <= s.st.Last {
 			continue
 		}
 		events, err := w.apply(&s.st, e)
 		w.shown(s.truth, events)
-		if err != nil || s.st.gap {
+		if err != nil || s.st.Gap {
 			w.counts["ended by another log"]++
 			return false
 		}
@@ -266,7 +266,7 @@ func (w *world) follow(s *worldSession) bool {
 func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	payer := reader
 	for _, k := range w.keys[reader.Tenant] {
-		if k.ID == s.st.call.key && w.disabled != "the key that started a call is charged" {
+		if k.ID == s.st.Call.Key && w.disabled != "the key that started a call is charged" {
 			payer = k
 		}
 	}
@@ -279,15 +279,15 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	}
 	s.run, s.token, s.logClosed = run, w.rng.Uint64(), false
 	node := g.node
-	if w.write(s, &record{token: s.token, owner: &node}, messageOverhead, s.st.last) != nil {
+	if w.write(s, &Record{Token: s.token, Owner: &node}, messageOverhead, s.st.Last) != nil {
 		w.stop(s)
 		delete(g.sessions, s.name)
 		return
 	}
 	token := durable.TenantToken(s.truth.tenant)
-	from := s.st.owner
-	s.st.bytes += messageOverhead
-	s.st.owner, s.st.token, s.leads, s.reserved = g.node, s.token, true, reservedFor(s.st.bytes)
+	from := s.st.Owner
+	s.st.Bytes += messageOverhead
+	s.st.Owner, s.st.Token, s.leads, s.reserved = g.node, s.token, true, reservedFor(s.st.Bytes)
 	g.quota.takeOver(s.st.quotaKey(s.name), token, s.reserved, from)
 	w.report(g, token)
 	for _, other := range w.gateways {
@@ -306,7 +306,7 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 // cancel does the work of Calls.Cancel at the gateway that runs the call.
 func (w *world) cancel(key *auth.Key, id string) {
 	st, of, err := w.load(key.Tenant, id, true)
-	if err != nil || st.call == nil {
+	if err != nil || st.Call == nil {
 		return
 	}
 	for _, g := range w.gateways {

@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
@@ -82,20 +81,18 @@ type Calls struct {
 	direct      *call.Direct
 	opts        Options
 	node        string // name of this process, new at each start
-	journal     *journal
+	logs        *Store
 	peers       *peers
 	metrics     *metrics
 	ctx         context.Context
 	stop        context.CancelFunc
 	running     sync.WaitGroup
-	recent      *recent
 	maintenance sync.WaitGroup
-	quota       *sharedQuota
 	restores    chan query   // queries about ended calls whose logs are missing or have gaps
 	reconnected atomic.Int64 // time of the last reconnection, Unix nanoseconds
 
 	mu       sync.Mutex
-	sessions map[string]*session // by logName
+	sessions map[string]*session // by Name
 	draining bool
 }
 
@@ -103,34 +100,21 @@ type Calls struct {
 // It creates the stream of logs, which needs JetStream. The caller closes the connection after Calls.
 func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 	opts.defaults()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, fmt.Errorf("durable: %w", err)
-	}
-	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{},
-		journal: &journal{js: js, maxAge: opts.Age + max(opts.Age, opts.Keep), maxBytes: opts.MaxBytes, replicas: 1, maxBody: min(int(nc.MaxPayload())/2, bodyLimit), timeout: opts.Timeout}}
-	c.journal.bytes = c.metrics.bytes
-	const share, queries = 8, 64 // ended calls keep records in memory, up to an eighth of the stream's size
-	c.recent, c.restores = newRecent(opts.Keep, int(opts.MaxBytes/share)), make(chan query, queries)
-	c.quota = newSharedQuota(nc, c.node, opts.MaxBytes/2, opts.tenants, c.journal.maxAge) // the other half is for rewritten logs and reports in flight
-	const replicas = 3                                                                    // the logs survive the loss of one server
-	if len(nc.Servers()) >= replicas && nc.ConnectedClusterName() != "" {
-		c.journal.replicas = replicas
-	}
+	const queries = 64
+	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{}, restores: make(chan query, queries)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	if err := c.journal.ensure(c.ctx); err != nil {
-		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
-	}
-	if c.journal.first, err = c.journal.creation(c.ctx); err != nil {
+	var err error
+	if c.logs, err = OpenStore(c.ctx, nc, StoreOptions{Logger: opts.Logger, Node: c.node, Tenants: opts.tenants, Keep: opts.Keep, Age: opts.Age,
+		MaxBytes: opts.MaxBytes, Outage: opts.Outage, Timeout: opts.Timeout}); err != nil {
 		c.stop()
-		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
+		return nil, err
 	}
 	if c.peers, err = newPeers(c); err != nil {
 		c.stop()
 		return nil, fmt.Errorf("durable: %w", err)
 	}
 	c.maintenance.Go(c.maintainLogs)
-	c.maintenance.Go(func() { c.quota.run(c.ctx.Done()) })
+	c.maintenance.Go(func() { c.logs.Run(c.ctx.Done()) })
 	return c, nil
 }
 
@@ -174,9 +158,9 @@ func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
 	}
 	caller, tenant := callerAndTenant(ctx)
 	r, err := c.join(ctx, cl.ID, func(s *session) {
-		rec := &callRecord{encoded: encoded, id: cl.ID, tenant: tenant, owner: c.node, trace: tracing.Of(ctx)}
+		rec := &CallRecord{Encoded: encoded, ID: cl.ID, Tenant: tenant, Owner: c.node, Trace: tracing.Of(ctx)}
 		if caller != nil {
-			rec.key = caller.KeyID()
+			rec.Key = caller.KeyID()
 		}
 		s.begin(ctx, rec, cl)
 	})
@@ -239,8 +223,8 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 // Forget removes the log of an ended call of the caller, so that its id is free. Other gateways may read the answer until they have noticed.
 func (c *Calls) Forget(ctx context.Context, id string) error {
 	_, tenant := callerAndTenant(ctx)
-	if err := c.journal.purge(ctx, logName(tenant, id), 0); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return unavailable(err)
+	if err := c.logs.Remove(ctx, tenant, id); err != nil {
+		return Unavailable(err)
 	}
 	return nil
 }
@@ -261,7 +245,7 @@ func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r
 	if c.draining {
 		return nil, nil, errStopping(id)
 	}
-	name := logName(tenant, id)
+	name := Name(tenant, id)
 	s := c.sessions[name]
 	if s == nil {
 		s = newSession(c, tenant, id, caller)
@@ -275,8 +259,8 @@ func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r
 func (c *Calls) remove(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sessions[s.name] == s {
-		delete(c.sessions, s.name)
+	if c.sessions[s.log.Name()] == s {
+		delete(c.sessions, s.log.Name())
 	}
 }
 
@@ -357,15 +341,6 @@ func errLogsFull(keep time.Duration) *api.Error {
 func errStopping(id string) *api.Error {
 	return &api.Error{Code: api.CodeUnavailable, Reason: "moved", RetryAfter: time.Second,
 		Message: fmt.Sprintf("this gateway is stopping: resume stream %q at another one", id)}
-}
-
-// unavailable returns the client's error for an error of JetStream.
-func unavailable(err error) *api.Error {
-	if e, ok := errors.AsType[*api.Error](err); ok {
-		return e
-	}
-	return &api.Error{Code: api.CodeUnavailable, Reason: "journal_unavailable", RetryAfter: time.Second,
-		Message: "the log of resumable streams cannot be reached: try again, or without stream_resume"}
 }
 
 var _ call.Runner = (*Calls)(nil)

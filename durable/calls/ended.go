@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// endedLog is the log of a call that ended here. The last two fields belong to maintainLogs.
+// endedLog is the log of a call that ended here. The last two fields belong to the goroutine that restores logs.
 type endedLog struct {
 	log      string   // name of the log
 	quotaKey string   // of its reservation
-	initial  state    // before any record: has the tenant and the id
+	initial  State    // before any record: has the tenant and the id
 	records  [][]byte // nil if they were dropped to save memory; recent changes records and size
 	size     int
 	until    time.Time // the log is removed then
@@ -44,7 +44,7 @@ func (r *recent) add(l *endedLog) {
 	l.until = time.Now().Add(r.window)
 	r.logs = append(r.logs, l)
 	r.byLog[l.log] = l
-	r.byTenant[l.initial.tenant] += l.size
+	r.byTenant[l.initial.Tenant] += l.size
 	r.bytes += l.size
 	for r.bytes > r.maxBytes {
 		r.dropRecords(r.oldest(r.largest()))
@@ -63,14 +63,14 @@ func (r *recent) largest() (tenant string) {
 
 // oldest returns the oldest log of a tenant that has records.
 func (r *recent) oldest(tenant string) *endedLog {
-	return r.logs[slices.IndexFunc(r.logs, func(l *endedLog) bool { return l.size > 0 && l.initial.tenant == tenant })]
+	return r.logs[slices.IndexFunc(r.logs, func(l *endedLog) bool { return l.size > 0 && l.initial.Tenant == tenant })]
 }
 
 // dropRecords drops the records of a log.
 func (r *recent) dropRecords(l *endedLog) {
 	r.bytes -= l.size
-	if r.byTenant[l.initial.tenant] -= l.size; r.byTenant[l.initial.tenant] == 0 {
-		delete(r.byTenant, l.initial.tenant)
+	if r.byTenant[l.initial.Tenant] -= l.size; r.byTenant[l.initial.Tenant] == 0 {
+		delete(r.byTenant, l.initial.Tenant)
 	}
 	l.size, l.records = 0, nil
 	if r.byLog[l.log] == l {

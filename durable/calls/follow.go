@@ -8,7 +8,7 @@ import (
 
 // followEvent is an input of followLoop: an entry of the log or an owner's reply.
 type followEvent struct {
-	entry   entry // if err is nil and isReply is not set
+	entry   Entry // if err is nil and isReply is not set
 	err     error
 	node    string // of the reply
 	owns    bool   // the node owns the call
@@ -24,32 +24,21 @@ const maxUnanswered = 4
 // of the answer. An error says what the session has to do next.
 func (s *session) follow() error {
 	ctx, stop := context.WithCancel(s.ctx)
-	from := uint64(0)
-	if s.state.last > 0 {
-		from = s.state.last + 1
-	}
-	tail, err := s.c.journal.tail(ctx, from, s.name)
-	if errors.Is(err, errNoLog) {
-		stop()
-		return s.ownerWithoutStream()
-	}
+	tail, err := s.log.Tail(ctx)
 	if err != nil {
 		stop()
+		if errors.Is(err, ErrNoLog) {
+			return s.ownerWithoutStream()
+		}
 		return err
 	}
-	if from > 0 && !tail.created.Equal(s.state.created) {
-		stop()
-		tail.stop()
-		return errRestart
-	}
-	s.state.created = tail.created
 	inputs := make(chan followEvent)
 	done := make(chan struct{})
-	defer func() { stop(); tail.stop(); <-done }()
+	defer func() { stop(); tail.Stop(); <-done }()
 	go func() {
 		defer close(done)
 		for {
-			e, err := tail.next(ctx)
+			e, err := tail.Next(ctx)
 			select {
 			case inputs <- followEvent{entry: e, err: err}:
 			case <-ctx.Done():
@@ -59,17 +48,17 @@ func (s *session) follow() error {
 			}
 		}
 	}()
-	return s.followLoop(ctx, inputs, tail.pending == 0)
+	return s.followLoop(ctx, inputs, tail.Pending == 0)
 }
 
 // ownerWithoutStream returns the next step if the stream of logs is missing. An owner that lives
 // creates it again.
 func (s *session) ownerWithoutStream() error {
-	owns, err := s.c.peers.owns(s.ctx, s.state.owner, s.query())
+	owns, err := s.c.peers.owns(s.ctx, s.log.Owner, s.query())
 	if err == nil && !owns {
 		return errOwnerDead
 	}
-	return errRestart
+	return ErrRestart
 }
 
 // followLoop applies entries and watches the owner. It queries the owner at once and then every
@@ -82,7 +71,7 @@ func (s *session) followLoop(ctx context.Context, inputs chan followEvent, whole
 	query := func() {
 		if whole && !waiting {
 			waiting = true
-			go s.queryOwner(ctx, s.state.owner, inputs)
+			go s.queryOwner(ctx, s.log.Owner, inputs)
 		}
 	}
 	query()
@@ -92,10 +81,10 @@ func (s *session) followLoop(ctx context.Context, inputs chan followEvent, whole
 			switch {
 			case !in.isReply:
 				quietTicks = 0
-				if err := s.applyEntry(in); err != nil || s.state.done {
+				if err := s.applyEntry(in); err != nil || s.log.Done {
 					return err
 				}
-				if !whole && in.entry.pending == 0 {
+				if !whole && in.entry.Pending == 0 {
 					whole = true
 					query()
 				}
@@ -107,7 +96,7 @@ func (s *session) followLoop(ctx context.Context, inputs chan followEvent, whole
 				s.lastContact = time.Now()
 			}
 			waiting = false
-			if in.node == s.state.owner && (in.err == nil && !in.owns || unanswered >= maxUnanswered) {
+			if in.node == s.log.Owner && (in.err == nil && !in.owns || unanswered >= maxUnanswered) {
 				return errOwnerDead
 			}
 			if in.err != nil {
@@ -115,7 +104,7 @@ func (s *session) followLoop(ctx context.Context, inputs chan followEvent, whole
 			}
 		case <-watch.C:
 			if quietTicks++; quietTicks%4 == 0 {
-				if err := s.checkUnchanged(ctx); err != nil {
+				if err := s.log.Unchanged(ctx); err != nil {
 					return err
 				}
 			}
@@ -139,11 +128,11 @@ func (s *session) applyEntry(in followEvent) error {
 	if in.err != nil {
 		return in.err
 	}
-	events, err := s.state.apply(in.entry)
+	events, err := s.log.Apply(in.entry)
 	s.buffer.Append(events...)
 	s.lastContact = time.Now()
-	if err == nil && s.state.gap {
-		return errGap
+	if err == nil && s.log.Gap {
+		return ErrGap
 	}
 	return err
 }
@@ -155,14 +144,4 @@ func (s *session) queryOwner(ctx context.Context, node string, inputs chan<- fol
 	case inputs <- followEvent{node: node, owns: owns, err: err, isReply: true}:
 	case <-ctx.Done():
 	}
-}
-
-// checkUnchanged returns errRestart if a log without new records is not the one that was read. After a
-// restart of the NATS server it is another log, which may be as long.
-func (s *session) checkUnchanged(ctx context.Context) error {
-	newest, created, err := s.c.journal.newestOf(ctx, s.name)
-	if err == nil && (newest != s.state.last || !created.Equal(s.state.created)) {
-		return errRestart
-	}
-	return nil
 }

@@ -36,11 +36,12 @@ const messageOverhead = 256
 // headerPart is a header of the messages of a record that needs several. Its value is like "2/5".
 const headerPart = "Millrace-Part"
 
+// Why a log cannot be read or written.
 var (
-	errNoLog       = errors.New("durable: found no log")
-	errFenced      = errors.New("durable: another process has written to the log")
-	errNoJetStream = errors.New("durable: JetStream is unavailable")
-	errFull        = errors.New("durable: the stream of logs is full")
+	ErrNoLog       = errors.New("durable: found no log")
+	ErrFenced      = errors.New("durable: another process has written to the log")
+	ErrNoJetStream = errors.New("durable: JetStream is unavailable")
+	ErrFull        = errors.New("durable: the stream of logs is full")
 )
 
 // journal reads and writes the logs of all calls, in one JetStream stream.
@@ -69,7 +70,7 @@ func (j *journal) ensure(ctx context.Context) error {
 	}
 	_, err := j.js.CreateStream(ctx, cfg)
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return fmt.Errorf("%w: stream %s: %w", errNoJetStream, Stream, err)
+		return fmt.Errorf("%w: stream %s: %w", ErrNoJetStream, Stream, err)
 	}
 	return nil
 }
@@ -81,9 +82,9 @@ func (j *journal) cost(n int) int64 { return int64(n) + int64(j.parts(n))*messag
 func (j *journal) parts(n int) int { return max(1, (n+j.maxBody-1)/j.maxBody) }
 
 // publish appends a record on the condition that the log's last stream sequence is last. It returns the
-// sequences of the record's first and last message. The error is errFenced if the condition fails, and
-// errFull if the stream is full. After any other error the record may or may not be in the log.
-func (j *journal) publish(ctx context.Context, log string, r *record, last uint64) (first, end uint64, err error) {
+// sequences of the record's first and last message. The error is ErrFenced if the condition fails, and
+// ErrFull if the stream is full. After any other error the record may or may not be in the log.
+func (j *journal) publish(ctx context.Context, log string, r *Record, last uint64) (first, end uint64, err error) {
 	return j.write(ctx, log, r.encode(), last)
 }
 
@@ -113,13 +114,13 @@ func (j *journal) send(ctx context.Context, m *nats.Msg, last uint64) (uint64, e
 	ack, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(last),
 		jetstream.WithExpectStream(Stream), jetstream.WithRetryAttempts(0))
 	if durable.WrongLast(err) {
-		return 0, errFenced
+		return 0, ErrFenced
 	}
 	if full(err) {
-		return 0, errFull
+		return 0, ErrFull
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", errNoJetStream, err)
+		return 0, fmt.Errorf("%w: %w", ErrNoJetStream, err)
 	}
 	return ack.Sequence, nil
 }
@@ -197,7 +198,7 @@ func (j *journal) absent(ctx context.Context, s jetstream.Stream, log string) er
 		return notThere(err)
 	}
 	if n := info.State.Subjects[Subject+log]; n > 0 {
-		return fmt.Errorf("%w: a replica lacks the %d records of a log", errNoJetStream, n)
+		return fmt.Errorf("%w: a replica lacks the %d records of a log", ErrNoJetStream, n)
 	}
 	return nil
 }
@@ -207,7 +208,7 @@ func notThere(err error) error {
 	if errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", errNoJetStream, err)
+	return fmt.Errorf("%w: %w", ErrNoJetStream, err)
 }
 
 // newestOf is newest and also returns when the stream was created.
@@ -265,13 +266,13 @@ func (j *journal) recentlyLost(ctx context.Context) bool {
 	return err != nil || !created.Equal(j.first)
 }
 
-// entry is a record with its position in the stream. Without a record it is a part of one that is not
+// Entry is a record with its position in the stream. Without a record it is a part of one that is not
 // complete yet.
-type entry struct {
-	*record
+type Entry struct {
+	*Record
 	first, last uint64 // stream sequences
 	bytes       int64  // size in the stream
-	pending     uint64 // number of messages after it
+	Pending     uint64 // number of messages after it
 }
 
 // unreadFor is how long the server keeps the consumer of a tail that has ended. A request for its
@@ -284,17 +285,17 @@ const (
 	mostPull  = 8192
 )
 
-// tail reads logs, beginning at a stream sequence.
-type tail struct {
+// Tail reads logs, beginning at a stream sequence.
+type Tail struct {
 	messages jetstream.MessagesContext
 	created  time.Time // creation of the stream: another stream has other logs, perhaps with the same sequences
-	pending  uint64    // number of messages in the logs when the tail began
+	Pending  uint64    // number of messages in the logs when the tail began
 	assembly           // of the log, if there is one
 }
 
-// tail returns a reader of logs from a stream sequence on; 0 is the beginning. errNoLog means that there
+// tail returns a reader of logs from a stream sequence on; 0 is the beginning. ErrNoLog means that there
 // is no stream.
-func (j *journal) tail(ctx context.Context, from uint64, logs ...string) (*tail, error) {
+func (j *journal) tail(ctx context.Context, from uint64, logs ...string) (*Tail, error) {
 	create, cancel := context.WithTimeout(ctx, j.timeout)
 	defer cancel()
 	cfg := jetstream.OrderedConsumerConfig{MaxResetAttempts: 1, InactiveThreshold: unreadFor}
@@ -310,26 +311,27 @@ func (j *journal) tail(ctx context.Context, from uint64, logs ...string) (*tail,
 		c, err = j.js.OrderedConsumer(create, Stream, cfg)
 	}
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, errNoLog
+		return nil, ErrNoLog
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
+		return nil, fmt.Errorf("%w: %w", ErrNoJetStream, err)
 	}
 	info := c.CachedInfo()
 	messages, err := c.Messages(jetstream.PullMaxMessages(int(min(max(info.NumPending, leastPull), mostPull))))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoJetStream, err)
+		return nil, fmt.Errorf("%w: %w", ErrNoJetStream, err)
 	}
-	return &tail{messages: messages, created: created, pending: info.NumPending}, nil
+	return &Tail{messages: messages, created: created, Pending: info.NumPending}, nil
 }
 
-func (t *tail) stop() { t.messages.Stop() }
+// Stop ends the reader.
+func (t *Tail) Stop() { t.messages.Stop() }
 
-// next waits for the next message of the log.
-func (t *tail) next(ctx context.Context) (entry, error) {
+// Next waits for the next message of the log.
+func (t *Tail) Next(ctx context.Context) (Entry, error) {
 	m, err := t.messages.Next(jetstream.NextContext(ctx))
 	if err != nil {
-		return entry{}, err
+		return Entry{}, err
 	}
 	return t.add(m)
 }
@@ -345,17 +347,17 @@ type assembly struct {
 }
 
 // add adds the log's next message.
-func (a *assembly) add(m jetstream.Msg) (entry, error) {
+func (a *assembly) add(m jetstream.Msg) (Entry, error) {
 	meta, err := m.Metadata()
 	if err != nil {
-		return entry{}, err
+		return Entry{}, err
 	}
-	e := entry{last: meta.Sequence.Stream, pending: meta.NumPending}
+	e := Entry{last: meta.Sequence.Stream, Pending: meta.NumPending}
 	a.bytes += int64(len(m.Data())) + messageOverhead
 	body, first, whole := a.join(m.Headers().Get(headerPart), m.Data(), e.last)
 	if whole {
 		e.first, e.bytes, a.bytes = first, a.bytes, 0
-		e.record, err = decodeRecord(body)
+		e.Record, err = decodeRecord(body)
 	}
 	return e, err
 }

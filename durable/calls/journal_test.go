@@ -64,9 +64,9 @@ func TestALogThatAReplicaLacksIsNotGone(t *testing.T) {
 		requests int
 		want     error
 	}{
-		{"the leader has it", replica{replicas: 3, subjects: has}, 1, errNoJetStream},
+		{"the leader has it", replica{replicas: 3, subjects: has}, 1, ErrNoJetStream},
 		{"nobody has it", replica{replicas: 3}, 1, nil},
-		{"no leader answers", replica{replicas: 3, fault: errors.New("no leader")}, 1, errNoJetStream},
+		{"no leader answers", replica{replicas: 3, fault: errors.New("no leader")}, 1, ErrNoJetStream},
 		{"the stream is gone", replica{replicas: 3, fault: jetstream.ErrStreamNotFound}, 1, nil},
 		{"one server", replica{replicas: 1, subjects: has}, 0, nil},
 	} {
@@ -92,7 +92,7 @@ func TestTheLeaderOfAStreamCountsTheRecordsOfALog(t *testing.T) {
 	var s jetstream.Stream = &replica{Stream: leader, replicas: 3}
 	j.stream.Store(&s)
 	_, err = j.oldest(t.Context(), "t.id")
-	require.ErrorIs(t, err, errNoJetStream)
+	require.ErrorIs(t, err, ErrNoJetStream)
 	require.ErrorContains(t, err, "a replica lacks the 1 records of a log")
 	_, err = j.oldest(t.Context(), "t.other")
 	require.NoError(t, err)

@@ -34,7 +34,7 @@ const (
 type load struct {
 	log    string
 	oldest uint64
-	state  state
+	state  State
 	assembly
 
 	seen   bool // a message
@@ -43,16 +43,16 @@ type load struct {
 	done   chan struct{}
 }
 
-// load reads a whole log into s and returns its events. The error is errNoLog if there is none, and
-// errGap if records are missing; s then has the others. errNotOurs, errReplaced and errOutgrown are
-// those of state.apply.
-func (j *journal) load(ctx context.Context, log string, s *state) ([]api.Event, error) {
+// load reads a whole log into s and returns its events. The error is ErrNoLog if there is none, and
+// ErrGap if records are missing; s then has the others. ErrNotOurs, ErrReplaced and ErrOutgrown are
+// those of State.Apply.
+func (j *journal) load(ctx context.Context, log string, s *State) ([]api.Event, error) {
 	oldest, err := j.oldest(ctx, log)
 	if err != nil {
 		return nil, err
 	}
 	if oldest == 0 {
-		return nil, errNoLog
+		return nil, ErrNoLog
 	}
 	l := &load{log: log, oldest: oldest, state: *s, done: make(chan struct{})}
 	j.loads.mu.Lock()
@@ -110,16 +110,16 @@ func (j *journal) loadBatch(batch []*load) error {
 	if err != nil {
 		return err
 	}
-	defer t.stop()
+	defer t.Stop()
 	for _, l := range batch {
-		l.state.created = t.created
+		l.state.Created = t.created
 	}
 	silent := time.AfterFunc(j.timeout, cancel)
 	defer silent.Stop()
-	for range t.pending {
+	for range t.Pending {
 		m, err := t.messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return fmt.Errorf("%w: %w", errNoJetStream, err)
+			return fmt.Errorf("%w: %w", ErrNoJetStream, err)
 		}
 		silent.Reset(j.timeout)
 		for _, l := range byLog[strings.TrimPrefix(m.Subject(), Subject)] {
@@ -139,10 +139,10 @@ func (l *load) take(m jetstream.Msg) {
 	}
 	e, err := l.add(m)
 	if err != nil {
-		l.err = fmt.Errorf("%w: %w", errNoJetStream, err)
+		l.err = fmt.Errorf("%w: %w", ErrNoJetStream, err)
 		return
 	}
-	added, err := l.state.apply(e)
+	added, err := l.state.Apply(e)
 	l.err = err
 	l.events = append(l.events, added...)
 }
@@ -156,7 +156,7 @@ func (l *load) finish(err error) {
 	case err != nil:
 		l.events, l.err = nil, err
 	case !l.seen:
-		l.err = errNoLog
+		l.err = ErrNoLog
 	default:
 		l.err = l.state.whole()
 	}

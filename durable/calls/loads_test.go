@@ -21,9 +21,9 @@ func TestLogsThatAreReadAtOnceComeWholeWithFewConsumers(t *testing.T) {
 	var err error
 	for n := range records {
 		for i := range logs {
-			r := &record{log: logID{byte(i)}, token: 1, events: []api.Event{{Seq: uint64(n), Text: strings.Repeat(name(i), 1+n*20)}}}
+			r := &Record{Log: ID{byte(i)}, Token: 1, Events: []api.Event{{Seq: uint64(n), Text: strings.Repeat(name(i), 1+n*20)}}}
 			if n == 0 {
-				r = &record{log: r.log, token: 1, call: &callRecord{encoded: []byte{}, id: name(i), tenant: "t"}}
+				r = &Record{Log: r.Log, Token: 1, Call: &CallRecord{Encoded: []byte{}, ID: name(i), Tenant: "t"}}
 			}
 			_, last[i], err = j.publish(t.Context(), name(i), r, last[i])
 			require.NoError(t, err)
@@ -33,21 +33,21 @@ func TestLogsThatAreReadAtOnceComeWholeWithFewConsumers(t *testing.T) {
 	for i := range logs {
 		for range 1 + i%2 { // some are read twice at once
 			all.Go(func() {
-				s := &state{tenant: "t", id: name(i)}
+				s := &State{Tenant: "t", ID: name(i)}
 				if i == 7 {
-					s.id = "another"
+					s.ID = "another"
 				}
 				events, err := j.load(t.Context(), name(i), s)
 				if i == 7 {
-					assert.ErrorIs(t, err, errNotOurs)
+					assert.ErrorIs(t, err, ErrNotOurs)
 					return
 				}
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				assert.Equal(t, last[i], s.last)
-				assert.False(t, s.created.IsZero())
+				assert.Equal(t, last[i], s.Last)
+				assert.False(t, s.Created.IsZero())
 				assert.Len(t, events, records-1)
 				for n, ev := range events {
 					assert.Equal(t, strings.Repeat(name(i), 1+(n+1)*20), ev.Text)
@@ -56,14 +56,14 @@ func TestLogsThatAreReadAtOnceComeWholeWithFewConsumers(t *testing.T) {
 		}
 	}
 	all.Wait()
-	_, err = j.load(t.Context(), "t.none", &state{})
-	require.ErrorIs(t, err, errNoLog)
+	_, err = j.load(t.Context(), "t.none", &State{})
+	require.ErrorIs(t, err, ErrNoLog)
 	s, err := j.js.Stream(t.Context(), Stream)
 	require.NoError(t, err)
 	require.Positive(t, s.CachedInfo().State.Consumers)
 	require.Less(t, s.CachedInfo().State.Consumers, logs/4)
 
 	require.NoError(t, j.purge(t.Context(), name(3), last[3]))
-	_, err = j.load(t.Context(), name(3), &state{tenant: "t", id: name(3)})
-	require.ErrorIs(t, err, errGap)
+	_, err = j.load(t.Context(), name(3), &State{Tenant: "t", ID: name(3)})
+	require.ErrorIs(t, err, ErrGap)
 }

@@ -4,10 +4,9 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // metrics are the metrics of one process. The program registers Calls, which collects them.
 type metrics struct {
-	sessions                                               prometheus.Gauge
-	takeovers, fenced, rewritten, abandoned, bytes, events prometheus.Counter
-	unlogged, closed                                       prometheus.Counter
-	publish                                                prometheus.Histogram
+	sessions                                       prometheus.Gauge
+	takeovers, fenced, abandoned, events, unlogged prometheus.Counter
+	publish                                        prometheus.Histogram
 }
 
 func newMetrics() *metrics {
@@ -19,11 +18,8 @@ func newMetrics() *metrics {
 			Help: "Resumable calls that this process runs or reads."}),
 		takeovers: counter("takeovers_total", "Calls taken over from another gateway."),
 		fenced:    counter("fenced_total", "Calls that another gateway took over while this one ran them."),
-		rewritten: counter("rewritten_total", "Logs rewritten: lost with the NATS server, or refreshed before they expire."),
 		abandoned: counter("abandoned_total", "Calls cancelled because they had no reader for too long."),
 		unlogged:  counter("unlogged_total", "Calls without a log: their tenant's share of the logs was used up."),
-		closed:    counter("closed_total", "Calls whose log was closed while they ran: it exceeded their tenant's share."),
-		bytes:     counter("journal_bytes_total", "Bytes of records written."),
 		events:    counter("journal_events_total", "Events written."),
 		publish: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "millrace_resume_journal_seconds",
 			Help:    "Time from a batch of events to the acknowledgment of its record, in seconds.",
@@ -32,19 +28,19 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.sessions, m.takeovers, m.fenced, m.rewritten, m.abandoned, m.bytes, m.events, m.unlogged, m.closed, m.publish}
+	return []prometheus.Collector{m.sessions, m.takeovers, m.fenced, m.abandoned, m.events, m.unlogged, m.publish}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Calls) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range c.metrics.all() {
+	for _, m := range append(c.metrics.all(), c.logs.Metrics()...) {
 		m.Describe(out)
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *Calls) Collect(out chan<- prometheus.Metric) {
-	for _, m := range c.metrics.all() {
+	for _, m := range append(c.metrics.all(), c.logs.Metrics()...) {
 		m.Collect(out)
 	}
 }

@@ -37,7 +37,7 @@ type peers struct {
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
 	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.handleOwner, anySubject: p.handlePresence,
-		callSubject: p.handleCall, usedSubject: c.quota.receive} {
+		callSubject: p.handleCall, UsedSubject: c.logs.Used} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {
 			p.close()

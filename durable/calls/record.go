@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// record is one entry of a call's log. Exactly one of call, owner, closed and events is set. Records
+// Record is one entry of a call's log. Exactly one of call, owner, closed and events is set. Records
 // are encoded as protobuf, so that a newer version may add fields:
 //
 //	message Record { fixed64 token = 1; string owner = 3; repeated Event events = 4; bytes log = 5; bool closed = 6; Call decoded = 7; }
@@ -28,23 +28,23 @@ import (
 //	message Pin    { string numerics = 1; string text = 2; string prompt = 3; }
 //
 // Version 0.1.0 wrote the body of an OpenAI request into a Call, in field 2 of the Record. Such a record is damaged here.
-type record struct {
-	log    logID  // identity of the log
-	token  uint64 // of the writer's ownership
-	call   *callRecord
-	owner  *string // node that owns the call from here on; "" releases it
-	closed bool    // the log ends here because it exceeded its tenant's quota; the call may continue
-	events []api.Event
+type Record struct {
+	Log    ID     // identity of the log
+	Token  uint64 // of the writer's ownership
+	Call   *CallRecord
+	Owner  *string // node that owns the call from here on; "" releases it
+	Closed bool    // the log ends here because it exceeded its tenant's quota; the call may continue
+	Events []api.Event
 }
 
-// callRecord is the first record of a log: the call to run again.
-type callRecord struct {
-	encoded []byte // see callpb.Encode
-	id      string
-	tenant  string
-	key     string // id of the API key that started the call; "" without keys
-	owner   string
-	trace   tracing.Parent // parent of the spans of each gateway that runs the call
+// CallRecord is the first record of a log: the call to run again.
+type CallRecord struct {
+	Encoded []byte // see callpb.Encode
+	ID      string
+	Tenant  string
+	Key     string // id of the API key that started the call; "" without keys
+	Owner   string
+	Trace   tracing.Parent // parent of the spans of each gateway that runs the call
 }
 
 var errRecord = errors.New("durable: found a damaged record")
@@ -68,35 +68,35 @@ func appendInt(b []byte, n protowire.Number, v int64) []byte {
 }
 
 // encode returns the record in its wire form.
-func (r *record) encode() []byte {
-	b := protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), r.token)
-	if c := r.call; c != nil {
+func (r *Record) encode() []byte {
+	b := protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), r.Token)
+	if c := r.Call; c != nil {
 		b = c.append(b)
 	}
-	if r.owner != nil {
-		b = appendField(b, 3, []byte(*r.owner))
+	if r.Owner != nil {
+		b = appendField(b, 3, []byte(*r.Owner))
 	}
 	var v []byte
-	for i := range r.events {
-		v = appendEvent(v[:0], &r.events[i])
+	for i := range r.Events {
+		v = appendEvent(v[:0], &r.Events[i])
 		b = appendField(b, 4, v)
 	}
-	if r.log != (logID{}) {
-		b = appendField(b, 5, r.log[:])
+	if r.Log != (ID{}) {
+		b = appendField(b, 5, r.Log[:])
 	}
-	if r.closed {
+	if r.Closed {
 		b = appendInt(b, 6, 1)
 	}
 	return b
 }
 
 // append appends the field of a Record that has the call.
-func (c *callRecord) append(b []byte) []byte {
-	v := appendText(appendText(nil, 3, c.id), 4, c.tenant)
-	v = appendText(v, 7, c.owner)
-	parent, state := tracing.Encode(c.trace)
-	v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.key)
-	return appendField(b, 7, appendField(v, 11, c.encoded))
+func (c *CallRecord) append(b []byte) []byte {
+	v := appendText(appendText(nil, 3, c.ID), 4, c.Tenant)
+	v = appendText(v, 7, c.Owner)
+	parent, state := tracing.Encode(c.Trace)
+	v = appendText(appendText(appendText(v, 8, parent), 9, state), 10, c.Key)
+	return appendField(b, 7, appendField(v, 11, c.Encoded))
 }
 
 func appendEvent(b []byte, ev *api.Event) []byte {
@@ -192,63 +192,63 @@ func fields(b []byte, f func(field) error) error {
 }
 
 // decodeRecord decodes a record. The result shares no memory with b.
-func decodeRecord(b []byte) (*record, error) {
-	r := &record{}
+func decodeRecord(b []byte) (*Record, error) {
+	r := &Record{}
 	err := fields(b, func(f field) (err error) {
 		switch f.number {
 		case 1:
-			r.token = f.n
+			r.Token = f.n
 		case 7:
-			r.call, err = decodeCallRecord(f.bytes)
+			r.Call, err = decodeCallRecord(f.bytes)
 		case 3:
 			owner := string(f.bytes)
-			r.owner = &owner
+			r.Owner = &owner
 		case 4:
 			var ev api.Event
 			ev, err = decodeEvent(f.bytes)
-			r.events = append(r.events, ev)
+			r.Events = append(r.Events, ev)
 		case 5:
-			if len(f.bytes) != len(r.log) {
-				return fmt.Errorf("%w: found a log identity of %d bytes, expected %d", errRecord, len(f.bytes), len(r.log))
+			if len(f.bytes) != len(r.Log) {
+				return fmt.Errorf("%w: found a log identity of %d bytes, expected %d", errRecord, len(f.bytes), len(r.Log))
 			}
-			copy(r.log[:], f.bytes)
+			copy(r.Log[:], f.bytes)
 		case 6:
-			r.closed = f.n != 0
+			r.Closed = f.n != 0
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if r.call == nil && r.owner == nil && !r.closed && len(r.events) == 0 {
+	if r.Call == nil && r.Owner == nil && !r.Closed && len(r.Events) == 0 {
 		return nil, fmt.Errorf("%w: found no known field in %d bytes, expected a call, an owner or events", errRecord, len(b))
 	}
 	return r, nil
 }
 
-func decodeCallRecord(b []byte) (*callRecord, error) {
-	c := &callRecord{encoded: []byte{}}
+func decodeCallRecord(b []byte) (*CallRecord, error) {
+	c := &CallRecord{Encoded: []byte{}}
 	var parent, state string
 	err := fields(b, func(f field) error {
 		switch f.number {
 		case 3:
-			c.id = string(f.bytes)
+			c.ID = string(f.bytes)
 		case 4:
-			c.tenant = string(f.bytes)
+			c.Tenant = string(f.bytes)
 		case 7:
-			c.owner = string(f.bytes)
+			c.Owner = string(f.bytes)
 		case 8:
 			parent = string(f.bytes)
 		case 9:
 			state = string(f.bytes)
 		case 10:
-			c.key = string(f.bytes)
+			c.Key = string(f.bytes)
 		case 11:
-			c.encoded = append([]byte{}, f.bytes...)
+			c.Encoded = append([]byte{}, f.bytes...)
 		}
 		return nil
 	})
-	c.trace = tracing.Decode(parent, state)
+	c.Trace = tracing.Decode(parent, state)
 	return c, err
 }
 

@@ -13,18 +13,18 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-func records() []*record {
+func records() []*Record {
 	node := "node"
 	half := api.TokenLogprob{Token: math.MaxInt32, Text: "\xe2\x80", Bytes: []byte{0xe2, 0x80}, Logprob: float32(math.Inf(-1))}
 	outer := half
 	outer.Top = []api.TokenLogprob{half, {Token: 0, Text: "a", Logprob: -0.1}}
-	return []*record{
-		{token: 7, log: logID{2}, call: &callRecord{encoded: []byte("x"), id: "cmpl-1", tenant: "t", key: "0123456789ab", owner: node,
-			trace: tracing.Decode("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")}},
-		{token: math.MaxUint64, log: logID{1, 15: 2}, owner: &node},
-		{token: 3, log: logID{3}, closed: true},
-		{token: 1, owner: new(string)},
-		{token: 2, events: []api.Event{
+	return []*Record{
+		{Token: 7, Log: ID{2}, Call: &CallRecord{Encoded: []byte("x"), ID: "cmpl-1", Tenant: "t", Key: "0123456789ab", Owner: node,
+			Trace: tracing.Decode("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")}},
+		{Token: math.MaxUint64, Log: ID{1, 15: 2}, Owner: &node},
+		{Token: 3, Log: ID{3}, Closed: true},
+		{Token: 1, Owner: new(string)},
+		{Token: 2, Events: []api.Event{
 			{Seq: 1, Choice: 3, Text: "é", Reasons: true, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "p"}, Tokens: []int32{0, 5, math.MaxInt32}, Logprobs: []api.TokenLogprob{outer}},
 			{Seq: 2, Usage: &api.Usage{PromptTokens: 1, CompletionTokens: 2, CachedTokens: 3}, Finish: api.FinishStop, Stop: "\n\n", Ended: 1_700_000_000},
 			{Seq: 3, Finish: api.FinishError, Done: true, Err: &api.Error{Code: 429, Param: "p", Message: "m", Reason: "r", RetryAfter: time.Second}},
@@ -66,11 +66,11 @@ func FuzzRecord(f *testing.F) {
 		again, err := decodeRecord(r.encode()) // a decoded record can be encoded
 		require.NoError(t, err)
 		require.Equal(t, r.encode(), again.encode())
-		s := state{tenant: "t", id: "cmpl-1"}
-		_, err = s.apply(entry{record: records()[0], first: 1, last: 1})
+		s := State{Tenant: "t", ID: "cmpl-1"}
+		_, err = s.Apply(Entry{Record: records()[0], first: 1, last: 1})
 		require.NoError(t, err)
-		if _, err := s.apply(entry{record: r, last: 2}); err != nil { // no record breaks the state
-			require.True(t, errors.Is(err, errReplaced) || errors.Is(err, errNotOurs) || errors.Is(err, errOutgrown), "%v", err)
+		if _, err := s.Apply(Entry{Record: r, last: 2}); err != nil { // no record breaks the state
+			require.True(t, errors.Is(err, ErrReplaced) || errors.Is(err, ErrNotOurs) || errors.Is(err, ErrOutgrown), "%v", err)
 		}
 	})
 }
@@ -83,45 +83,45 @@ func TestAStateCountsWhatTheOwnerWroteOnce(t *testing.T) {
 		return all
 	}
 	a, b := "a", "b"
-	first := &callRecord{id: "x", owner: a}
-	s := state{id: "x"}
+	first := &CallRecord{ID: "x", Owner: a}
+	s := State{ID: "x"}
 	for i, step := range []struct {
-		record *record
+		record *Record
 		added  int
 		known  uint64
 		owner  string
 	}{
-		{&record{token: 1, events: events(1, 2)}, 0, 0, ""}, // rest of an expired log
-		{&record{token: 1, call: first}, 0, 0, a},
-		{&record{token: 1, events: events(1, 3)}, 3, 3, a},
-		{&record{token: 9, events: events(4, 5)}, 0, 3, a}, // not the owner
+		{&Record{Token: 1, Events: events(1, 2)}, 0, 0, ""}, // rest of an expired log
+		{&Record{Token: 1, Call: first}, 0, 0, a},
+		{&Record{Token: 1, Events: events(1, 3)}, 3, 3, a},
+		{&Record{Token: 9, Events: events(4, 5)}, 0, 3, a}, // not the owner
 		{nil, 0, 3, a}, // part of a record
-		{&record{token: 2, owner: &b}, 0, 3, b},
-		{&record{token: 1, events: events(4, 4)}, 0, 3, b}, // of the previous owner
-		{&record{token: 2, events: events(4, 4)}, 1, 4, b},
-		{&record{token: 2, call: &callRecord{id: "x", owner: b}}, 0, 4, b}, // rewritten
-		{&record{token: 2, events: events(1, 4)}, 0, 4, b},
-		{&record{token: 2, events: events(4, 6)}, 2, 6, b},
+		{&Record{Token: 2, Owner: &b}, 0, 3, b},
+		{&Record{Token: 1, Events: events(4, 4)}, 0, 3, b}, // of the previous owner
+		{&Record{Token: 2, Events: events(4, 4)}, 1, 4, b},
+		{&Record{Token: 2, Call: &CallRecord{ID: "x", Owner: b}}, 0, 4, b}, // rewritten
+		{&Record{Token: 2, Events: events(1, 4)}, 0, 4, b},
+		{&Record{Token: 2, Events: events(4, 6)}, 2, 6, b},
 	} {
-		added, err := s.apply(entry{record: step.record, first: uint64(i + 1), last: uint64(i + 1)})
+		added, err := s.Apply(Entry{Record: step.record, first: uint64(i + 1), last: uint64(i + 1)})
 		require.NoError(t, err)
 		require.Len(t, added, step.added, "step %d", i)
-		require.Equal(t, step.known, s.known, "step %d", i)
-		require.Equal(t, step.owner, s.owner, "step %d", i)
-		require.Equal(t, uint64(i+1), s.last)
+		require.Equal(t, step.known, s.Known, "step %d", i)
+		require.Equal(t, step.owner, s.Owner, "step %d", i)
+		require.Equal(t, uint64(i+1), s.Last)
 	}
 	require.NoError(t, s.whole())
-	added, err := s.apply(entry{record: &record{token: 2, events: events(8, 9)}, last: 20})
+	added, err := s.Apply(Entry{Record: &Record{Token: 2, Events: events(8, 9)}, last: 20})
 	require.NoError(t, err)
 	require.Empty(t, added)
-	require.ErrorIs(t, s.whole(), errGap)
-	for _, r := range []*record{{token: 2, call: &callRecord{id: "x", owner: b}}, {token: 2, events: events(1, 7)}} { // rewritten
-		added, err = s.apply(entry{record: r, first: 21, last: 21})
+	require.ErrorIs(t, s.whole(), ErrGap)
+	for _, r := range []*Record{{Token: 2, Call: &CallRecord{ID: "x", Owner: b}}, {Token: 2, Events: events(1, 7)}} { // rewritten
+		added, err = s.Apply(Entry{Record: r, first: 21, last: 21})
 		require.NoError(t, err)
 	}
 	require.Len(t, added, 1)
 	require.NoError(t, s.whole())
-	require.Equal(t, uint64(7), s.known)
+	require.Equal(t, uint64(7), s.Known)
 }
 
 func TestPartsOfARecordAreJoinedAndBrokenOnesDropped(t *testing.T) {
@@ -175,7 +175,7 @@ func TestEndedLogsOfLateAreBoundedInBytes(t *testing.T) {
 func TestATenantsEndedLogsDoNotPushOutAnothers(t *testing.T) {
 	r := newRecent(time.Hour, 100)
 	log := func(tenant, id string, n int) *endedLog {
-		return &endedLog{log: logName(tenant, id), initial: state{tenant: tenant, id: id}, records: [][]byte{make([]byte, n)}}
+		return &endedLog{log: Name(tenant, id), initial: State{Tenant: tenant, ID: id}, records: [][]byte{make([]byte, n)}}
 	}
 	modest := log("modest", "1", 30)
 	r.add(modest)

@@ -3,7 +3,6 @@ package calls
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"time"
 
@@ -22,24 +21,19 @@ type session struct {
 	c      *Calls
 	tenant string
 	id     string
-	name   string      // of the log, see logName: the key in Calls.sessions
+	log    *Log        // its name is the key in Calls.sessions
 	caller api.Caller  // of the first request for the call here; nil without API keys
 	buffer *api.Buffer // events that readers may read
 	ctx    context.Context
 	stop   context.CancelFunc
 	wake   chan struct{} // has a value if a field under mu has changed
 
-	opened chan struct{} // closed when the next three are set
-	record *callRecord
+	opened chan struct{} // closed when the next two are set
 	call   *call.Call
 	failed error // why there is no answer
 
-	state       state         // this and the next fields belong to the session's goroutine
-	token       uint64        // of this gateway's ownership
-	lastContact time.Time     // while following: last sign of the log or of its owner
-	reserved    int64         // bytes reserved in the quota for the log
-	logClosed   bool          // leading, and the answer continues without a log
-	detached    chan struct{} // closed when logClosed is set
+	lastContact time.Time     // while following: last sign of the log or of its owner. It and the log belong to the session's goroutine
+	detached    chan struct{} // closed when the answer continues without a log
 
 	mu         sync.Mutex
 	leading    bool
@@ -54,7 +48,6 @@ type session struct {
 // Why a session stops leading or following.
 var (
 	errOwnerDead = errors.New("durable: the owner of the call is dead")
-	errRestart   = errors.New("durable: found another log, expected the one that was read")
 	errNoReaders = errors.New("durable: the call has no reader")
 	errDraining  = errors.New("durable: the process is stopping")
 )
@@ -63,9 +56,9 @@ var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Me
 
 // newSession returns a session for a call of the caller's tenant.
 func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
-	name := logName(tenant, id)
-	s := &session{c: c, tenant: tenant, id: id, name: name, caller: caller, buffer: api.NewBuffer(), wake: make(chan struct{}, 1),
-		opened: make(chan struct{}), detached: make(chan struct{}), token: newToken()}
+	buffer := api.NewBuffer()
+	s := &session{c: c, tenant: tenant, id: id, log: c.logs.Log(tenant, id, buffer), caller: caller, buffer: buffer, wake: make(chan struct{}, 1),
+		opened: make(chan struct{}), detached: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	c.metrics.sessions.Inc()
 	return s
@@ -81,9 +74,9 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 			answer = nil
 			s.setLeading(false)
 			if err != nil {
-				s.freeReservation() // the gateway that takes over counts the log
+				s.log.Free() // the gateway that takes over counts the log
 			}
-			if errors.Is(err, errFenced) {
+			if errors.Is(err, ErrFenced) {
 				s.c.metrics.fenced.Inc()
 				s.c.opts.Logger.Warn().Str("id", s.id).Msg("durable: another gateway has taken the call over")
 			}
@@ -100,27 +93,27 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 		if err == nil || s.ended(err) {
 			return
 		}
-		if errors.Is(err, errGap) && !s.waitForRepair() {
+		if errors.Is(err, ErrGap) && !s.waitForRepair() {
 			s.buffer.End(expired(s.id))
 			return
 		}
 		if time.Since(s.lastContact) > s.c.opts.Outage {
-			s.buffer.End(unavailable(err))
+			s.buffer.End(Unavailable(err))
 			return
 		}
 		const pause = 20 * time.Millisecond
-		sleep(s.ctx, pause)
-		s.resetState()
+		Sleep(s.ctx, pause)
+		s.log.Reset()
 	}
 }
 
 // ownerGone returns errOwnerDead if the log was read to its end and its owner does not run the call.
 // Then the session can take the call over without following the log first.
 func (s *session) ownerGone() error {
-	if s.state.last == 0 {
+	if s.log.Last == 0 {
 		return nil
 	}
-	owns, err := s.c.peers.owns(s.ctx, s.state.owner, s.query())
+	owns, err := s.c.peers.owns(s.ctx, s.log.Owner, s.query())
 	if err == nil && !owns {
 		return errOwnerDead
 	}
@@ -137,10 +130,10 @@ func (s *session) ended(err error) bool {
 	case errors.Is(err, errDraining), s.ctx.Err() != nil:
 		s.buffer.End(errStopping(s.id))
 		return true
-	case errors.Is(err, errReplaced), errors.Is(err, errNotOurs):
+	case errors.Is(err, ErrReplaced), errors.Is(err, ErrNotOurs):
 		s.buffer.End(expired(s.id))
 		return true
-	case errors.Is(err, errOutgrown):
+	case errors.Is(err, ErrOutgrown):
 		s.buffer.End(outgrown(s.id))
 		return true
 	case errors.As(err, &refused):
@@ -149,9 +142,6 @@ func (s *session) ended(err error) bool {
 	}
 	return false
 }
-
-// unknownSeq is a stream sequence that no record has.
-const unknownSeq = math.MaxUint64
 
 func (s *session) setLeading(leads bool) {
 	s.mu.Lock()
@@ -245,6 +235,6 @@ func (s *session) removeIfUnread() bool {
 	if s.readers > 0 {
 		return false
 	}
-	delete(s.c.sessions, s.name)
+	delete(s.c.sessions, s.log.Name())
 	return true
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/durable"
 )
 
-// usedSubject is the subject on which gateways publish how many bytes their logs use.
-const usedSubject = "millrace.resume.used"
+// UsedSubject is the subject on which gateways publish how many bytes their logs use.
+const UsedSubject = "millrace.resume.used"
 
 // reportEvery is the time between two reports with all tenants. A change is reported at once.
 const reportEvery = time.Second
@@ -20,7 +20,7 @@ const reportEvery = time.Second
 // silentAfter is the time without a report after which a gateway may be dead.
 const silentAfter = 4 * reportEvery
 
-// report is the message on usedSubject. It names tenants by their tokens.
+// report is the message on UsedSubject. It names tenants by their tokens.
 type report struct {
 	Gateway   string           `json:"gateway"`
 	Bytes     map[string]int64 `json:"bytes,omitempty"`
@@ -156,7 +156,7 @@ func (s *sharedQuota) publish(r *report) {
 		return
 	}
 	if body, err := json.Marshal(r); err == nil {
-		s.nc.Publish(usedSubject, body) //nolint:errcheck // the next full report repeats it
+		s.nc.Publish(UsedSubject, body) //nolint:errcheck // the next full report repeats it
 	}
 }
 

@@ -7,82 +7,82 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// errGap means that the log lacks records. They were evicted or have expired.
-var errGap = errors.New("durable: found a gap in the log")
+// ErrGap means that the log lacks records. They were evicted or have expired.
+var ErrGap = errors.New("durable: found a gap in the log")
 
-// state is the content of a log, applied record by record. It has no clock and does no I/O.
-type state struct {
-	tenant, id string // of the call that the log must belong to
+// State is the content of a log, applied record by record. It has no clock and does no I/O.
+type State struct {
+	Tenant, ID string // of the call that the log must belong to
 
-	call      *callRecord // nil until the log's first record was applied
-	log       logID       // of call
-	owner     string      // node that owns the call; "" if the last owner released it
-	token     uint64      // of that ownership
-	writer    uint64      // token of the newest record
-	begin     uint64      // stream sequence of the call record
-	last      uint64      // stream sequence of the newest record
-	bytes     int64       // size of the log from begin on
-	created   time.Time   // creation of the stream that has these sequences; zero if this process wrote the log
-	takeovers int         // number of takeovers
-	known     uint64      // sequence number of the newest event; events count from 1
+	Call      *CallRecord // nil until the log's first record was applied
+	Log       ID          // of call
+	Owner     string      // node that owns the call; "" if the last owner released it
+	Token     uint64      // of that ownership
+	Writer    uint64      // token of the newest record
+	Begin     uint64      // stream sequence of the call record
+	Last      uint64      // stream sequence of the newest record
+	Bytes     int64       // size of the log from begin on
+	Created   time.Time   // creation of the stream that has these sequences; zero if this process wrote the log
+	Takeovers int         // number of takeovers
+	Known     uint64      // sequence number of the newest event; events count from 1
 	copied    uint64      // the newest event that the log has since begin
-	gap       bool        // events after known are missing, until the log is rewritten
-	done      bool
+	Gap       bool        // events after known are missing, until the log is rewritten
+	Done      bool
 }
 
-// apply applies the next entry and returns the new events. A call record in the middle begins a
-// rewritten log (see session.rewrite), which repeats known events. Events of a writer that does not
-// own the call are ignored. The error is errNotOurs, errReplaced or errOutgrown if the log does not
+// Apply applies the next entry and returns the new events. A call record in the middle begins a
+// rewritten log (see Log.rewrite), which repeats known events. Events of a writer that does not
+// own the call are ignored. The error is ErrNotOurs, ErrReplaced or ErrOutgrown if the log does not
 // have this call.
-func (s *state) apply(e entry) ([]api.Event, error) {
-	s.last = e.last
-	r := e.record
+func (s *State) Apply(e Entry) ([]api.Event, error) {
+	s.Last = e.last
+	r := e.Record
 	if r == nil {
 		return nil, nil
 	}
-	s.writer = r.token
-	s.bytes += e.bytes
+	s.Writer = r.Token
+	s.Bytes += e.bytes
 	switch {
-	case s.call != nil && r.log != s.log:
-		return nil, errReplaced
-	case r.call != nil:
+	case s.Call != nil && r.Log != s.Log:
+		return nil, ErrReplaced
+	case r.Call != nil:
 		return nil, s.start(r, e)
-	case r.closed:
-		return nil, errOutgrown
-	case s.call == nil:
+	case r.Closed:
+		return nil, ErrOutgrown
+	case s.Call == nil:
 		return nil, nil // the beginning is missing: skip records until the log is rewritten
-	case r.owner != nil:
-		s.owner, s.token = *r.owner, r.token
-		s.takeovers++
+	case r.Owner != nil:
+		s.Owner, s.Token = *r.Owner, r.Token
+		s.Takeovers++
 		return nil, nil
-	case r.token != s.token:
+	case r.Token != s.Token:
 		return nil, nil
 	}
-	return s.events(r.events), nil
+	return s.events(r.Events), nil
 }
 
 // start applies a call record.
-func (s *state) start(r *record, e entry) error {
-	if !r.call.belongs(s.tenant, s.id) {
-		return errNotOurs
+func (s *State) start(r *Record, e Entry) error {
+	if !r.Call.belongs(s.Tenant, s.ID) {
+		return ErrNotOurs
 	}
-	s.call, s.log, s.owner, s.token = r.call, r.log, r.call.owner, r.token
-	s.begin, s.bytes, s.copied, s.gap = e.first, e.bytes, 0, false
+	s.Call, s.Log, s.Owner, s.Token = r.Call, r.Log, r.Call.Owner, r.Token
+	s.Begin, s.Bytes, s.copied, s.Gap = e.first, e.bytes, 0, false
 	return nil
 }
 
 // events returns the events that are new, up to a gap.
-func (s *state) events(events []api.Event) (added []api.Event) {
+func (s *State) events(events []api.Event) (added []api.Event) {
 	for i, ev := range events {
 		if ev.Seq == s.copied+1 {
 			s.copied++
 		}
 		switch {
-		case s.gap || ev.Seq <= s.known:
-		case ev.Seq != s.known+1 || s.done:
-			s.gap = true
+		case s.Gap || ev.Seq <= s.Known:
+		case ev.Seq != s.Known+1 || s.Done:
+			s.Gap = true
 		default:
-			s.known, s.done = ev.Seq, ev.Done
+			s.Known, s.Done = ev.Seq, ev.Done
 			added = append(added, events[i])
 		}
 	}
@@ -90,9 +90,9 @@ func (s *state) events(events []api.Event) (added []api.Event) {
 }
 
 // whole returns nil if the log was read from its beginning without a gap.
-func (s *state) whole() error {
-	if s.call == nil || s.gap {
-		return errGap
+func (s *State) whole() error {
+	if s.Call == nil || s.Gap {
+		return ErrGap
 	}
 	return nil
 }

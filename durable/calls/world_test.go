@@ -39,7 +39,7 @@ type truth struct {
 
 // worldLog is one log in the stream.
 type worldLog struct {
-	entries []entry
+	entries []Entry
 	calls   []*truth // call of each entry
 	bytes   int64
 	touched time.Time
@@ -48,8 +48,8 @@ type worldLog struct {
 // worldSession is a session without its goroutine and its buffer.
 type worldSession struct {
 	truth     *truth
-	name      string // of the log: the key of the session
-	st        state
+	name      string // of the Log: the key of the session
+	st        State
 	token     uint64
 	reserved  int64
 	leads     bool
@@ -156,11 +156,11 @@ func (w *world) name(tenant, id string) string {
 	if w.disabled == "a log's name has its tenant" || w.disabled == "the tenant of a call's record" {
 		tenant = ""
 	}
-	return logName(tenant, id)
+	return Name(tenant, id)
 }
 
 // write appends a record on the condition that last is the log's last sequence, as JetStream does.
-func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) error {
+func (w *world) write(s *worldSession, r *Record, bytes int64, last uint64) error {
 	l := w.stream[s.name]
 	var found uint64
 	if l != nil && len(l.entries) > 0 {
@@ -168,28 +168,28 @@ func (w *world) write(s *worldSession, r *record, bytes int64, last uint64) erro
 	}
 	switch {
 	case found != last:
-		return errFenced
+		return ErrFenced
 	case w.bytes+bytes > 2*worldLimit:
 		if w.within(s.truth.tenant, bytes) {
 			w.broken("the stream is full for tenant %s, which is within its share", s.truth.tenant)
 		}
-		return errFull
+		return ErrFull
 	case l == nil:
 		l = &worldLog{}
 		w.stream[s.name] = l
 	}
 	w.seq++
 	if w.disabled != "the identity of a log" {
-		r.log = s.st.log
+		r.Log = s.st.Log
 	}
-	l.entries = append(l.entries, entry{record: r, first: w.seq, last: w.seq, bytes: bytes})
+	l.entries = append(l.entries, Entry{Record: r, first: w.seq, last: w.seq, bytes: bytes})
 	l.calls = append(l.calls, s.truth)
 	l.bytes += bytes
 	l.touched = w.now
 	if w.bytes += bytes; w.bytes > worldLimit+worldSpare {
 		w.broken("found logs of %d bytes, expected at most %d", w.bytes, worldLimit+worldSpare)
 	}
-	s.st.last = w.seq
+	s.st.Last = w.seq
 	return nil
 }
 
@@ -242,7 +242,7 @@ func (w *world) within(tenant string, more int64) bool {
 		}
 		for _, s := range g.ended {
 			if s.truth.tenant == tenant {
-				used[s.st.quotaKey(s.name)] = s.st.bytes
+				used[s.st.quotaKey(s.name)] = s.st.Bytes
 			}
 		}
 	}
@@ -316,44 +316,44 @@ func (w *world) free(g *worldGateway, s *worldSession) {
 }
 
 // apply does state.apply, without the disabled check.
-func (w *world) apply(st *state, e entry) ([]api.Event, error) {
-	r := *e.record
-	if r.call != nil {
-		call := *r.call
+func (w *world) apply(st *State, e Entry) ([]api.Event, error) {
+	r := *e.Record
+	if r.Call != nil {
+		call := *r.Call
 		if w.disabled == "the tenant of a call's record" {
-			call.tenant, call.id = st.tenant, st.id
+			call.Tenant, call.ID = st.Tenant, st.ID
 		}
-		r.call = &call
+		r.Call = &call
 	}
-	e.record = &r
-	return st.apply(e)
+	e.Record = &r
+	return st.Apply(e)
 }
 
 // load does the work of session.load and, with its queries to the owner, of session.read.
-func (w *world) load(tenant, id string, lost bool) (st *state, of *truth, err error) {
+func (w *world) load(tenant, id string, lost bool) (st *State, of *truth, err error) {
 	st, of, err = w.loadOne(tenant, id)
-	again := errors.Is(err, errGap) || lost && errors.Is(err, errNoLog)
+	again := errors.Is(err, ErrGap) || lost && errors.Is(err, ErrNoLog)
 	if owner := w.owner(w.name(tenant, id)); again && owner != nil && w.disabled != "the owner is queried" {
 		w.rewrite(owner)
 		return w.loadOne(tenant, id)
-	} else if again && owner != nil && errors.Is(err, errGap) && owner.truth.tenant == tenant {
+	} else if again && owner != nil && errors.Is(err, ErrGap) && owner.truth.tenant == tenant {
 		w.broken("410 for tenant %s, and the gateway that has call %d in memory is alive", tenant, owner.truth.serial)
 	}
 	return st, of, err
 }
 
-func (w *world) loadOne(tenant, id string) (st *state, of *truth, err error) {
-	st = &state{tenant: tenant, id: id}
+func (w *world) loadOne(tenant, id string) (st *State, of *truth, err error) {
+	st = &State{Tenant: tenant, ID: id}
 	l := w.stream[w.name(tenant, id)]
 	if l == nil {
-		return st, nil, errNoLog
+		return st, nil, ErrNoLog
 	}
 	for i, e := range l.entries {
 		events, err := w.apply(st, e)
 		if err != nil {
 			return st, l.calls[i], err
 		}
-		if e.call != nil {
+		if e.Call != nil {
 			of = l.calls[i]
 		}
 		w.shown(of, events)
@@ -394,17 +394,17 @@ func (w *world) rewrite(s *worldSession) {
 	if l != nil && l.entries[len(l.entries)-1].writer() != s.token {
 		return
 	}
-	known := s.st.known
+	known := s.st.Known
 	w.remove(s.name)
-	call := *s.st.call
-	err := w.write(s, &record{token: s.token, call: &call}, s.st.bytes, 0)
+	call := *s.st.Call
+	err := w.write(s, &Record{Token: s.token, Call: &call}, s.st.Bytes, 0)
 	for seq := uint64(1); err == nil && seq <= known; seq++ {
-		err = w.write(s, &record{token: s.token, events: []api.Event{{Seq: seq, Text: strconv.Itoa(s.truth.serial)}}}, 0, s.st.last)
+		err = w.write(s, &Record{Token: s.token, Events: []api.Event{{Seq: seq, Text: strconv.Itoa(s.truth.serial)}}}, 0, s.st.Last)
 	}
 	w.counts["written again"]++
 }
 
-func (e entry) writer() uint64 { return e.token }
+func (e Entry) writer() uint64 { return e.Token }
 
 func newWorld(check string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
 	w := &world{disabled: check, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},

@@ -1,7 +1,6 @@
 package calls
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -29,23 +29,25 @@ func TestALogWrittenAgainToTheSameLengthIsAnotherOne(t *testing.T) {
 	}
 	write := func() (last uint64) {
 		t.Helper()
-		require.Eventually(t, func() bool { return j.ensure(context.Background()) == nil }, 10*time.Second, 10*time.Millisecond)
-		for _, r := range []record{{call: &callRecord{id: "id"}}, {owner: new(string)}, {owner: new(string)}} {
-			_, last, err = j.publish(context.Background(), "id", &r, last)
+		require.Eventually(t, func() bool { return j.ensure(t.Context()) == nil }, 10*time.Second, 10*time.Millisecond)
+		for _, r := range []Record{{Call: &CallRecord{ID: "id"}}, {Owner: new(string)}, {Owner: new(string)}} {
+			_, last, err = j.publish(t.Context(), "id", &r, last)
 			require.NoError(t, err)
 		}
 		return last
 	}
 	write()
-	read := &state{id: "id"}
-	_, err = j.load(context.Background(), "id", read)
+	read := &State{ID: "id"}
+	_, err = j.load(t.Context(), "id", read)
 	require.NoError(t, err)
-	s := &session{c: &Calls{journal: j}, id: "id", name: "id", ctx: context.Background(), state: *read}
-	require.NoError(t, s.checkUnchanged(context.Background()))
+	l := (&Store{journal: j}).Log("", "id", api.NewBuffer())
+	l.name = "id"
+	l.Adopt(read)
+	require.NoError(t, l.Unchanged(t.Context()))
 	natstest.Restart(t, srv)
-	require.Equal(t, read.last, write())
-	require.ErrorIs(t, s.checkUnchanged(context.Background()), errRestart, "while following")
-	require.ErrorIs(t, s.follow(), errRestart, "before following")
-	_, _, err = s.takeOver()
-	require.ErrorIs(t, err, errRestart, "before a takeover")
+	require.Equal(t, read.Last, write())
+	require.ErrorIs(t, l.Unchanged(t.Context()), ErrRestart, "while following")
+	_, err = l.Tail(t.Context())
+	require.ErrorIs(t, err, ErrRestart, "before following")
+	require.ErrorIs(t, l.TakeOver(t.Context()), ErrRestart, "before a takeover")
 }
