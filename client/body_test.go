@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/api/apitest"
 	natsapi "github.com/millrace/millrace/api/nats"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/durable/calls"
+	"github.com/millrace/millrace/durable/log"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -59,7 +59,7 @@ func TestBodiesAboveAMessagesSizeTravelInParts(t *testing.T) {
 	require.NoError(t, err)
 	names := js.StreamNames(t.Context())
 	for name := range names.Name() {
-		require.Equal(t, calls.Stream, name, "nothing else is kept in JetStream")
+		require.Equal(t, log.Stream, name, "nothing else is kept in JetStream")
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/deploy"
 	"github.com/millrace/millrace/durable/batch"
 	"github.com/millrace/millrace/durable/calls"
+	"github.com/millrace/millrace/durable/log"
 	"github.com/millrace/millrace/durable/objects"
 	"github.com/millrace/millrace/durable/stored"
 	"github.com/millrace/millrace/e2e/natstest"
@@ -362,7 +363,7 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	node, client := natsUser(t, s, "node"), natsUser(t, s, "client")
 	js, err := jetstream.New(node)
 	require.NoError(t, err)
-	before, err := js.Stream(t.Context(), calls.Stream)
+	before, err := js.Stream(t.Context(), log.Stream)
 	require.NoError(t, err)
 	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL", "millrace.journal.cmpl-my-2",
 		"millrace.journal.t.cmpl-my-2", "millrace.node.n1.generate", "millrace.registry.v2.beat", "millrace.limits.used"} {
@@ -374,7 +375,7 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	}
 	_, err = client.Request("millrace.v1.models", nil, 20*time.Second) // earlier messages are processed
 	require.NoError(t, err)
-	after, err := js.Stream(t.Context(), calls.Stream)
+	after, err := js.Stream(t.Context(), log.Stream)
 	require.NoError(t, err)
 	require.Equal(t, before.CachedInfo().Created, after.CachedInfo().Created)
 	require.Zero(t, after.CachedInfo().State.LastSeq, "nothing was ever written")

@@ -8,11 +8,12 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/durable/callpb"
+	"github.com/millrace/millrace/durable/log"
 )
 
 // begin starts a new call, or follows the call that has its id already. A refused call writes
 // nothing.
-func (s *session) begin(ctx context.Context, rec *CallRecord, c *call.Call) {
+func (s *session) begin(ctx context.Context, rec *log.CallRecord, c *call.Call) {
 	if c.Named && s.followIfExists(ctx) {
 		return
 	}
@@ -52,23 +53,23 @@ func (s *session) begin(ctx context.Context, rec *CallRecord, c *call.Call) {
 // is the error of create.
 func (s *session) followExisting(ctx context.Context, err error) {
 	switch {
-	case errors.Is(err, ErrFenced):
+	case errors.Is(err, log.ErrFenced):
 		st, events, err := s.read(ctx, false)
-		for begin := time.Now(); errors.Is(err, ErrNoLog) && RetryWait(ctx, begin, s.c.opts.Timeout); {
+		for begin := time.Now(); errors.Is(err, log.ErrNoLog) && log.RetryWait(ctx, begin, s.c.opts.Timeout); {
 			st, events, err = s.read(ctx, false) // the replica that was read may not have it yet
 		}
 		switch {
 		case err == nil:
 			s.adopt(st, events)
-		case errors.Is(err, ErrNoLog):
-			s.fail(Unavailable(err))
+		case errors.Is(err, log.ErrNoLog):
+			s.fail(log.Unavailable(err))
 		default:
 			s.fail(s.failure(err))
 		}
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, log.ErrFull):
 		s.fail(errLogsFull(s.c.opts.Keep)) // the limits were charged for this run, so do not run it again without a log
 	default:
-		s.fail(Unavailable(err))
+		s.fail(log.Unavailable(err))
 	}
 }
 
@@ -80,9 +81,9 @@ func (s *session) followIfExists(ctx context.Context) bool {
 	case err == nil:
 		s.adopt(st, events)
 		return true
-	case errors.Is(err, ErrNoLog), errors.Is(err, ErrNotOurs):
+	case errors.Is(err, log.ErrNoLog), errors.Is(err, log.ErrNotOurs):
 		return false
-	case errors.Is(err, ErrGap):
+	case errors.Is(err, log.ErrGap):
 		if err = s.log.Purge(ctx, st.Last+1); err == nil {
 			return false
 		}
@@ -95,7 +96,7 @@ func (s *session) followIfExists(ctx context.Context) bool {
 // gateway then writes the log again. Right after such a loss it may not be connected yet.
 func (s *session) find() {
 	st, events, err := s.read(s.ctx, true)
-	if errors.Is(err, ErrNoLog) && s.c.logs.RecentlyLost(s.ctx) && !s.isDraining() {
+	if errors.Is(err, log.ErrNoLog) && s.c.logs.RecentlyLost(s.ctx) && !s.isDraining() {
 		s.fail(lost(s.id))
 		return
 	}
@@ -111,25 +112,25 @@ func (s *session) failure(err error) error {
 	switch {
 	case s.isDraining():
 		return errStopping(s.id)
-	case errors.Is(err, ErrNoLog), errors.Is(err, ErrNotOurs):
+	case errors.Is(err, log.ErrNoLog), errors.Is(err, log.ErrNotOurs):
 		return s.c.notFound(s.id)
-	case errors.Is(err, ErrGap), errors.Is(err, ErrReplaced):
+	case errors.Is(err, log.ErrGap), errors.Is(err, log.ErrReplaced):
 		return expired(s.id)
-	case errors.Is(err, ErrOutgrown):
+	case errors.Is(err, log.ErrOutgrown):
 		return outgrown(s.id)
 	}
-	return Unavailable(err)
+	return log.Unavailable(err)
 }
 
 // read loads the call's log. It waits for up to Options.Rejoin for JetStream, and for the gateway that
 // has the call in memory to write missing records again. If lost is set, a missing log is waited for
 // too, in the first Options.Rejoin of a stream: otherwise a client that tries again would wait again.
-func (s *session) read(ctx context.Context, lost bool) (*State, []api.Event, error) {
+func (s *session) read(ctx context.Context, lost bool) (*log.State, []api.Event, error) {
 	for begin := time.Now(); ; {
 		st, events, err := s.log.Load(ctx)
-		temporary := errors.Is(err, ErrNoJetStream) || errors.Is(err, ErrGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
-			lost && errors.Is(err, ErrNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.logs.RecentlyCreated(ctx, s.c.opts.Rejoin))
-		if !temporary || s.isDraining() || !RetryWait(ctx, begin, s.c.opts.Rejoin) {
+		temporary := errors.Is(err, log.ErrNoJetStream) || errors.Is(err, log.ErrGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
+			lost && errors.Is(err, log.ErrNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.logs.RecentlyCreated(ctx, s.c.opts.Rejoin))
+		if !temporary || s.isDraining() || !log.RetryWait(ctx, begin, s.c.opts.Rejoin) {
 			return st, events, err
 		}
 	}
@@ -153,11 +154,11 @@ func (s *session) gapQuery() query {
 // gateway has them.
 func (s *session) waitForRepair() bool {
 	st, _, err := s.read(s.ctx, false)
-	return err == nil && st.Log == s.log.Log || errors.Is(err, ErrNoLog)
+	return err == nil && st.Log == s.log.Log || errors.Is(err, log.ErrNoLog)
 }
 
 // adopt follows a log from the record up to which it was read.
-func (s *session) adopt(st *State, events []api.Event) {
+func (s *session) adopt(st *log.State, events []api.Event) {
 	c, err := callpb.Decode(s.id, st.Call.Encoded)
 	if err != nil {
 		s.fail(err)

@@ -1,14 +1,9 @@
 // Package calls keeps the answers of calls in logs, so that a client whose gateway died resumes its
-// stream at another gateway.
+// stream at another gateway. A gateway leads a call, which it runs and whose log it writes, or follows
+// the log that another one writes, and takes the call over when that one is dead.
+// See docs/decisions/stream-resume.md.
 //
-// A log is one subject of a JetStream memory stream. Its first record is the call, the others are the
-// call's events in order. A client gets an event only after its record is acknowledged. So the log has
-// all events that any client has seen, and a gateway that takes a call over continues after them. Each
-// record is written on the condition that the log ends with the record that the writer knows. A
-// gateway that takes a call over writes its ownership into the log, and the next write of the previous
-// owner fails. See docs/decisions/stream-resume.md.
-//
-// The package must not know OpenAI's wire formats or how an answer is made.
+// It must not know a wire format, how an answer is made, or how a log is stored.
 package calls
 
 import (
@@ -30,6 +25,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/callpb"
+	"github.com/millrace/millrace/durable/log"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -81,7 +77,7 @@ type Calls struct {
 	direct      *call.Direct
 	opts        Options
 	node        string // name of this process, new at each start
-	logs        *Store
+	logs        *log.Store
 	peers       *peers
 	metrics     *metrics
 	ctx         context.Context
@@ -104,7 +100,7 @@ func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{}, restores: make(chan query, queries)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	var err error
-	if c.logs, err = OpenStore(c.ctx, nc, StoreOptions{Logger: opts.Logger, Node: c.node, Tenants: opts.tenants, Keep: opts.Keep, Age: opts.Age,
+	if c.logs, err = log.OpenStore(c.ctx, nc, log.StoreOptions{Logger: opts.Logger, Node: c.node, Tenants: opts.tenants, Keep: opts.Keep, Age: opts.Age,
 		MaxBytes: opts.MaxBytes, Outage: opts.Outage, Timeout: opts.Timeout}); err != nil {
 		c.stop()
 		return nil, err
@@ -158,7 +154,7 @@ func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
 	}
 	caller, tenant := callerAndTenant(ctx)
 	r, err := c.join(ctx, cl.ID, func(s *session) {
-		rec := &CallRecord{Encoded: encoded, ID: cl.ID, Tenant: tenant, Owner: c.node, Trace: tracing.Of(ctx)}
+		rec := &log.CallRecord{Encoded: encoded, ID: cl.ID, Tenant: tenant, Owner: c.node, Trace: tracing.Of(ctx)}
 		if caller != nil {
 			rec.Key = caller.KeyID()
 		}
@@ -224,7 +220,7 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 func (c *Calls) Forget(ctx context.Context, id string) error {
 	_, tenant := callerAndTenant(ctx)
 	if err := c.logs.Remove(ctx, tenant, id); err != nil {
-		return Unavailable(err)
+		return log.Unavailable(err)
 	}
 	return nil
 }
@@ -245,7 +241,7 @@ func (c *Calls) session(tenant, id string, caller api.Caller) (fresh *session, r
 	if c.draining {
 		return nil, nil, errStopping(id)
 	}
-	name := Name(tenant, id)
+	name := log.Name(tenant, id)
 	s := c.sessions[name]
 	if s == nil {
 		s = newSession(c, tenant, id, caller)
@@ -264,11 +260,11 @@ func (c *Calls) remove(s *session) {
 	}
 }
 
-// lookup returns the session of the call that has this log, or nil.
-func (c *Calls) lookup(log string) *session {
+// lookup returns the session of the call that has the log of this name, or nil.
+func (c *Calls) lookup(name string) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sessions[log]
+	return c.sessions[name]
 }
 
 func (c *Calls) all() []*session {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/millrace/millrace/durable/log"
 )
 
 // followEvent is an input of followLoop: an entry of the log or an owner's reply.
 type followEvent struct {
-	entry   Entry // if err is nil and isReply is not set
+	entry   log.Entry // if err is nil and isReply is not set
 	err     error
 	node    string // of the reply
 	owns    bool   // the node owns the call
@@ -27,7 +29,7 @@ func (s *session) follow() error {
 	tail, err := s.log.Tail(ctx)
 	if err != nil {
 		stop()
-		if errors.Is(err, ErrNoLog) {
+		if errors.Is(err, log.ErrNoLog) {
 			return s.ownerWithoutStream()
 		}
 		return err
@@ -58,7 +60,7 @@ func (s *session) ownerWithoutStream() error {
 	if err == nil && !owns {
 		return errOwnerDead
 	}
-	return ErrRestart
+	return log.ErrRestart
 }
 
 // followLoop applies entries and watches the owner. It queries the owner at once and then every
@@ -132,7 +134,7 @@ func (s *session) applyEntry(in followEvent) error {
 	s.buffer.Append(events...)
 	s.lastContact = time.Now()
 	if err == nil && s.log.Gap {
-		return ErrGap
+		return log.ErrGap
 	}
 	return err
 }

@@ -11,13 +11,14 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/durable/calls"
+	"github.com/millrace/millrace/durable/log"
 )
 
 func logs(t testing.TB, g gateway) jetstream.Stream {
 	t.Helper()
 	js, err := jetstream.New(g.nc)
 	require.NoError(t, err)
-	s, err := js.Stream(t.Context(), calls.Stream)
+	s, err := js.Stream(t.Context(), log.Stream)
 	require.NoError(t, err)
 	return s
 }

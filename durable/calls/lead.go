@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable/log"
 )
 
 // lead writes the answer into the log and then into the event buffer, until it has ended. stop cancels
@@ -70,7 +71,7 @@ func (s *session) collectBatch(batch []api.Event, ev api.Event, ok bool, answer 
 		}
 		ev.Done = ev.Done || api.Failure(ev) != nil
 		batch = append(batch, ev)
-		if ev.Done || len(batch) == BatchEvents {
+		if ev.Done || len(batch) == log.BatchEvents {
 			return batch
 		}
 		select {
@@ -114,7 +115,7 @@ func (s *session) append(events []api.Event) error {
 
 // closeLogIfFull closes the log if err is ErrFull, else it returns err.
 func (s *session) closeLogIfFull(err error) error {
-	if !errors.Is(err, ErrFull) {
+	if !errors.Is(err, log.ErrFull) {
 		return err
 	}
 	if err := s.log.Close(s.ctx); err != nil {

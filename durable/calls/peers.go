@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/millrace/millrace/durable/log"
 )
 
 // Subjects of the queries between gateways.
@@ -37,7 +39,7 @@ type peers struct {
 func newPeers(c *Calls) (*peers, error) {
 	p := &peers{c: c}
 	for subject, handle := range map[string]nats.MsgHandler{peerSubject + c.node: p.handleOwner, anySubject: p.handlePresence,
-		callSubject: p.handleCall, UsedSubject: c.logs.Used} {
+		callSubject: p.handleCall, log.UsedSubject: c.logs.Used} {
 		sub, err := c.nc.Subscribe(subject, handle)
 		if err != nil {
 			p.close()

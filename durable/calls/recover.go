@@ -51,15 +51,15 @@ func (c *Calls) peersReconnected() bool {
 
 // repair starts to write the log of a call again if the call is in memory, and reports whether it is.
 // If gap is set, another gateway found records missing.
-func (c *Calls) repair(log string, gap bool) bool {
-	if s := c.lookup(log); s != nil && s.recheck(gap) {
+func (c *Calls) repair(name string, gap bool) bool {
+	if s := c.lookup(name); s != nil && s.recheck(gap) {
 		return true
 	}
-	if !c.logs.Ended(log) {
+	if !c.logs.Ended(name) {
 		return false
 	}
 	select {
-	case c.restores <- query{Log: log, Gap: gap}:
+	case c.restores <- query{Log: name, Gap: gap}:
 	default: // the sender queries again
 	}
 	return true

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/openai"
 	"github.com/millrace/millrace/durable/calls"
+	"github.com/millrace/millrace/durable/log"
 	"github.com/millrace/millrace/e2e/faultproxy"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/metrics/metricstest"
@@ -333,9 +334,9 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 	messages := func(id string) uint64 {
 		js, err := jetstream.New(a.nc)
 		require.NoError(t, err)
-		s, err := js.Stream(t.Context(), calls.Stream)
+		s, err := js.Stream(t.Context(), log.Stream)
 		require.NoError(t, err)
-		subject := calls.Subject + tenantToken("") + "." + id
+		subject := log.Subject + tenantToken("") + "." + id
 		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(subject))
 		require.NoError(t, err)
 		return info.State.Subjects[subject]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/durable/log"
 )
 
 // session is one call in this process. Its goroutine either leads (it runs the call and writes the log)
@@ -21,7 +22,7 @@ type session struct {
 	c      *Calls
 	tenant string
 	id     string
-	log    *Log        // its name is the key in Calls.sessions
+	log    *log.Log    // its name is the key in Calls.sessions
 	caller api.Caller  // of the first request for the call here; nil without API keys
 	buffer *api.Buffer // events that readers may read
 	ctx    context.Context
@@ -76,7 +77,7 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 			if err != nil {
 				s.log.Free() // the gateway that takes over counts the log
 			}
-			if errors.Is(err, ErrFenced) {
+			if errors.Is(err, log.ErrFenced) {
 				s.c.metrics.fenced.Inc()
 				s.c.opts.Logger.Warn().Str("id", s.id).Msg("durable: another gateway has taken the call over")
 			}
@@ -93,16 +94,16 @@ func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
 		if err == nil || s.ended(err) {
 			return
 		}
-		if errors.Is(err, ErrGap) && !s.waitForRepair() {
+		if errors.Is(err, log.ErrGap) && !s.waitForRepair() {
 			s.buffer.End(expired(s.id))
 			return
 		}
 		if time.Since(s.lastContact) > s.c.opts.Outage {
-			s.buffer.End(Unavailable(err))
+			s.buffer.End(log.Unavailable(err))
 			return
 		}
 		const pause = 20 * time.Millisecond
-		Sleep(s.ctx, pause)
+		log.Sleep(s.ctx, pause)
 		s.log.Reset()
 	}
 }
@@ -130,10 +131,10 @@ func (s *session) ended(err error) bool {
 	case errors.Is(err, errDraining), s.ctx.Err() != nil:
 		s.buffer.End(errStopping(s.id))
 		return true
-	case errors.Is(err, ErrReplaced), errors.Is(err, ErrNotOurs):
+	case errors.Is(err, log.ErrReplaced), errors.Is(err, log.ErrNotOurs):
 		s.buffer.End(expired(s.id))
 		return true
-	case errors.Is(err, ErrOutgrown):
+	case errors.Is(err, log.ErrOutgrown):
 		s.buffer.End(outgrown(s.id))
 		return true
 	case errors.As(err, &refused):

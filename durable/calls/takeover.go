@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/durable/callpb"
+	"github.com/millrace/millrace/durable/log"
 	"github.com/millrace/millrace/tracing"
 )
 
@@ -24,7 +25,7 @@ func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) 
 // runContext returns the context of the call's requests. It has the call's trace and the API key that
 // started the call. If that key is gone, it has the key of the session's first reader, which belongs
 // to the same tenant.
-func (s *session) runContext(rec *CallRecord) context.Context {
+func (s *session) runContext(rec *log.CallRecord) context.Context {
 	ctx := tracing.With(s.ctx, rec.Trace)
 	caller := s.caller
 	if s.c.opts.Keys != nil {
@@ -49,7 +50,7 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 			return answer, stop, nil
 		}
 		stop(nil)
-		if retriable(err) && s.endReason() == nil && RetryWait(s.ctx, begin, s.c.opts.Outage) {
+		if retriable(err) && s.endReason() == nil && log.RetryWait(s.ctx, begin, s.c.opts.Outage) {
 			continue
 		}
 		return s.failedAnswer(err)

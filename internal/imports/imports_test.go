@@ -110,6 +110,9 @@ var rules = []struct {
 	{"api/call knows no wire format, no auth and nothing durable", func(from, to string) bool {
 		return within(from, "api/call") && to != "api" && to != "api/tools" && to != "compute/grammar" && to != "compute/grammar/schema" // pure: texts and grammars
 	}},
+	{"durable/log knows no other folder of durable but callpb", func(from, to string) bool {
+		return within(from, "durable/log") && within(to, "durable") && to != "durable" && to != "durable/callpb"
+	}},
 	{"nothing imports cmd", func(from, to string) bool { return within(to, "cmd") && !within(from, "cmd") }},
 	{"nothing but cmd imports the nodes of actors", func(from, to string) bool {
 		return within(to, "actors/node") && !within(from, "actors/node") && !within(from, "cmd")
@@ -152,6 +155,7 @@ func TestEachRuleCanBeBroken(t *testing.T) {
 		{"durable/calls", "api/openai", "api/call"},
 		{"actors/gateway", "actors/kv", "actors/msg/msgpb"},
 		{"api/call", "auth", "api"},
+		{"durable/log", "durable/calls", "durable/callpb"},
 		{"e2e/chaos", "cmd/millrace", "client"},
 		{"e2e", "actors/node", "api"},
 	} {

@@ -1,4 +1,4 @@
-package calls
+package log
 
 import (
 	"crypto/rand"

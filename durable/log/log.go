@@ -1,4 +1,14 @@
-package calls
+// Package log has the logs of calls.
+//
+// A log is one subject of a JetStream memory stream. Its first record is the call, the others are the
+// call's events in order. A client gets an event only after its record is acknowledged. So the log has
+// all events that any client has seen, and a process that takes a call over continues after them. Each
+// record is written on the condition that the log ends with the record that the writer knows. A
+// process that takes a call over writes its ownership into the log, and the next write of the previous
+// owner fails. Quotas divide the stream among tenants.
+//
+// It must not know how a call runs, or when one is taken over.
+package log
 
 import (
 	"context"
