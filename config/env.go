@@ -65,7 +65,7 @@ func readEnv(environ []string, known map[string]bool) ([]setting, error) {
 		}
 		flag, ok := flagOf[name]
 		if !ok {
-			return nil, Usagef("unknown environment variable %s%s", name, hint(name, flagName(name), flagOf))
+			return nil, Usagef("unknown environment variable %s%s", name, suggest(name, flagOf))
 		}
 		if value != "" {
 			settings = append(settings, setting{flag: flag, value: value, origin: name})

@@ -96,7 +96,7 @@ func parseFile(path string, text []byte, known map[string]bool) ([]setting, erro
 		case key.Value == FileFlag:
 			return nil, Usagef("%s: a configuration file cannot name another one", origin)
 		case !known[key.Value]:
-			return nil, Usagef("%s:%d: unknown key %q%s", path, key.Line, key.Value, hint(key.Value, key.Value, known))
+			return nil, Usagef("%s:%d: unknown key %q%s", path, key.Line, key.Value, suggest(key.Value, known))
 		case seen[key.Value]:
 			return nil, Usagef("%s: set twice", origin)
 		}

@@ -24,7 +24,6 @@ func (r *Roles) Register(f *pflag.FlagSet) {
 	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
 	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "silence after which a process is considered dead and its sequences fail over")
 	f.DurationVar(&r.FailoverTimeout, "failover-timeout", time.Minute, "longest wait of a request for a worker that can continue it, before it fails")
-	rename(f, "resume-timeout", "failover-timeout")
 }
 
 func (r *Roles) validate() []error {

@@ -1,11 +1,9 @@
 package config_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/cluster"
@@ -65,26 +63,4 @@ func TestRolesThatCannotServeAreErrors(t *testing.T) {
 	s := serve(t)
 	s.Roles.NodeTimeout = 2*s.Roles.Heartbeat - time.Nanosecond
 	require.ErrorContains(t, s.Validate(), "--node-timeout")
-}
-
-func TestTheOldNameOfTheFailoverTimeoutWorksAndWarns(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		want time.Duration
-	}{
-		{[]string{"--resume-timeout", "3s"}, 3 * time.Second},
-		{[]string{"--resume-timeout", "3s", "--failover-timeout", "4s"}, 4 * time.Second},
-		{[]string{"--failover-timeout", "4s", "--resume-timeout", "3s"}, 4 * time.Second},
-	} {
-		var r config.Roles
-		var out strings.Builder
-		f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-		f.SetOutput(&out)
-		r.Register(f)
-		require.NoError(t, f.Parse(c.args))
-		require.Equal(t, c.want, r.FailoverTimeout, "%v", c.args)
-		require.Contains(t, out.String(), "use --failover-timeout")
-		require.True(t, f.Lookup("failover-timeout").Changed, "the environment and the file do not set it again")
-		require.NotContains(t, f.FlagUsages(), "resume-timeout")
-	}
 }

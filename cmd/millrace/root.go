@@ -56,7 +56,7 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 		},
 	}
 	root.SetUsageFunc(usage)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.FlagError(err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return config.FlagError(cmd.Flags(), err) })
 	root.PersistentFlags().String(config.FileFlag, "", "YAML file with settings (default: "+config.DefaultFile+" if it exists)")
 	logs.Register(root.PersistentFlags())
 	root.AddCommand(
