@@ -45,8 +45,8 @@ func Invalid(param, format string, args ...any) *Error {
 // maxQuoted bounds what an error repeats of a request, in characters.
 const maxQuoted = 64
 
-// Quote returns a value of a request in quotes, for the text of an error: at most 64 characters of it, with "..." for the rest. A longer one would come back whole
-// and fill logs.
+// Quote returns a value of a request in quotes, for the text of an error: at most 64 characters of it, with "..." for the rest. A longer
+// one would come back whole and fill logs.
 func Quote(value string) string {
 	if cut := Cut(value); cut != value {
 		return strconv.Quote(cut) + "..."
@@ -65,7 +65,8 @@ func Cut(text string) string {
 	return text
 }
 
-// Logged returns what a log keeps of a request's error. The text of an error of the client's may repeat a part of a prompt, so the class and the field are left of it.
+// Logged returns what a log keeps of a request's error. The text of an error of the client's may repeat a part of a prompt, so the class
+// and the field are left of it.
 func Logged(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Code >= CodeInternal {

@@ -25,8 +25,8 @@ type Request struct {
 	// CacheSalt divides the tenant's prefix cache: requests share prefixes only with those of an equal salt.
 	CacheSalt string // "": the part without a salt; at most MaxCacheSalt bytes
 
-	// Truncate keeps the first tokens of a prompt that is longer than the model's context takes. In a chat the oldest messages leave first, and system messages and
-	// the last one stay. Without it such a prompt is refused.
+	// Truncate keeps the first tokens of a prompt that is longer than the model's context takes. In a chat the oldest messages leave first,
+	// and system messages and the last one stay. Without it such a prompt is refused.
 	Truncate bool
 
 	Messages           []Message // a chat, rendered with the model's template

@@ -242,8 +242,8 @@ func TestTokensPerMinuteReserveAndGiveBack(t *testing.T) {
 	require.InDelta(t, 50, s.(*stream).key.limiter.tokens.level, 1e-6)
 }
 
-// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt once more for other choices than the first one with its log probabilities, those of an answer for each beam. The engine
-// says 7, and 3 for each choice.
+// TestTokensCountAsOftenAsTheyAreComputed: those of a prompt once more for other choices than the first one with its log probabilities,
+// those of an answer for each beam. The engine says 7, and 3 for each choice.
 func TestTokensCountAsOftenAsTheyAreComputed(t *testing.T) {
 	alternatives := 5
 	for name, c := range map[string]struct {

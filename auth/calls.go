@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/api/call"
 )
 
-// GuardCalls is a runner of calls that charges each request to resume or to cancel a call to the key in its context, whether the call exists or not.
+// GuardCalls is a runner of calls that charges each request to resume or to cancel a call to the key in its context, whether the call
+// exists or not.
 func GuardCalls(r call.Runner) call.Runner { return GuardCallsAt(r, time.Now) }
 
 // GuardCallsAt is GuardCalls with a clock.

@@ -21,7 +21,8 @@ func (noCalls) Cancel(context.Context, string) error {
 	return &api.Error{Code: api.CodeNotFound, Message: "none"}
 }
 
-// TestResumedStreamsAreChargedToTheirKey has ids that do not exist. A key without limits is not refused, nor are the requests of a key whose resumes are used up.
+// TestResumedStreamsAreChargedToTheirKey has ids that do not exist. A key without limits is not refused, nor are the requests of a key
+// whose resumes are used up.
 func TestResumedStreamsAreChargedToTheirKey(t *testing.T) {
 	now := time.Now().Add(time.Hour)
 	var limited, free Entry

@@ -72,8 +72,8 @@ func (l *limiter) set(e *Entry, now time.Time) {
 // leastResumes is the least number of resumed streams per minute of a key with limits: a client tries again after a failure.
 const leastResumes = 60
 
-// resume takes a resumed stream. It has a bucket of its own: streams that move to another gateway must not be refused because of the requests that began
-// them.
+// resume takes a resumed stream. It has a bucket of its own: streams that move to another gateway must not be refused because of the
+// requests that began them.
 func (l *limiter) resume(now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

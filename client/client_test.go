@@ -304,7 +304,8 @@ func TestWhatOneServerCannotServeNowAnotherDoes(t *testing.T) {
 	require.ErrorAs(t, err, &said, "the error of the server that answered, not of the one that is gone")
 }
 
-// A server that received a resumable call and did not answer may run it, so the refusal of another one, which has just started, is not its end.
+// A server that received a resumable call and did not answer may run it, so the refusal of another one, which has just started, is not its
+// end.
 func TestARefusalAfterAServerThatDidNotAnswerIsTriedAgain(t *testing.T) {
 	e := apitest.New(apitest.Say("yes"))
 	h, err := httpapi.New(e, httpapi.Options{})

@@ -177,7 +177,8 @@ func (t *httpTransport) send(ctx context.Context, c call) (*answer, error) {
 	return nil, last
 }
 
-// errUnanswered says that a server received the request and did not answer, so it may have begun it. It wraps the refusal of another server.
+// errUnanswered says that a server received the request and did not answer, so it may have begun it. It wraps the refusal of another
+// server.
 var errUnanswered = errors.New("millrace: a server did not answer, and another one refused")
 
 // Codes of a server that is stopping: another one continues the stream, or serves

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
-// TestAStreamThatIsLostWithNATSAndItsGatewayEndsWithACode kills the only NATS server and the gateway of a call together. The other gateway, which
-// has read logs before, searches for it and then says that it is lost.
+// TestAStreamThatIsLostWithNATSAndItsGatewayEndsWithACode kills the only NATS server and the gateway of a call together. The other gateway,
+// which has read logs before, searches for it and then says that it is lost.
 func TestAStreamThatIsLostWithNATSAndItsGatewayEndsWithACode(t *testing.T) {
 	t.Parallel() // it waits most of its time
 	const at = 20

@@ -1,6 +1,6 @@
-// Package detok turns token ids into text one by one. It emits whole characters only and loses no
-// byte: the joined pieces of a Stream equal Decode of all its ids, but for a character that Cut leaves out. A Stream has no state but that of
-// its ids, so pushing them again rebuilds it.
+// Package detok turns token ids into text one by one. It emits whole characters only and loses no byte: the joined pieces of a Stream equal
+// Decode of all its ids, but for a character that Cut leaves out. A Stream has no state but that of its ids, so pushing them again rebuilds
+// it.
 //
 // It must not know requests, actors or how ids are sampled.
 package detok
@@ -96,7 +96,8 @@ func (s *Stream) Flush() (text string) {
 	return text
 }
 
-// Cut ends a text that would continue, as Flush does. An incomplete character is left out, so that the text is a beginning of the whole one.
+// Cut ends a text that would continue, as Flush does. An incomplete character is left out, so that the text is a beginning of the whole
+// one.
 func (s *Stream) Cut() (text string) {
 	s.text.drop()
 	return s.Flush()

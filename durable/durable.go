@@ -1,5 +1,5 @@
-// Package durable has what its folders share: those of everything that outlives a connection or a gateway, in JetStream. It must not know what
-// they store.
+// Package durable has what its folders share: those of everything that outlives a connection or a gateway, in JetStream. It must not know
+// what they store.
 package durable
 
 import (
@@ -23,8 +23,8 @@ type Keys interface {
 // tenantDigits is the length of a tenant's token in hexadecimal digits.
 const tenantDigits = 20
 
-// TenantToken returns the token that stands for a tenant in the subjects and names of everything that is stored for it. It has a fixed length
-// for any name and does not reveal the name. Without API keys, the tenant "" has a token too.
+// TenantToken returns the token that stands for a tenant in the subjects and names of everything that is stored for it. It has a fixed
+// length for any name and does not reveal the name. Without API keys, the tenant "" has a token too.
 func TenantToken(tenant string) string {
 	sum := sha256.Sum256([]byte(tenant))
 	return hex.EncodeToString(sum[:])[:tenantDigits]

@@ -24,10 +24,9 @@ type source struct {
 	templates map[string]string // of the chat, by name
 }
 
-// Digest names what makes ids of text and text of ids, 128 bits of SHA-256 in hexadecimal:
-// tokenizer.json, the named tokens, the chat templates, the ends of an answer, and the
-// libraries, with the forms that schemas get for the grammar engine. Tokenizers with equal digests give equal ids and equal text. Parts of the files
-// that nothing reads are not in it.
+// Digest names what makes ids of text and text of ids, 128 bits of SHA-256 in hexadecimal: tokenizer.json, the named tokens, the chat
+// templates, the ends of an answer, and the libraries, with the forms that schemas get for the grammar engine. Tokenizers with equal
+// digests give equal ids and equal text. Parts of the files that nothing reads are not in it.
 func (t *Tokenizer) Digest() string {
 	version := fmt.Sprintf("%d %s %s", textVersion, schema.Version, jinja.LibraryID)
 	if t.plainMessages {

@@ -11,8 +11,8 @@ import (
 const argument = "input"
 
 // Arguments returns the arguments of an earlier call as the object that templates print. Any text gives one, because clients send back what
-// a server has answered: the beginning of an object, which a token limit has cut, is closed, and other text or another value becomes the object
-// {"input": ...}.
+// a server has answered: the beginning of an object, which a token limit has cut, is closed, and other text or another value becomes the
+// object {"input": ...}.
 func Arguments(text string) json.RawMessage {
 	text = strings.TrimSpace(text)
 	if text == "" { // some clients write that for no arguments

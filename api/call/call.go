@@ -62,8 +62,8 @@ type Vectors struct {
 	Dimensions int  // that are kept, the first ones; 0: all
 	Base64     bool // little-endian float32 in base64
 
-	// A call with scores has the following. Pairs are the requests whose vectors are compared. Judged says that each pair is one request, whose vector has the
-	// logits of "no" and "yes".
+	// A call with scores has the following. Pairs are the requests whose vectors are compared. Judged says that each pair is one request,
+	// whose vector has the logits of "no" and "yes".
 	Pairs     [][2]int
 	Judged    bool
 	Documents []json.RawMessage // with Rerank, one for each pair; nil: the answer does not repeat them
@@ -85,8 +85,8 @@ func (c *Call) Rename(id string) {
 	c.ID = id
 }
 
-// SeedOf returns the seed of a request without one. It is a hash of the call's id, so decoding the same body with the same id gives the same
-// requests.
+// SeedOf returns the seed of a request without one. It is a hash of the call's id, so decoding the same body with the same id gives the
+// same requests.
 func SeedOf(id string) uint64 {
 	sum := sha256.Sum256([]byte(id))
 	return binary.LittleEndian.Uint64(sum[:])

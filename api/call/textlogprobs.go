@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/api/tools"
 )
 
-// TextLogprobs chooses the log probabilities of an answer that belong to its text, rather than to reasoning or calls. Tokens without a delta
-// of their own belong to the next one: they may be parts of a character, or of a marker.
+// TextLogprobs chooses the log probabilities of an answer that belong to its text, rather than to reasoning or calls. Tokens without a
+// delta of their own belong to the next one: they may be parts of a character, or of a marker.
 type TextLogprobs struct{ held []api.TokenLogprob }
 
 // Add takes the tokens and the deltas of an event, and returns the tokens that turn out to be of the text.

@@ -14,7 +14,8 @@ import (
 	httpapi "github.com/millrace/millrace/api/http"
 )
 
-// TestErrorsRepeatLittleAndLogsNothing of what a client sent: a prompt of a wrong type is in no log, and a long name comes back as 64 characters.
+// TestErrorsRepeatLittleAndLogsNothing of what a client sent: a prompt of a wrong type is in no log, and a long name comes back as 64
+// characters.
 func TestErrorsRepeatLittleAndLogsNothing(t *testing.T) {
 	var log bytes.Buffer
 	e := apitest.New(apitest.Say("Hi"))

@@ -1,5 +1,5 @@
-// Package jsonbody has what every interface demands of a JSON body: valid UTF-8, bounded nesting, paired surrogates, and errors in words of JSON. It must not know
-// what fields a call has.
+// Package jsonbody has what every interface demands of a JSON body: valid UTF-8, bounded nesting, paired surrogates, and errors in words of
+// JSON. It must not know what fields a call has.
 package jsonbody
 
 import (

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// The limits of what a body may hold. A value of a few bytes takes up to a few hundred when it is decoded, so a body of many small ones would take a multiple of
-// its size that grows without bound. Numbers are not among them: lists of token ids are decoded without a copy.
+// The limits of what a body may hold. A value of a few bytes takes up to a few hundred when it is decoded, so a body of many small ones
+// would take a multiple of its size that grows without bound. Numbers are not among them: lists of token ids are decoded without a copy.
 const (
 	maxContainers = 50_000  // objects and lists
 	maxStrings    = 400_000 // keys among them
@@ -85,7 +85,8 @@ func Values(text []byte) int {
 	return c.containers + c.commas + 1
 }
 
-// Walk calls visit with each element of a valid JSON list until it returns false. The elements are parts of raw. It returns false if raw is no list.
+// Walk calls visit with each element of a valid JSON list until it returns false. The elements are parts of raw. It returns false if raw is
+// no list.
 func Walk(raw []byte, visit func(item json.RawMessage) bool) bool {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || raw[0] != '[' {

@@ -26,8 +26,8 @@ func (n *Integer) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Unmarshal checks a body and decodes it into a struct, or a map of raw fields. An error is an *api.Error that names the field, what was found and what was
-// expected, in words of JSON.
+// Unmarshal checks a body and decodes it into a struct, or a map of raw fields. An error is an *api.Error that names the field, what was
+// found and what was expected, in words of JSON.
 func Unmarshal(body []byte, v any) error {
 	if err := Check(body); err != nil {
 		return err

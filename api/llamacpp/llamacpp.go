@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// Properties is the answer of /props, as llama.cpp has it. The chat template is not in it: it belongs to the tokenizers, which may be other processes.
+// Properties is the answer of /props, as llama.cpp has it. The chat template is not in it: it belongs to the tokenizers, which may be other
+// processes.
 type Properties struct {
 	Defaults   defaultSettings `json:"default_generation_settings"`
 	TotalSlots int             `json:"total_slots" doc:"1: requests share steps, no request waits for another one's slot"`

@@ -84,7 +84,8 @@ type Capabilities struct {
 	Tools  bool `json:"trained_for_tool_use"`
 }
 
-// Decode returns the decoder of OpenAI's call of the same name for a body of /api/v0, whose max_tokens is -1 for all that the context leaves.
+// Decode returns the decoder of OpenAI's call of the same name for a body of /api/v0, whose max_tokens is -1 for all that the context
+// leaves.
 func Decode(openai func([]byte, []api.Model, time.Time) (*call.Call, error)) func([]byte, []api.Model, time.Time) (*call.Call, error) {
 	return func(text []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 		if !bytes.Contains(text, []byte(`"max_tokens"`)) {

@@ -57,8 +57,8 @@ type Options struct {
 	Tenants     func() int    // number of tenants of the keys, which share MaxRequests; nil: 1
 	Calls       call.Runner   // runs the calls; nil: the engine, without a log
 
-	// Metadata describes the endpoints in $SRV.INFO, by the path that each is over HTTP, such as the schemas of its bodies. It is left out where
-	// NATS takes no message of that size.
+	// Metadata describes the endpoints in $SRV.INFO, by the path that each is over HTTP, such as the schemas of its bodies. It is left out
+	// where NATS takes no message of that size.
 	Metadata map[string]map[string]string
 
 	Tracer trace.Tracer // nil: no traces

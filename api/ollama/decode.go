@@ -77,7 +77,8 @@ func decode(body []byte, models []api.Model, arrival time.Time, kind call.Kind) 
 	return c, nil
 }
 
-// loads reports whether a call has no prompt. Clients of Ollama load a model that way. Here it computes the beginning of a chat and generates nothing.
+// loads reports whether a call has no prompt. Clients of Ollama load a model that way. Here it computes the beginning of a chat and
+// generates nothing.
 func (r *request) loads(kind call.Kind) bool {
 	if kind == call.OllamaChat {
 		return len(r.Messages) == 0

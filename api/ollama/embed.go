@@ -75,7 +75,8 @@ func EncodeEmbed(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	return json.Marshal(a)
 }
 
-// DecodeEmbedding decodes the body of an /api/embeddings call, the earlier form of /api/embed. An error is an *api.Error that names the field.
+// DecodeEmbedding decodes the body of an /api/embeddings call, the earlier form of /api/embed. An error is an *api.Error that names the
+// field.
 func DecodeEmbedding(text []byte, models []api.Model, arrival time.Time) (*call.Call, error) {
 	var r struct {
 		Model     string  `json:"model"`

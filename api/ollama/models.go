@@ -80,8 +80,8 @@ func entries(models []api.Model, running bool) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// digest returns the digest of a model. Clients cut it to its first 12 characters and use it as a key, so that there is one also of a model that nothing
-// describes: of its name.
+// digest returns the digest of a model. Clients cut it to its first 12 characters and use it as a key, so that there is one also of a model
+// that nothing describes: of its name.
 func digest(m *api.Model) string {
 	if m.Description.Digest != "" {
 		return m.Description.Digest
@@ -176,8 +176,8 @@ func parameters(m *api.Model) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// template returns where the texts of a call go, in the form of Ollama's templates. Clients search it for the name of what they want to send. The model's own
-// template is of another language.
+// template returns where the texts of a call go, in the form of Ollama's templates. Clients search it for the name of what they want to
+// send. The model's own template is of another language.
 func template(m *api.Model) string {
 	chat := "{{ .System }}"
 	if f, err := tools.Lookup(m.Format); err == nil && f.Calls() {

@@ -1,8 +1,8 @@
 // Package places divides a number of places among tenants, so that none can take those of another. It must not know what a place is.
 package places
 
-// Places counts who has a place. Half of the places are divided evenly among the tenants, and nobody else gets a tenant's share. The other half goes to the
-// first tenants that need it. It has no clock, no lock and does no I/O.
+// Places counts who has a place. Half of the places are divided evenly among the tenants, and nobody else gets a tenant's share. The other
+// half goes to the first tenants that need it. It has no clock, no lock and does no I/O.
 type Places struct {
 	capacity int
 	tenants  func() int

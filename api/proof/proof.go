@@ -112,8 +112,8 @@ func (r *Recorder) Proof() *Proof {
 	return p
 }
 
-// Sum returns the digest of a proof's fields: the SHA-256 of names and values in order, each as its length in bytes, a colon, the text and a
-// comma. Settings come in the order of their names, as bytes.
+// Sum returns the digest of a proof's fields: the SHA-256 of names and values in order, each as its length in bytes, a colon, the text and
+// a comma. Settings come in the order of their names, as bytes.
 func (p *Proof) Sum() string {
 	var texts []string
 	field := func(name, value string) { texts = append(texts, name, value) }

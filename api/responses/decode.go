@@ -1,6 +1,6 @@
-// Package responses decodes the requests of OpenAI's Responses API and encodes its answers. A request becomes the body of the same call
-// to the chat API, so that both have the same limits and defaults. What stores responses reads from the call what the client wants (Wanted). It is a
-// codec of pure functions: it must not know HTTP, NATS, an engine or how a call runs.
+// Package responses decodes the requests of OpenAI's Responses API and encodes its answers. A request becomes the body of the same call to
+// the chat API, so that both have the same limits and defaults. What stores responses reads from the call what the client wants (Wanted).
+// It is a codec of pure functions: it must not know HTTP, NATS, an engine or how a call runs.
 package responses
 
 import (

@@ -106,8 +106,8 @@ func (t *translation) addTools(r *request) error {
 	return nil
 }
 
-// addTool adds a tool as a function. A namespace is its functions, and a custom tool is a function with one text. Others have no effect: the
-// client offers what a server may run, and this one runs none.
+// addTool adds a tool as a function. A namespace is its functions, and a custom tool is a function with one text. Others have no effect:
+// the client offers what a server may run, and this one runs none.
 func (t *translation) addTool(list *[]any, raw json.RawMessage, path, space string) error {
 	var one tool
 	if err := decodeAt(path, raw, &one, "a tool (an object)"); err != nil {

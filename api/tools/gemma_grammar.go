@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// gemmaGrammar writes the grammar of a call's arguments as Gemma spells them. A string follows its enum and its length, a number its range. Keywords
-// that join or exclude schemas (allOf, not, if) are not followed.
+// gemmaGrammar writes the grammar of a call's arguments as Gemma spells them. A string follows its enum and its length, a number its range.
+// Keywords that join or exclude schemas (allOf, not, if) are not followed.
 type gemmaGrammar struct {
 	*lark
 	delimiter  string

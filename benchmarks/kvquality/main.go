@@ -1,5 +1,5 @@
-// Command kvquality measures how well a model predicts a long text as one sequence, for each way to keep keys and values, beside the bytes that
-// it keeps of them. It writes a table and a picture. It must not know requests or the scheduler.
+// Command kvquality measures how well a model predicts a long text as one sequence, for each way to keep keys and values, beside the bytes
+// that it keeps of them. It writes a table and a picture. It must not know requests or the scheduler.
 package main
 
 import (

@@ -12,8 +12,8 @@ const (
 	Decode       // those that another worker began
 )
 
-// distance says how far a sequence is from where it belongs at a worker with this duty: 0 is best. A new one
-// belongs at any worker that does prefill. One that has begun disturbs least at a decode worker, and at a prefill worker it is disturbed most.
+// distance says how far a sequence is from where it belongs at a worker with this duty: 0 is best. A new one belongs at any worker that
+// does prefill. One that has begun disturbs least at a decode worker, and at a prefill worker it is disturbed most.
 func (d Duty) distance(begun bool) int {
 	switch {
 	case begun && d == Decode, !begun && d != Decode:

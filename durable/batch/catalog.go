@@ -52,7 +52,8 @@ func (c *catalog) running() []*Record {
 	return c.those(func(k *known) bool { return k.Runs() })
 }
 
-// unkept returns the batches that need a keeper: those without one, and those whose keeper has not given a sign of life since the given time.
+// unkept returns the batches that need a keeper: those without one, and those whose keeper has not given a sign of life since the given
+// time.
 func (c *catalog) unkept(since time.Time) []*Record {
 	return c.those(func(k *known) bool { return !k.Status.Ended() && (k.Owner == "" || k.seen.Before(since)) })
 }

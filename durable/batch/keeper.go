@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// keeper leads one batch from its first state to its end. If its gateway dies, another one does so from the state in the record. All of its steps may
-// be repeated.
+// keeper leads one batch from its first state to its end. If its gateway dies, another one does so from the state in the record. All of its
+// steps may be repeated.
 type keeper struct {
 	b *Batches
 	r *Record // as last read or written

@@ -92,8 +92,8 @@ func newLines(r io.Reader, limit int) *lines {
 	return &lines{r: in, limit: limit}
 }
 
-// next returns the next line without its end, valid until the next call. io.EOF is the end; errLong a line above the limit, after which the next
-// one can be read.
+// next returns the next line without its end, valid until the next call. io.EOF is the end; errLong a line above the limit, after which the
+// next one can be read.
 func (l *lines) next() ([]byte, error) {
 	for {
 		err := l.read()

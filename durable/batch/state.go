@@ -1,9 +1,9 @@
 // Package batch runs the lines of files as calls, at the lowest priority: OpenAI's batches.
 //
-// A batch is a record in a key-value bucket, which this file changes: a state machine without clock or I/O. Its keeper, one gateway at a time,
-// checks the file, puts each line into a work queue, counts the results and writes the files of results. The workers of all gateways take lines
-// from the queue. A line may run more than once. Its result is written on the condition that there is none, so it is recorded once. See
-// docs/decisions/batches.md. The package must not know how HTTP shows a batch.
+// A batch is a record in a key-value bucket, which this file changes: a state machine without clock or I/O. Its keeper, one gateway at a
+// time, checks the file, puts each line into a work queue, counts the results and writes the files of results. The workers of all gateways
+// take lines from the queue. A line may run more than once. Its result is written on the condition that there is none, so it is recorded
+// once. See docs/decisions/batches.md. The package must not know how HTTP shows a batch.
 package batch
 
 import (

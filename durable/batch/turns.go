@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/api"
 )
 
-// turns bounds the files that a gateway reads at once: one of a tenant, and mostFiles in all. A file may have 200 MiB, and JetStream sends ahead.
+// turns bounds the files that a gateway reads at once: one of a tenant, and mostFiles in all. A file may have 200 MiB, and JetStream sends
+// ahead.
 type turns struct {
 	all chan struct{}
 
@@ -71,7 +72,8 @@ func (t *turns) forget(tenant string, one *turn) {
 	}
 }
 
-// paced is a file that is read with a part of one processor: who checks it rests three times as long as it works. Requests of others run meanwhile.
+// paced is a file that is read with a part of one processor: who checks it rests three times as long as it works. Requests of others run
+// meanwhile.
 type paced struct {
 	ctx  context.Context //nolint:containedctx // of one function
 	r    io.Reader

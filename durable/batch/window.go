@@ -2,8 +2,8 @@ package batch
 
 import "sync"
 
-// window is what a batch has in the queue. Its keeper fills it again when half of it has run, so that the lines of a large file do not fill the queue of all
-// tenants.
+// window is what a batch has in the queue. Its keeper fills it again when half of it has run, so that the lines of a large file do not fill
+// the queue of all tenants.
 type window struct {
 	mu    sync.Mutex
 	sizes []int  // of the lines in the queue, in bytes
@@ -15,8 +15,8 @@ func newWindow(lines int) *window {
 	return &window{sizes: make([]int, lines), done: make([]bool, lines)}
 }
 
-// add counts a line that goes into the queue, unless it has a result. fits is false if the line is above the limit; then it does not count. A line always
-// fits into an empty window.
+// add counts a line that goes into the queue, unless it has a result. fits is false if the line is above the limit; then it does not count.
+// A line always fits into an empty window.
 func (w *window) add(line, size, limit int) (run, fits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,8 +58,9 @@ func (w *window) low(limit int) bool {
 	return w.bytes <= limit/2
 }
 
-// limit returns the bytes that a batch may have in the queue, 0 if it has to wait for older ones. Half of the queue is divided evenly among the tenants. The
-// oldest batch of a tenant, whose lines run first, gets half of its share, the next one a quarter, and so on, if a line fits.
+// limit returns the bytes that a batch may have in the queue, 0 if it has to wait for older ones. Half of the queue is divided evenly among
+// the tenants. The oldest batch of a tenant, whose lines run first, gets half of its share, the next one a quarter, and so on, if a line
+// fits.
 func (b *Batches) limit(r *Record) int {
 	of := b.catalog.those(func(k *known) bool { return k.Tenant == r.Tenant && k.Runs() })
 	older := 0

@@ -294,8 +294,8 @@ func (b *Batches) endpoint(path string) *endpoint {
 	return nil
 }
 
-// generate runs a line as a call with the lowest priority. Its ID, its seed and its clock come from the batch and the line, so that it has the same
-// answer whenever it runs.
+// generate runs a line as a call with the lowest priority. Its ID, its seed and its clock come from the batch and the line, so that it has
+// the same answer whenever it runs.
 func (b *Batches) generate(ctx context.Context, format call.Codec, id string, body []byte, clock time.Time) ([]byte, error) {
 	c, err := format.Decode(body, api.Visible(ctx, b.opts.Engine.Models()), clock)
 	if err != nil {

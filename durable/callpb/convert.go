@@ -122,7 +122,8 @@ func decodeRequest(w *Request, c *call.Call) (*api.Request, error) {
 	return r, err
 }
 
-// Fingerprint returns a hash of an encoded call without its creation time: two calls have the same one if they are one call that was sent twice.
+// Fingerprint returns a hash of an encoded call without its creation time: two calls have the same one if they are one call that was sent
+// twice.
 func Fingerprint(encoded []byte) (string, error) {
 	var w Call
 	if err := proto.Unmarshal(encoded, &w); err != nil {

@@ -216,7 +216,8 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 	return r.Cancel(ctx)
 }
 
-// Forget removes the log of an ended call of the caller, so that its id is free. Other gateways may read the answer until they have noticed.
+// Forget removes the log of an ended call of the caller, so that its id is free. Other gateways may read the answer until they have
+// noticed.
 func (c *Calls) Forget(ctx context.Context, id string) error {
 	_, tenant := callerAndTenant(ctx)
 	if err := c.logs.Remove(ctx, tenant, id); err != nil {

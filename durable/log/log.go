@@ -29,8 +29,8 @@ const BatchEvents = 256
 // unknownSeq is a stream sequence that no record has.
 const unknownSeq = math.MaxUint64
 
-// Log is the log of one call as a process knows it: what it has read or written, and its right to write. It is not safe for concurrent use, but
-// for Name, Call and Load.
+// Log is the log of one call as a process knows it: what it has read or written, and its right to write. It is not safe for concurrent use,
+// but for Name, Call and Load.
 type Log struct {
 	State // the records that were read or written
 
@@ -44,8 +44,8 @@ type Log struct {
 	first    []byte      // the encoded record that will begin a new log
 }
 
-// Log returns the log of a tenant's call, of which nothing is read or written yet. shown are the events that readers see: they are added after they
-// are written, or when they are read.
+// Log returns the log of a tenant's call, of which nothing is read or written yet. shown are the events that readers see: they are added
+// after they are written, or when they are read.
 func (s *Store) Log(tenant, id string, shown *api.Buffer) *Log {
 	return &Log{store: s, name: Name(tenant, id), State: State{Tenant: tenant, ID: id}, shown: shown, token: rand.Uint64()}
 }
@@ -59,8 +59,8 @@ func (l *Log) Call() *CallRecord { return l.call }
 // Closed reports whether the answer has outgrown its tenant's quota and continues without a log.
 func (l *Log) Closed() bool { return l.closed }
 
-// Load reads the whole log and returns its events, without a change of l. The error is ErrNoLog if there is none, and ErrGap if records are missing;
-// the State then has the others. ErrNotOurs, ErrReplaced and ErrOutgrown are those of State.Apply.
+// Load reads the whole log and returns its events, without a change of l. The error is ErrNoLog if there is none, and ErrGap if records are
+// missing; the State then has the others. ErrNotOurs, ErrReplaced and ErrOutgrown are those of State.Apply.
 func (l *Log) Load(ctx context.Context) (*State, []api.Event, error) {
 	st := &State{Tenant: l.Tenant, ID: l.ID}
 	events, err := l.store.journal.load(ctx, l.name, st)
@@ -75,8 +75,8 @@ func (l *Log) Reset() {
 	l.State = State{Tenant: l.Tenant, ID: l.ID, Call: l.call, Log: l.Log, Owner: l.Owner, Token: l.Token, Takeovers: l.Takeovers, Known: uint64(l.shown.Len())}
 }
 
-// Tail returns a reader of the records after those that were read. The error is ErrNoLog without a stream of logs, and ErrRestart if it is another
-// one.
+// Tail returns a reader of the records after those that were read. The error is ErrNoLog without a stream of logs, and ErrRestart if it is
+// another one.
 func (l *Log) Tail(ctx context.Context) (*Tail, error) {
 	from := uint64(0)
 	if l.Last > 0 {
@@ -94,8 +94,8 @@ func (l *Log) Tail(ctx context.Context) (*Tail, error) {
 	return t, nil
 }
 
-// Unchanged returns ErrRestart if a log without new records is not the one that was read. After a restart of the NATS server it is another log,
-// which may be as long.
+// Unchanged returns ErrRestart if a log without new records is not the one that was read. After a restart of the NATS server it is another
+// log, which may be as long.
 func (l *Log) Unchanged(ctx context.Context) error {
 	newest, created, err := l.store.journal.newestOf(ctx, l.name)
 	if err == nil && (newest != l.Last || !created.Equal(l.Created)) {
@@ -112,8 +112,8 @@ func (l *Log) Prepare(c *CallRecord) bool {
 	return l.reserve(l.store.journal.cost(len(l.first)))
 }
 
-// Create writes the first record of a prepared log. ErrFenced means that a log exists. While JetStream is unavailable, for example during an election,
-// Create retries for up to wait, or until giveUp returns an error.
+// Create writes the first record of a prepared log. ErrFenced means that a log exists. While JetStream is unavailable, for example during
+// an election, Create retries for up to wait, or until giveUp returns an error.
 func (l *Log) Create(ctx context.Context, wait time.Duration, giveUp func() error) error {
 	st := State{Tenant: l.Tenant, ID: l.ID, Call: l.call, Log: l.Log, Owner: l.store.opts.Node, Token: l.token, Bytes: l.store.journal.cost(len(l.first))}
 	for begin := time.Now(); ; {
@@ -212,8 +212,8 @@ func (l *Log) Append(ctx context.Context, events []api.Event) error {
 	return l.untilOutage(ctx, func() error { return l.write(ctx, events) })
 }
 
-// write appends one record. It finds out why the log does not end with this process's last record, if so: the record was written and only its acknowledgment was lost,
-// the log was lost and has to be written again, or another process owns the call.
+// write appends one record. It finds out why the log does not end with this process's last record, if so: the record was written and only
+// its acknowledgment was lost, the log was lost and has to be written again, or another process owns the call.
 func (l *Log) write(ctx context.Context, events []api.Event) error {
 	for {
 		body := (&Record{Log: l.Log, Token: l.token, Events: events}).encode()

@@ -70,8 +70,8 @@ func (s *Store) Used(m *nats.Msg) { s.quota.receive(m) }
 // Ensure creates the stream if it is missing.
 func (s *Store) Ensure(ctx context.Context) error { return s.journal.ensure(ctx) }
 
-// RecentlyCreated reports whether the stream was created within a time or is missing. Then the owner of a missing log may be about to write it
-// again.
+// RecentlyCreated reports whether the stream was created within a time or is missing. Then the owner of a missing log may be about to write
+// it again.
 func (s *Store) RecentlyCreated(ctx context.Context, within time.Duration) bool {
 	return s.journal.recentlyCreated(ctx, within)
 }

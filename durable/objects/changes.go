@@ -6,8 +6,8 @@ type waiter struct {
 	n       int
 }
 
-// Changed returns a channel that is closed when an object is stored, replaced or deleted at any gateway. A change during a loss of NATS may be missed.
-// The caller calls stop in any case.
+// Changed returns a channel that is closed when an object is stored, replaced or deleted at any gateway. A change during a loss of NATS may
+// be missed. The caller calls stop in any case.
 func (s *Store) Changed(tenant, id string) (changed <-chan struct{}, stop func()) {
 	of := name(tenant, id)
 	s.mu.Lock()

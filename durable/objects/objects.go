@@ -67,7 +67,8 @@ const contentTime = time.Hour
 // replicaLag is the time that a replica of the bucket gets to receive what another one has.
 const replicaLag = 200 * time.Millisecond
 
-// overhead is what JetStream stores for an object in addition to its content, in bytes: the record with its name, and the headers of a chunk.
+// overhead is what JetStream stores for an object in addition to its content, in bytes: the record with its name, and the headers of a
+// chunk.
 const overhead = 1 << 10
 
 // The name of an object is its tenant's token, a slash and its ID. A field expires has the time of Object.Expires.
@@ -149,8 +150,8 @@ func validID(id string) bool {
 	})
 }
 
-// Put stores an object and reads its content to the end. A content that fails leaves nothing. An existing object with the ID is replaced. The
-// error is a 429 if the tenant has used its share.
+// Put stores an object and reads its content to the end. A content that fails leaves nothing. An existing object with the ID is replaced.
+// The error is a 429 if the tenant has used its share.
 func (s *Store) Put(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (Object, error) {
 	return s.put(ctx, tenant, id, fields, expires, &metered{s: s, tenant: tenant, r: content, share: s.share()})
 }
@@ -181,8 +182,8 @@ func (s *Store) put(ctx context.Context, tenant, id string, fields map[string]st
 	return o, nil
 }
 
-// undated is a context that does not show its deadline. The object store waits for the acknowledgment of a chunk until the deadline, or for the
-// default of JetStream, 5 s, if there is none. A server that restarts, or cannot write, sends no acknowledgment at all.
+// undated is a context that does not show its deadline. The object store waits for the acknowledgment of a chunk until the deadline, or for
+// the default of JetStream, 5 s, if there is none. A server that restarts, or cannot write, sends no acknowledgment at all.
 type undated struct{ context.Context }
 
 // Deadline implements context.Context.
@@ -241,7 +242,8 @@ func (s *Store) Info(ctx context.Context, tenant, id string) (Object, error) {
 	return o, nil
 }
 
-// Get returns an object and its content, which the caller closes. A content that is cut off, or is replaced while it is read, ends with an error.
+// Get returns an object and its content, which the caller closes. A content that is cut off, or is replaced while it is read, ends with an
+// error.
 func (s *Store) Get(ctx context.Context, tenant, id string) (Object, io.ReadCloser, error) {
 	if _, err := s.Info(ctx, tenant, id); err != nil {
 		return Object{}, nil, err
@@ -255,8 +257,8 @@ func (s *Store) Get(ctx context.Context, tenant, id string) (Object, io.ReadClos
 	return objectOf(c.info), c, nil
 }
 
-// rolling is a context whose deadline is always some time ahead. The reader of an object waits until then for the next bytes, whether its context ends
-// or not.
+// rolling is a context whose deadline is always some time ahead. The reader of an object waits until then for the next bytes, whether its
+// context ends or not.
 type rolling struct{ context.Context }
 
 const readStep = 100 * time.Millisecond
@@ -264,8 +266,8 @@ const readStep = 100 * time.Millisecond
 // Deadline implements context.Context.
 func (rolling) Deadline() (time.Time, bool) { return time.Now().Add(readStep), true }
 
-// content is the content of an object. The object store's reader waits in vain for the chunks of an object that was replaced or deleted meanwhile, and ends
-// without an error if its subscription does.
+// content is the content of an object. The object store's reader waits in vain for the chunks of an object that was replaced or deleted
+// meanwhile, and ends without an error if its subscription does.
 type content struct {
 	bucket jetstream.ObjectStore
 	name   string

@@ -20,7 +20,8 @@ func (s *Store) Room(tenant string) error {
 	return (&metered{s: s, tenant: tenant, share: s.share()}).fits(overhead)
 }
 
-// Reserve sets bytes of the tenant's share aside for objects that will be stored, until release is called. It returns an error if they do not fit.
+// Reserve sets bytes of the tenant's share aside for objects that will be stored, until release is called. It returns an error if they do
+// not fit.
 func (s *Store) Reserve(tenant string, bytes int64) (release func(), err error) {
 	m := &metered{s: s, tenant: tenant, share: s.share()}
 	if err := m.take(bytes + overhead); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/durable/callpb"
 )
 
-// A response in the background is a message of the work queue. A gateway takes it and runs its call with a log, so that another gateway that gets the
-// message later continues the call where the log ends.
+// A response in the background is a message of the work queue. A gateway takes it and runs its call with a log, so that another gateway
+// that gets the message later continues the call where the log ends.
 
 const (
 	subject  = batch.WorkSubject + "response."
@@ -82,8 +82,8 @@ func (b *background) Events(ctx context.Context) <-chan api.Event {
 	return out
 }
 
-// Follow returns the answer of a response in the background of the caller, from its first event. An error is an *api.Error: 404 for an unknown
-// response, 410 if its events are gone.
+// Follow returns the answer of a response in the background of the caller, from its first event. An error is an *api.Error: 404 for an
+// unknown response, 410 if its events are gone.
 func (s *Store) Follow(ctx context.Context, id string) (call.Answer, error) {
 	r, err := s.load(ctx, tenantOf(ctx), id)
 	if err != nil {
@@ -150,8 +150,8 @@ func wait(ctx context.Context, d time.Duration, news <-chan struct{}) {
 
 // CancelResponse ends a response in the background of the caller, and returns its body. It does not change one that has ended.
 //
-// A mark of the cancellation is stored first. Who runs the response reads the mark after each change of the record, and cancels the response again if
-// the change has undone it.
+// A mark of the cancellation is stored first. Who runs the response reads the mark after each change of the record, and cancels the
+// response again if the change has undone it.
 func (s *Store) CancelResponse(ctx context.Context, id string) ([]byte, error) {
 	tenant := tenantOf(ctx)
 	r, err := s.load(ctx, tenant, id)
@@ -187,7 +187,8 @@ func (s *Store) CancelResponse(ctx context.Context, id string) ([]byte, error) {
 	return r.Response, nil
 }
 
-// markOf returns the name of the mark that a response was cancelled. No response has such an ID. A later response with the same id has another creation.
+// markOf returns the name of the mark that a response was cancelled. No response has such an ID. A later response with the same id has
+// another creation.
 func markOf(id, creation string) string {
 	return strings.TrimSuffix("cancelled-"+id+"-"+creation, "-") // an earlier version has no creation
 }

@@ -39,7 +39,8 @@ func requireInUse(t *testing.T, err error) {
 
 const named = `"stream_resume":true,"request_id":"my-1","background":true,"input":`
 
-// TestOneIDIsOneResponseInTheBackground sends the same body twice, and another body, while it is queued or runs, after its end, and at another gateway.
+// TestOneIDIsOneResponseInTheBackground sends the same body twice, and another body, while it is queued or runs, after its end, and at
+// another gateway.
 func TestOneIDIsOneResponseInTheBackground(t *testing.T) {
 	w := newWorld(t)
 	g, other := w.gateway(), w.gateway()
@@ -70,7 +71,8 @@ func TestOneIDIsOneResponseInTheBackground(t *testing.T) {
 	w.until(g, "b", w.background(g, "b", strings.TrimSuffix(named, `,"background":true,"input":`)+`,"input":"theirs"`), "completed")
 }
 
-// TestTwoResponsesWithOneIDAtOnceAreOne sends other bodies with one id at the same time at two gateways: one wins, and its answer is the one that is stored.
+// TestTwoResponsesWithOneIDAtOnceAreOne sends other bodies with one id at the same time at two gateways: one wins, and its answer is the
+// one that is stored.
 func TestTwoResponsesWithOneIDAtOnceAreOne(t *testing.T) {
 	w := newWorld(t)
 	gateways := []*gateway{w.gateway(), w.gateway()}

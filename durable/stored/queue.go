@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/durable/objects"
 )
 
-// ticket is the message of a response. It is in the queue before the response is stored, so that of two responses with one id the second is refused.
+// ticket is the message of a response. It is in the queue before the response is stored, so that of two responses with one id the second is
+// refused.
 type ticket struct {
 	Tenant   string    `json:"tenant"`
 	Key      string    `json:"key,omitempty"`
@@ -44,8 +45,9 @@ func errInUse() error {
 	return &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use", Message: "request_id: in use by another response, expected a new one"}
 }
 
-// repeated returns the answer of the stored response that a call is, if the call was sent before. It returns nil if no response has its id, and a 409 if
-// another call has it. The log of a call that streams has its events, if it has not expired: then the call joins it where calls run.
+// repeated returns the answer of the stored response that a call is, if the call was sent before. It returns nil if no response has its id,
+// and a 409 if another call has it. The log of a call that streams has its events, if it has not expired: then the call joins it where
+// calls run.
 func (s *Store) repeated(ctx context.Context, tenant string, c *call.Call, hash string) (call.Answer, error) {
 	r, err := s.load(ctx, tenant, responses.IDOf(c))
 	if missing := (*api.Error)(nil); errors.As(err, &missing) && missing.Code == api.CodeNotFound {
@@ -87,8 +89,8 @@ func (s *Store) enqueue(ctx context.Context, tenant string, c *call.Call, encode
 	return &background{s: s, call: c, body: r.Response}, nil
 }
 
-// queue puts the ticket of a call into the queue, unless another request with its id was first: then queue waits until that response is stored, and returns
-// its answer.
+// queue puts the ticket of a call into the queue, unless another request with its id was first: then queue waits until that response is
+// stored, and returns its answer.
 func (s *Store) queue(ctx context.Context, t *ticket, body []byte, c *call.Call, hash string) (call.Answer, error) {
 	const pause = 20 * time.Millisecond
 	for end := time.Now().Add(storeTime); ; sleep(ctx, pause) {

@@ -1,5 +1,5 @@
-// Package stored keeps the responses of the Responses API, so that a client can retrieve and continue them, and runs responses in the background.
-// It wraps what runs calls. A response is an object of its tenant. It must not know HTTP.
+// Package stored keeps the responses of the Responses API, so that a client can retrieve and continue them, and runs responses in the
+// background. It wraps what runs calls. A response is an object of its tenant. It must not know HTTP.
 package stored
 
 import (
@@ -232,7 +232,8 @@ func (s *Store) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 	return &answer{Answer: a, s: s, tenant: tenant, hash: hash, release: release}, nil
 }
 
-// reserve sets aside what the response of a call needs of its tenant's share before the call runs. It bounds the bytes of the calls that run at once.
+// reserve sets aside what the response of a call needs of its tenant's share before the call runs. It bounds the bytes of the calls that
+// run at once.
 func (s *Store) reserve(tenant string, c *call.Call) (release func(), err error) {
 	r, err := pending(c, inProgress)
 	if err != nil {

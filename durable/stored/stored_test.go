@@ -335,7 +335,8 @@ func TestAFullTenantIsRefusedAndOthersAreNot(t *testing.T) {
 	w.answer(g, "a", `"input":"x","store":false`)
 }
 
-// TestATenantsShareIsTakenBeforeItsCallsRun begins more responses than fit, all at once. Those above the share are refused before the engine sees them.
+// TestATenantsShareIsTakenBeforeItsCallsRun begins more responses than fit, all at once. Those above the share are refused before the
+// engine sees them.
 func TestATenantsShareIsTakenBeforeItsCallsRun(t *testing.T) {
 	w := newWorld(t)
 	g := w.gateway()

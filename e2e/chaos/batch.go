@@ -39,10 +39,10 @@ const (
 	statusCancelled  = "cancelled"
 )
 
-// batch runs the lines of one file as four batches. The first is undisturbed. During the second, processes of each role and the NATS server are
-// killed and restarted in turn. During the third, JetStream's disk is full for a while. The fourth is cancelled midway, and a gateway is killed
-// then. Each line must be in the files of its batch once, with the answer of the undisturbed run. Only in the cancelled batch may lines have no
-// answer.
+// batch runs the lines of one file as four batches. The first is undisturbed. During the second, processes of each role and the NATS server
+// are killed and restarted in turn. During the third, JetStream's disk is full for a while. The fourth is cancelled midway, and a gateway
+// is killed then. Each line must be in the files of its batch once, with the answer of the undisturbed run. Only in the cancelled batch may
+// lines have no answer.
 func batch(ctx context.Context, s *suite) (_ *report, err error) {
 	begin := time.Now()
 	b, stop, err := s.openBatch(ctx)
@@ -121,8 +121,8 @@ func (b *batchTrial) phases(ctx context.Context) error {
 	return b.runBatch(ctx, "cancelled midway", statusCancelled, unrunCode, b.cancelMidway)
 }
 
-// runBatch runs a batch while harm is done, and judges its files. It must end with the given status. Lines with the error code unrun did not run; "": all
-// lines must have an answer.
+// runBatch runs a batch while harm is done, and judges its files. It must end with the given status. Lines with the error code unrun did
+// not run; "": all lines must have an answer.
 func (b *batchTrial) runBatch(ctx context.Context, name, status, unrun string, harm func(context.Context, string) (map[string]int, error)) error {
 	begin := time.Now()
 	fail := func(err error) error { return fmt.Errorf("batch %q: %w", name, err) }
@@ -171,8 +171,8 @@ func (b *batchTrial) runBatch(ctx context.Context, name, status, unrun string, h
 	return errors.Join(b.counted(name, last, result), b.api.remove(ctx, &input, last.OutputFile, last.ErrorFile))
 }
 
-// counted is an error unless a batch's record has the numbers of lines in its files, each answer has all its tokens, and a cancelled batch has lines
-// with an answer and lines without.
+// counted is an error unless a batch's record has the numbers of lines in its files, each answer has all its tokens, and a cancelled batch
+// has lines with an answer and lines without.
 func (b *batchTrial) counted(name string, last *batches.Batch, result *workload.BatchResult) error {
 	expected := batches.BatchCounts{Total: b.lines, Completed: len(result.Answers), Failed: len(result.Errors)}
 	if last.RequestCounts != expected {
@@ -227,8 +227,8 @@ func (b *batchTrial) running(ctx context.Context, id string) (bool, error) {
 	return err == nil && one.Status == statusRunning, err
 }
 
-// killAll kills a process of each role and the NATS server in turn while lines run, once for each linesPerRound lines. It returns how often each was
-// restarted before the last line had ended.
+// killAll kills a process of each role and the NATS server in turn while lines run, once for each linesPerRound lines. It returns how often
+// each was restarted before the last line had ended.
 func (b *batchTrial) killAll(ctx context.Context, id string) (map[string]int, error) {
 	hits := map[string]int{}
 	turns := append(slices.Clone(b.victims), cluster.RoleNATS)
@@ -273,7 +273,8 @@ func (b *batchTrial) killOne(ctx context.Context, role string) error {
 	return b.restart(ctx, server, time.Second)
 }
 
-// fillDisk fills JetStream's disk while lines run. Uploads are refused then. When there is room again the NATS server is restarted, as an operator does.
+// fillDisk fills JetStream's disk while lines run. Uploads are refused then. When there is room again the NATS server is restarted, as an
+// operator does.
 func (b *batchTrial) fillDisk(ctx context.Context, id string) (map[string]int, error) {
 	if _, err := b.await(ctx, id, func(one *batches.Batch) bool { return one.RequestCounts.Completed > 0 }); err != nil {
 		return nil, err

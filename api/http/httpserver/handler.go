@@ -79,8 +79,8 @@ func (x *exchange) end(w http.ResponseWriter) {
 	// An HTTP/1 connection is being answered until the server reports it idle or closes it.
 }
 
-// discard sends the answer and reads the rest of the body, within Drain and DrainBytes. A client that writes its whole body before it reads would not
-// receive the answer otherwise: to close a connection with unread data resets it. HTTP/2 ends a stream without that.
+// discard sends the answer and reads the rest of the body, within Drain and DrainBytes. A client that writes its whole body before it reads
+// would not receive the answer otherwise: to close a connection with unread data resets it. HTTP/2 ends a stream without that.
 func (x *exchange) discard() {
 	if x.unread == nil || x.multiplexed || x.rc.Flush() != nil {
 		return

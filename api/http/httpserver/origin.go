@@ -26,7 +26,8 @@ const (
 // Access says which requests a server accepts before their keys are checked.
 type Access struct {
 	Trust Trust
-	// Origins are those whose pages may use the server as programs do: "https://chat.example.com", with at most one "*" for any part, or "*". nil: none.
+	// Origins are those whose pages may use the server as programs do: "https://chat.example.com", with at most one "*" for any part, or
+	// "*". nil: none.
 	Origins []string
 	// Error returns what encodes an error at a path. nil: OpenAI's form.
 	Error func(path string) func(*api.Error) []byte

@@ -203,7 +203,8 @@ func TestASteadyBodyOutlivesTheFirstDeadline(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 }
 
-// TestAClientThatWritesItsBodyFirstGetsTheAnswer as Python's urllib does: the server reads and drops the rest, where it reset the connection before.
+// TestAClientThatWritesItsBodyFirstGetsTheAnswer as Python's urllib does: the server reads and drops the rest, where it reset the
+// connection before.
 func TestAClientThatWritesItsBodyFirstGetsTheAnswer(t *testing.T) {
 	const size = 60 << 20 // more than the buffers of a connection hold
 	limits := patient()

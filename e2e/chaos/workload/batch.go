@@ -17,8 +17,8 @@ const BatchEndpoint = "/v1/completions"
 // lineID returns the custom_id of a line. The order of the texts is that of the lines.
 func lineID(n int) string { return fmt.Sprintf("line-%06d", n) }
 
-// Lines returns the file of a batch of n lines. Each samples exactly the given number of tokens with a seed of its own, so its answer is the same in
-// every run.
+// Lines returns the file of a batch of n lines. Each samples exactly the given number of tokens with a seed of its own, so its answer is
+// the same in every run.
 func Lines(n, tokens int, seed uint64, model string) ([]byte, error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var file bytes.Buffer
@@ -108,8 +108,8 @@ func (b *BatchResult) Digest() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// Judge compares a batch of n lines with an undisturbed run; nil: it is the undisturbed run. Each line must be there once, with the same answer. The
-// lines with the error code unrun are not counted as streams: they are counted apart. "": there may be no error.
+// Judge compares a batch of n lines with an undisturbed run; nil: it is the undisturbed run. Each line must be there once, with the same
+// answer. The lines with the error code unrun are not counted as streams: they are counted apart. "": there may be no error.
 func (b *BatchResult) Judge(n int, expected *BatchResult, unrun string) (o Outcome, apart int) {
 	said := map[Verdict]int{}
 	wrong := func(v Verdict, count *int, format string, args ...any) {

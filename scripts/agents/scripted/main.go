@@ -1,5 +1,5 @@
-// Command scripted serves all APIs over HTTP with a model whose answers are written down, so that an agent's loop ends the same way in every
-// run. It prints the address of the server, and ends with SIGTERM or an interrupt.
+// Command scripted serves all APIs over HTTP with a model whose answers are written down, so that an agent's loop ends the same way in
+// every run. It prints the address of the server, and ends with SIGTERM or an interrupt.
 //
 // The model calls the first tool that it knows to write a file, calls it again to read the file, and then says what it has read. Without
 // such a tool it answers with the text of SCRIPTED_ANSWER.
