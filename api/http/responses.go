@@ -34,7 +34,8 @@ func (s *server) responseRoutes() []route {
 	for i := range routes {
 		if s.opts.Responses == nil {
 			routes[i].handle = func(http.ResponseWriter, *http.Request) error {
-				return &api.Error{Code: api.CodeInvalid, Reason: "not_stored", Message: "this server stores no responses (--response-store 0, or no JetStream)"}
+				return &api.Error{Code: api.CodeInvalid, Reason: "not_stored",
+					Message: "this server stores no responses (--response-store 0, or no JetStream)"}
 			}
 		}
 		routes[i].handle = s.authenticated(routes[i].handle)

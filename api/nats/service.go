@@ -120,8 +120,9 @@ var (
 	errNoReader  = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "no reader on the reply subject"}
 	// errReaderAway replaces errNoReader for a resumable stream. The reader can return, for example
 	// after a restart of NATS.
-	errReaderAway = &api.Error{Code: api.CodeUnavailable, Reason: "moved", Message: "no reader on the reply subject for a moment: resume the stream"}
-	errStopping   = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
+	errReaderAway = &api.Error{Code: api.CodeUnavailable, Reason: "moved",
+		Message: "no reader on the reply subject for a moment: resume the stream"}
+	errStopping = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Message: "the server is stopping"}
 )
 
 // Start adds the service to a connection. The caller closes the connection after Stop.

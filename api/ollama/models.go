@@ -150,7 +150,8 @@ func Show(body []byte, models []api.Model) ([]byte, error) {
 	r.Model = served(r.Model)
 	m := api.Find(models, r.Model)
 	if m == nil {
-		return nil, &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found", Message: fmt.Sprintf("model %s not found", api.Quote(r.Model))}
+		return nil, &api.Error{Code: api.CodeNotFound, Param: "model", Reason: "model_not_found",
+			Message: fmt.Sprintf("model %s not found", api.Quote(r.Model))}
 	}
 	return json.Marshal(Card{
 		Modelfile: "FROM " + m.ID + "\n", Parameters: parameters(m), Template: template(m), Details: DetailsOf(m), ModelInfo: modelInfo(m),

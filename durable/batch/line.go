@@ -140,13 +140,16 @@ func check(text []byte, endpoint string) (Line, *Fault) {
 	}
 	switch {
 	case err != nil:
-		return l, &Fault{Code: "invalid_json_line", Message: "the line is not one JSON object with custom_id, method, url and body: " + err.Error()}
+		return l, &Fault{Code: "invalid_json_line",
+			Message: "the line is not one JSON object with custom_id, method, url and body: " + err.Error()}
 	case l.CustomID == "" || len(l.CustomID) > maxCustomID:
-		return l, &Fault{Code: "invalid_custom_id", Param: "custom_id", Message: fmt.Sprintf("custom_id: found %d bytes, expected 1 to %d", len(l.CustomID), maxCustomID)}
+		return l, &Fault{Code: "invalid_custom_id", Param: "custom_id",
+			Message: fmt.Sprintf("custom_id: found %d bytes, expected 1 to %d", len(l.CustomID), maxCustomID)}
 	case l.Method != "POST":
 		return l, &Fault{Code: "invalid_method", Param: "method", Message: fmt.Sprintf("method: found %.20q, expected \"POST\"", l.Method)}
 	case l.URL != endpoint:
-		return l, &Fault{Code: "invalid_url", Param: "url", Message: fmt.Sprintf("url: found %.100q, expected the batch's endpoint %q", l.URL, endpoint)}
+		return l, &Fault{Code: "invalid_url", Param: "url",
+			Message: fmt.Sprintf("url: found %.100q, expected the batch's endpoint %q", l.URL, endpoint)}
 	case !strings.HasPrefix(string(l.Body), "{"):
 		return l, &Fault{Code: "invalid_body", Param: "body", Message: "body: expected an object"}
 	}
@@ -184,7 +187,8 @@ func checkFile(r io.Reader, endpoint string, limit int) (n int, faults []Fault, 
 		}
 		sum := sha256.Sum256([]byte(l.CustomID))
 		if id := [8]byte(sum[:8]); seen[id] {
-			fault(Fault{Code: "duplicate_custom_id", Param: "custom_id", Message: fmt.Sprintf("custom_id: found %.100q a second time, expected another one on each line", l.CustomID)})
+			fault(Fault{Code: "duplicate_custom_id", Param: "custom_id",
+				Message: fmt.Sprintf("custom_id: found %.100q a second time, expected another one on each line", l.CustomID)})
 		} else {
 			seen[id] = true
 		}

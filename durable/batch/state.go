@@ -103,7 +103,8 @@ func (r *Record) enter(s Status, now time.Time) {
 
 // errState is the error of a step that the state does not allow.
 func (r *Record) errState(step, expected string) error {
-	return &api.Error{Code: http.StatusConflict, Reason: "batch_" + string(r.Status), Message: fmt.Sprintf("cannot %s batch %q: found status %s, expected %s", step, r.ID, r.Status, expected)}
+	return &api.Error{Code: http.StatusConflict, Reason: "batch_" + string(r.Status),
+		Message: fmt.Sprintf("cannot %s batch %q: found status %s, expected %s", step, r.ID, r.Status, expected)}
 }
 
 // Begin notes that the file has the given number of lines, and that they may run.

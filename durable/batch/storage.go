@@ -145,7 +145,8 @@ func (r *Record) subject(prefix string, line int) string {
 func (r *Record) subjects(prefix string) string { return prefix + recordKey(r.Tenant, r.ID) + ".*" }
 
 func notFound(id string) *api.Error {
-	return &api.Error{Code: api.CodeNotFound, Reason: "batch_not_found", Message: fmt.Sprintf("no batch %s: it does not exist or has expired", api.Quote(id))}
+	return &api.Error{Code: api.CodeNotFound, Reason: "batch_not_found",
+		Message: fmt.Sprintf("no batch %s: it does not exist or has expired", api.Quote(id))}
 }
 
 func (s *stored) create(ctx context.Context, r *Record) error {

@@ -185,7 +185,8 @@ func (w *worker) finish(ctx context.Context, r *Record, t *task) bool {
 	for result != nil {
 		body, err := result.encode()
 		if err == nil && len(body) > w.b.maxMessage {
-			result = unanswered(id, l.CustomID, Fault{Code: "answer_too_large", Message: "The answer is larger than a message of the server's storage."})
+			result = unanswered(id, l.CustomID, Fault{Code: "answer_too_large",
+				Message: "The answer is larger than a message of the server's storage."})
 			continue
 		}
 		if err == nil {
@@ -335,6 +336,7 @@ func (b *Batches) callerOf(r *Record) (api.Caller, error) {
 	return nil, errKeyGone
 }
 
-var errKeyGone = &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key", Message: "the API key that created the batch is no longer valid"}
+var errKeyGone = &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key",
+	Message: "the API key that created the batch is no longer valid"}
 
 var errLost = errors.New("batch: another gateway keeps the batch")

@@ -69,7 +69,8 @@ func Routes(files *objects.Store, b *batch.Batches) []batches.Route {
 }
 
 func off(http.ResponseWriter, *http.Request) error {
-	return &api.Error{Code: api.CodeInvalid, Reason: "not_stored", Message: "this server stores no files and runs no batches (--batch-store 0, or no JetStream)"}
+	return &api.Error{Code: api.CodeInvalid, Reason: "not_stored",
+		Message: "this server stores no files and runs no batches (--batch-store 0, or no JetStream)"}
 }
 
 func tenantOf(ctx context.Context) string {
@@ -305,7 +306,8 @@ func (l *limited) Read(p []byte) (int, error) {
 // bodyError returns the client's error for a body that cannot be read.
 func bodyError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &api.Error{Code: http.StatusRequestTimeout, Reason: "body_timeout", Message: "the body did not arrive in time, expected a steady one"}
+		return &api.Error{Code: http.StatusRequestTimeout, Reason: "body_timeout",
+			Message: "the body did not arrive in time, expected a steady one"}
 	}
 	return api.Invalid("", "the body could not be read: %v", err)
 }
@@ -320,7 +322,8 @@ func (s *server) oneFile(w http.ResponseWriter, r *http.Request) error {
 		return answer(w, fileOf(&o))
 	}
 	if b, used := s.batches.Uses(r.Context(), durable.TenantToken(tenant), id); used {
-		return &api.Error{Code: http.StatusConflict, Reason: "file_in_use", Message: fmt.Sprintf("file %q is read by batch %q: wait for its end, or cancel it", id, b)}
+		return &api.Error{Code: http.StatusConflict, Reason: "file_in_use",
+			Message: fmt.Sprintf("file %q is read by batch %q: wait for its end, or cancel it", id, b)}
 	}
 	if err := s.files.Delete(r.Context(), tenant, id); err != nil {
 		return err

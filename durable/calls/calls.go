@@ -97,11 +97,12 @@ type Calls struct {
 func New(nc *nats.Conn, direct *call.Direct, opts Options) (*Calls, error) {
 	opts.defaults()
 	const queries = 64
-	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(), sessions: map[string]*session{}, restores: make(chan query, queries)}
+	c := &Calls{nc: nc, direct: direct, opts: opts, node: nuid.Next(), metrics: newMetrics(),
+		sessions: map[string]*session{}, restores: make(chan query, queries)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	var err error
-	if c.logs, err = log.OpenStore(c.ctx, nc, log.StoreOptions{Logger: opts.Logger, Node: c.node, Tenants: opts.tenants, Keep: opts.Keep, Age: opts.Age,
-		MaxBytes: opts.MaxBytes, Outage: opts.Outage, Timeout: opts.Timeout}); err != nil {
+	if c.logs, err = log.OpenStore(c.ctx, nc, log.StoreOptions{Logger: opts.Logger, Node: c.node, Tenants: opts.tenants,
+		Keep: opts.Keep, Age: opts.Age, MaxBytes: opts.MaxBytes, Outage: opts.Outage, Timeout: opts.Timeout}); err != nil {
 		c.stop()
 		return nil, err
 	}

@@ -63,7 +63,8 @@ func (p *peers) handleOwner(m *nats.Msg) {
 		return
 	}
 	s := p.c.lookup(q.Log)
-	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.Log, q.Gap) // the sender may not have read the end of a call that ended here
+	// The sender may not have read the end of a call that ended here.
+	owns := s != nil && s.readerElsewhere(q.Cancel) || p.c.repair(q.Log, q.Gap)
 	respond(m, reply{Owns: owns})
 }
 

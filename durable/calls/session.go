@@ -58,8 +58,8 @@ var errCancelled = &api.Error{Code: api.CodeUnavailable, Reason: "cancelled", Me
 // newSession returns a session for a call of the caller's tenant.
 func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 	buffer := api.NewBuffer()
-	s := &session{c: c, tenant: tenant, id: id, log: c.logs.Log(tenant, id, buffer), caller: caller, buffer: buffer, wake: make(chan struct{}, 1),
-		opened: make(chan struct{}), detached: make(chan struct{})}
+	s := &session{c: c, tenant: tenant, id: id, log: c.logs.Log(tenant, id, buffer), caller: caller, buffer: buffer,
+		wake: make(chan struct{}, 1), opened: make(chan struct{}), detached: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	c.metrics.sessions.Inc()
 	return s

@@ -72,7 +72,8 @@ func (l *Log) Adopt(st *State) { l.State, l.call = *st, st.Call }
 
 // Reset prepares to read the log from its beginning. Events that were shown stay known.
 func (l *Log) Reset() {
-	l.State = State{Tenant: l.Tenant, ID: l.ID, Call: l.call, Log: l.Log, Owner: l.Owner, Token: l.Token, Takeovers: l.Takeovers, Known: uint64(l.shown.Len())}
+	l.State = State{Tenant: l.Tenant, ID: l.ID, Call: l.call, Log: l.Log, Owner: l.Owner, Token: l.Token,
+		Takeovers: l.Takeovers, Known: uint64(l.shown.Len())}
 }
 
 // Tail returns a reader of the records after those that were read. The error is ErrNoLog without a stream of logs, and ErrRestart if it is
@@ -115,7 +116,8 @@ func (l *Log) Prepare(c *CallRecord) bool {
 // Create writes the first record of a prepared log. ErrFenced means that a log exists. While JetStream is unavailable, for example during
 // an election, Create retries for up to wait, or until giveUp returns an error.
 func (l *Log) Create(ctx context.Context, wait time.Duration, giveUp func() error) error {
-	st := State{Tenant: l.Tenant, ID: l.ID, Call: l.call, Log: l.Log, Owner: l.store.opts.Node, Token: l.token, Bytes: l.store.journal.cost(len(l.first))}
+	st := State{Tenant: l.Tenant, ID: l.ID, Call: l.call, Log: l.Log, Owner: l.store.opts.Node, Token: l.token,
+		Bytes: l.store.journal.cost(len(l.first))}
 	for begin := time.Now(); ; {
 		var err error
 		st.Begin, st.Last, err = l.store.journal.write(ctx, l.name, l.first, 0)

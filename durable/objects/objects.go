@@ -116,7 +116,8 @@ func name(tenant, id string) string { return durable.TenantToken(tenant) + "/" +
 
 // notFound is the same for an object that never was, has expired, or belongs to another tenant.
 func (s *Store) notFound(id string) *api.Error {
-	return &api.Error{Code: api.CodeNotFound, Reason: s.opts.Noun + "_not_found", Message: fmt.Sprintf("no %s %s: it does not exist, was deleted or has expired", s.opts.Noun, api.Quote(id))}
+	return &api.Error{Code: api.CodeNotFound, Reason: s.opts.Noun + "_not_found",
+		Message: fmt.Sprintf("no %s %s: it does not exist, was deleted or has expired", s.opts.Noun, api.Quote(id))}
 }
 
 // Unavailable returns the client's error for an error of JetStream about things of a kind, such as "files".
@@ -128,7 +129,8 @@ func Unavailable(what string, err error) error {
 	case errors.As(err, &e):
 		return e
 	case Full(err):
-		return &api.Error{Code: api.CodeOverloaded, Reason: what + "_full", RetryAfter: time.Minute, Message: "the storage for " + what + " is full: delete some, or try again later"}
+		return &api.Error{Code: api.CodeOverloaded, Reason: what + "_full", RetryAfter: time.Minute,
+			Message: "the storage for " + what + " is full: delete some, or try again later"}
 	}
 	return fmt.Errorf("%w: %w", &api.Error{Code: api.CodeUnavailable, Reason: what + "_unavailable", RetryAfter: time.Second,
 		Message: "the storage for " + what + " cannot be reached: try again"}, err)

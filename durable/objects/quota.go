@@ -102,5 +102,6 @@ func (m *metered) release() {
 
 // TooLarge is the error of a content above a limit.
 func TooLarge(noun string, limit int64) *api.Error {
-	return &api.Error{Code: http.StatusRequestEntityTooLarge, Reason: noun + "_too_large", Message: fmt.Sprintf("found a %s larger than %d bytes, expected at most that", noun, limit)}
+	return &api.Error{Code: http.StatusRequestEntityTooLarge, Reason: noun + "_too_large",
+		Message: fmt.Sprintf("found a %s larger than %d bytes, expected at most that", noun, limit)}
 }

@@ -130,7 +130,8 @@ func (s *Store) attachOnce(ctx context.Context, id string) (call.Answer, error) 
 		}
 	}
 	if !runs(status) {
-		return nil, &api.Error{Code: http.StatusGone, Reason: "stream_expired", Message: "the stream of response " + id + " has expired: retrieve the response without stream"}
+		return nil, &api.Error{Code: http.StatusGone, Reason: "stream_expired",
+			Message: "the stream of response " + id + " has expired: retrieve the response without stream"}
 	}
 	return nil, nil
 }
@@ -327,7 +328,8 @@ func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
 	if s.opts.Keys != nil {
 		caller := s.opts.Keys.Caller(t.Key)
 		if caller == nil || caller.TenantName() != t.Tenant {
-			return s.fail(ctx, t, r, &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key", Message: "the API key that created the response is no longer valid"})
+			return s.fail(ctx, t, r, &api.Error{Code: api.CodeUnauthorized, Reason: "invalid_api_key",
+				Message: "the API key that created the response is no longer valid"})
 		}
 		ctx = api.WithCaller(ctx, caller)
 	}

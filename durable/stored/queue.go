@@ -42,7 +42,8 @@ func (t *ticket) fresh() bool { return time.Since(t.At) < 2*storeTime }
 
 // errInUse is the error for another call with the id of a response.
 func errInUse() error {
-	return &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use", Message: "request_id: in use by another response, expected a new one"}
+	return &api.Error{Code: http.StatusConflict, Param: "request_id", Reason: "request_id_in_use",
+		Message: "request_id: in use by another response, expected a new one"}
 }
 
 // repeated returns the answer of the stored response that a call is, if the call was sent before. It returns nil if no response has its id,

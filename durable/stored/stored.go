@@ -149,7 +149,8 @@ const storeTime = 10 * time.Second
 // load reads a response. It tries again if the response was replaced meanwhile.
 func (s *Store) load(ctx context.Context, tenant, id string) (r *record, err error) {
 	if responses.CallID(id) == "" {
-		return nil, &api.Error{Code: api.CodeNotFound, Reason: "response_not_found", Message: fmt.Sprintf("no response %s: expected an id that begins with resp_", api.Quote(id))}
+		return nil, &api.Error{Code: api.CodeNotFound, Reason: "response_not_found",
+			Message: fmt.Sprintf("no response %s: expected an id that begins with resp_", api.Quote(id))}
 	}
 	const most = 3
 	for range most {
@@ -411,5 +412,6 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 
 // errNotBackground is the error for a response that runs for its own client.
 func errNotBackground(id string) error {
-	return &api.Error{Code: http.StatusBadRequest, Reason: "not_background", Message: fmt.Sprintf("response %q does not run in the background, expected one that does", id)}
+	return &api.Error{Code: http.StatusBadRequest, Reason: "not_background",
+		Message: fmt.Sprintf("response %q does not run in the background, expected one that does", id)}
 }
