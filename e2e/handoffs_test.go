@@ -34,7 +34,7 @@ import (
 // The hand-offs of a streamed chat request: how often a goroutine wakes, or starts, another one on the path from the handler of
 // the request to the flush of a token.
 const (
-	handoffsToTheFirstToken = 12
+	handoffsToTheFirstToken = 10
 	handoffsOfAToken        = 4 // from the step
 	handoffsOfALog          = 2 // more of them, with a log of the answer
 )

@@ -86,7 +86,7 @@ type CloseText struct {
 	Owner string
 }
 
-// Generate starts a sequence at the compute actor. Its tokens, and its end, go
+// Generate starts a sequence at the worker. Its tokens, and its end, go
 // to Detok. With Beams it is a beam search, whose best answers become Choices.
 type Generate struct {
 	Seq        SeqID
@@ -121,7 +121,7 @@ type Generate struct {
 // Whole reports whether every token of the prompt has to be computed: cached ones have no hidden states and no logits.
 func (g *Generate) Whole() bool { return g.Pool.Whole() || g.Scored != nil }
 
-// Find requests from the compute actor the sequences that it still has of a request whose process
+// Find requests from the worker the sequences that it still has of a request whose process
 // is gone. The answer is a Found to Reply for each of them.
 type Find struct {
 	RequestID string // as Generate.RequestID
@@ -136,7 +136,7 @@ type Found struct {
 	Compute *actor.PID
 }
 
-// Redirect makes the compute actor send a sequence's tokens to another Detok, from index
+// Redirect makes the worker send a sequence's tokens to another Detok, from index
 // From on, and everything else to Reply and Watch, whose sequence it is from here on. The
 // answer is Lost if the sequence is not there or has ended, else none.
 type Redirect struct {
@@ -231,7 +231,7 @@ type Blocks struct {
 // ProgressEvery is the time between two reports.
 const ProgressEvery = 200 * time.Millisecond
 
-// ComputeActor is the name of the actor that gets Generate, in every process that computes.
+// ComputeActor is the name of the inbox that gets Generate, in every process that computes.
 const ComputeActor = "compute"
 
 // BlocksActor is the name of the actor that gets ListBlocks, in every process that computes.

@@ -385,7 +385,7 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 	return g, g.validate()
 }
 
-// validate checks what the compute actor relies on; what needs the vocabulary is
+// validate checks what the worker relies on; what needs the vocabulary is
 // checked there.
 func (g *Generate) validate() error {
 	switch {

@@ -22,7 +22,7 @@ import (
 // step runs.
 type loop struct {
 	Config
-	self      *actor.PID // the compute actor
+	self      *actor.PID // of the inbox
 	sched     *sched.Scheduler
 	inbox     *inbox
 	inFlight  *inFlight
@@ -129,10 +129,11 @@ type output struct {
 
 func newLoop(cfg Config, s *sched.Scheduler) *loop {
 	l := &loop{
-		Config: cfg, sched: s, inbox: newInbox(cfg.Stage), inFlight: newInFlight(cfg.Tracer),
+		Config: cfg, sched: s, inFlight: newInFlight(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}), masked: make(chan struct{}, 1),
 	}
+	l.inbox = newInbox(l)
 	for i := range runtime.GOMAXPROCS(0) {
 		l.samplers = append(l.samplers, l.newSampler(i))
 	}

@@ -1,4 +1,4 @@
-// Package worker computes sequences: the actor that gets them, the loop that owns the device and
+// Package worker computes sequences: the process that gets them, the loop that owns the device and
 // makes the steps, the table of what is in flight, and the recovery from a failure of the device.
 // It is the compute role's; package compute is the model that it runs.
 //
@@ -8,6 +8,7 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 	"github.com/millrace/millrace/metrics"
 )
 
-// Worker computes the sequences of this process's device: an actor that gets them, a
+// Worker computes the sequences of this process's device: an inbox that gets them, a
 // goroutine that owns the device, and a table of what is in flight.
 type Worker struct {
 	loop     *loop
@@ -34,7 +35,6 @@ type Worker struct {
 type Config struct {
 	Node          string // name of this process
 	Root          *actor.RootContext
-	Spawn         func(name string, a actor.Actor) (*actor.PID, error)
 	KV            *actor.PID
 	Inherits      func() bool    // whether dead workers of this host left keys and values; nil: never
 	Runner        compute.Runner // not closed
@@ -63,21 +63,21 @@ type Faults interface {
 	Fail(err error)
 }
 
-// New spawns the actor; Start starts the goroutine.
+// New registers the inbox as msg.ComputeActor; Start starts the goroutine.
 func New(cfg Config) (*Worker, error) {
 	s, err := sched.New(cfg.Sched)
 	if err != nil {
 		return nil, err
 	}
 	w := &Worker{loop: newLoop(cfg, s), hung: make(chan struct{})}
-	w.loop.self, err = cfg.Spawn(msg.ComputeActor, &computeActor{loop: w.loop, held: make(map[msg.SeqID][]any)})
-	if err != nil {
-		return nil, err
+	var added bool
+	if w.loop.self, added = cfg.Root.ActorSystem().ProcessRegistry.Add(w.loop.inbox, msg.ComputeActor); !added {
+		return nil, fmt.Errorf("worker: found a process %q, expected none", msg.ComputeActor)
 	}
 	return w, nil
 }
 
-// PID is the actor's.
+// PID is that of the inbox.
 func (w *Worker) PID() *actor.PID { return w.loop.self }
 
 // Start starts the goroutine that owns the device.
