@@ -125,15 +125,8 @@ type BufferReader struct {
 // Next waits for the next event. After the last one it returns io.EOF.
 func (r *BufferReader) Next(ctx context.Context) (Event, error) {
 	for {
-		if len(r.ready) == 0 {
-			if err := r.fill(); err != nil {
-				return Event{}, err
-			}
-		}
-		if len(r.ready) > 0 {
-			e := r.ready[0]
-			r.ready = r.ready[1:]
-			return e, nil
+		if e, ok, err := r.Poll(); ok || err != nil {
+			return e, err
 		}
 		select {
 		case <-r.wake:
@@ -142,6 +135,24 @@ func (r *BufferReader) Next(ctx context.Context) (Event, error) {
 		}
 	}
 }
+
+// Poll is Next without a wait: ok is false if there is no event yet.
+func (r *BufferReader) Poll() (e Event, ok bool, err error) {
+	if len(r.ready) == 0 {
+		if err := r.fill(); err != nil {
+			return Event{}, false, err
+		}
+	}
+	if len(r.ready) == 0 {
+		return Event{}, false, nil
+	}
+	e = r.ready[0]
+	r.ready = r.ready[1:]
+	return e, true, nil
+}
+
+// Wake returns a channel that receives a value when Poll may have more than in its last call.
+func (r *BufferReader) Wake() <-chan struct{} { return r.wake }
 
 // fill makes the next events ready, if there are any. After the last one it returns io.EOF.
 func (r *BufferReader) fill() error {

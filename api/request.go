@@ -241,6 +241,10 @@ type Usage struct {
 type Stream interface {
 	// Next blocks for the next event. After the Done event it returns io.EOF.
 	Next(ctx context.Context) (Event, error)
+	// Poll is Next without a wait: ok is false if there is no event yet.
+	Poll() (ev Event, ok bool, err error)
+	// Wake returns a channel that receives a value when Poll may have more than in its last call.
+	Wake() <-chan struct{}
 	// Close cancels the request if it still runs. Later calls do nothing.
 	Close()
 }

@@ -154,6 +154,12 @@ func (s *stream) Next(ctx context.Context) (api.Event, error) {
 	return ev, err
 }
 
+func (s *stream) Poll() (api.Event, bool, error) {
+	ev, ok, err := s.Stream.Poll()
+	s.count(&ev)
+	return ev, ok, err
+}
+
 func (s *stream) count(ev *api.Event) {
 	if ev.Restart {
 		s.answered = 0

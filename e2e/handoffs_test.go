@@ -21,11 +21,11 @@ import (
 
 	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api/call"
-	"github.com/millrace/millrace/api/openai"
+	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
-	"github.com/millrace/millrace/durable"
+	"github.com/millrace/millrace/durable/calls"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/metrics"
@@ -34,9 +34,9 @@ import (
 // The hand-offs of a streamed chat request: how often a goroutine wakes, or starts, another one on the path from the handler of
 // the request to the flush of a token.
 const (
-	handoffsToTheFirstToken = 10
-	handoffsOfAToken        = 4 // from the step
-	handoffsOfALog          = 2 // more of them, with a log of the answer
+	handoffsToTheFirstToken = 9
+	handoffsOfAToken        = 3 // from the step
+	handoffsOfALog          = 1 // more of them, with a log of the answer
 )
 
 // TestTheHandOffsOfARequest follows the path of each token back through an execution trace of the runtime, which has every wake-up
@@ -92,14 +92,14 @@ func handOffServer(t *testing.T, log bool) http.Handler {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
-	options := openai.Options{Logger: zerolog.Nop()}
+	options := httpapi.Options{Logger: zerolog.Nop()}
 	if log {
-		calls, err := durable.New(natstest.Connect(t, natstest.Start(t, &natsserver.Options{JetStream: true})), call.NewDirect(p), durable.Options{Always: true})
+		kept, err := calls.New(natstest.Connect(t, natstest.Start(t, &natsserver.Options{JetStream: true})), call.NewDirect(p), calls.Options{Always: true})
 		require.NoError(t, err)
-		t.Cleanup(calls.Close)
-		options.Calls = calls
+		t.Cleanup(kept.Close)
+		options.Calls = kept
 	}
-	h, err := openai.New(p, options)
+	h, err := httpapi.New(p, options)
 	require.NoError(t, err)
 	return h
 }

@@ -157,11 +157,7 @@ func TestAStreamGivesTheBlocksOfTheWholeAnswer(t *testing.T) {
 			usage.OutputDetails = m.Usage.OutputDetails
 			require.Equal(t, usage, m.Usage)
 
-			in := make(chan api.Event, len(list))
-			for _, ev := range list {
-				in <- ev
-			}
-			result, err := call.Collect(context.Background(), callOf(), in)
+			result, err := call.Collect(context.Background(), callOf(), call.EventsOf(list...))
 			require.NoError(t, err)
 			body, err := Encode(callOf(), result, "")
 			require.NoError(t, err)
@@ -185,17 +181,15 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 		{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}},
 		{Text: "b", Tokens: []int32{2}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}},
 	}
-	in := make(chan api.Event, len(list))
 	s := NewStream(c, "")
 	require.NotContains(t, string(s.Open()[0]), `"proof"`)
 	var streamed struct{ Proof *proof.Proof }
 	for _, ev := range list {
-		in <- ev
 		for _, chunk := range s.Encode(ev) {
 			require.NoError(t, json.Unmarshal(chunk, &streamed))
 		}
 	}
-	result, err := call.Collect(t.Context(), c, in)
+	result, err := call.Collect(t.Context(), c, call.EventsOf(list...))
 	require.NoError(t, err)
 	answer, err := Encode(c, result, "")
 	require.NoError(t, err)

@@ -82,7 +82,7 @@ func (e *Engine) Submit(_ context.Context, r *api.Request) (api.Stream, error) {
 			return nil, err
 		}
 	}
-	s := &Stream{events: make(chan api.Event), closed: make(chan struct{})}
+	s := &Stream{taken: make(chan struct{}, 1), wake: make(chan struct{}, 1), closed: make(chan struct{})}
 	e.streams.Add(2) // the script, and Close
 	s.onClose = e.streams.Done
 	go func() {
@@ -140,7 +140,10 @@ func (e *Engine) Detokenize(_ context.Context, _ string, tokens []int32) (string
 
 // Stream passes a script's events to their reader.
 type Stream struct {
-	events  chan api.Event
+	mu      sync.Mutex
+	sent    *api.Event    // that the reader has not read; nil: none
+	taken   chan struct{} // receives a value when it has
+	wake    chan struct{}
 	closed  chan struct{}
 	once    sync.Once
 	onClose func()
@@ -153,8 +156,12 @@ type Stream struct {
 func (s *Stream) Send(ev api.Event) bool {
 	s.seq++
 	ev.Seq = s.seq
+	s.mu.Lock()
+	s.sent = &ev
+	s.mu.Unlock()
+	s.notify()
 	select {
-	case s.events <- ev:
+	case <-s.taken:
 		return true
 	case <-s.closed:
 		return false
@@ -166,15 +173,46 @@ func (s *Stream) Closed() <-chan struct{} { return s.closed }
 
 // Next implements api.Stream.
 func (s *Stream) Next(ctx context.Context) (api.Event, error) {
+	for {
+		if ev, ok, err := s.Poll(); ok || err != nil {
+			return ev, err
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return api.Event{}, ctx.Err()
+		}
+	}
+}
+
+// Poll implements api.Stream.
+func (s *Stream) Poll() (ev api.Event, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.done {
-		return api.Event{}, io.EOF
+		return api.Event{}, false, io.EOF
 	}
 	select {
-	case ev := <-s.events:
-		s.done = ev.Done
-		return ev, nil
-	case <-ctx.Done():
-		return api.Event{}, ctx.Err()
+	case <-s.closed: // what the script sends does not arrive
+		return api.Event{}, false, nil
+	default:
+	}
+	if s.sent == nil {
+		return api.Event{}, false, nil
+	}
+	ev, s.sent = *s.sent, nil
+	s.done = ev.Done
+	s.taken <- struct{}{}
+	return ev, true, nil
+}
+
+// Wake implements api.Stream.
+func (s *Stream) Wake() <-chan struct{} { return s.wake }
+
+func (s *Stream) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -182,6 +220,7 @@ func (s *Stream) Next(ctx context.Context) (api.Event, error) {
 func (s *Stream) Close() {
 	s.once.Do(func() {
 		close(s.closed)
+		s.notify()
 		s.onClose()
 	})
 }

@@ -44,29 +44,28 @@ type ToolCall struct {
 
 // Collect reads the events of a call to the end and returns the whole answer. An error is an
 // *api.Error, or the error of ctx.
-func Collect(ctx context.Context, c *Call, events <-chan api.Event) (*Result, error) {
+func Collect(ctx context.Context, c *Call, events EventStream) (*Result, error) {
 	r := &collector{perRequest: c.N, parser: NewParser(c), texts: make([]builders, c.Choices()),
 		result: Result{Choices: make([]Choice, c.Choices()), Pins: make([]api.Pin, len(c.Requests))}}
 	for {
-		select {
-		case <-ctx.Done():
+		ev, err := Next(ctx, events)
+		switch {
+		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case ev, ok := <-events:
-			if !ok {
-				return nil, errNoEnd()
-			}
-			if err := api.Failure(ev); err != nil {
-				return nil, err
-			}
-			switch {
-			case ev.Restart:
-				r.result.First = time.Time{}
-			case r.result.First.IsZero() && len(ev.Tokens) > 0:
-				r.result.First = time.Now()
-			}
-			if r.add(ev); ev.Done {
-				return r.end(&ev), nil
-			}
+		case err != nil:
+			return nil, errNoEnd()
+		}
+		if err := api.Failure(ev); err != nil {
+			return nil, err
+		}
+		switch {
+		case ev.Restart:
+			r.result.First = time.Time{}
+		case r.result.First.IsZero() && len(ev.Tokens) > 0:
+			r.result.First = time.Now()
+		}
+		if r.add(ev); ev.Done {
+			return r.end(&ev), nil
 		}
 	}
 }

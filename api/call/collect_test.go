@@ -10,10 +10,7 @@ import (
 
 func TestCollectFailsWithoutALastEvent(t *testing.T) {
 	c := &Call{N: 1, Requests: []*api.Request{{}}}
-	cut := make(chan api.Event, 1)
-	cut <- api.Event{Seq: 1, Text: "a"}
-	close(cut)
-	_, err := Collect(t.Context(), c, cut)
+	_, err := Collect(t.Context(), c, EventsOf(api.Event{Seq: 1, Text: "a"}))
 	require.Equal(t, api.CodeInternal, api.AsError(err).Code)
 }
 
@@ -21,11 +18,12 @@ func TestCollectFailsWithoutALastEvent(t *testing.T) {
 func TestTheLogProbabilitiesOfAPromptAreThoseOfAllItsChoices(t *testing.T) {
 	c := &Call{N: 2, Requests: []*api.Request{{}, {}}}
 	prompts := [2][]api.TokenLogprob{{{Token: 1}}, {{Token: 2}}}
-	events := make(chan api.Event, 4)
-	events <- api.Event{Choice: 1, Text: "x", Finish: api.FinishStop}
-	events <- api.Event{Choice: 0, Extra: &api.Extra{Prompt: prompts[0]}, Finish: api.FinishStop}
-	events <- api.Event{Choice: 2, Extra: &api.Extra{Prompt: prompts[1]}, Finish: api.FinishStop}
-	events <- api.Event{Choice: 3, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}}
+	events := EventsOf(
+		api.Event{Choice: 1, Text: "x", Finish: api.FinishStop},
+		api.Event{Choice: 0, Extra: &api.Extra{Prompt: prompts[0]}, Finish: api.FinishStop},
+		api.Event{Choice: 2, Extra: &api.Extra{Prompt: prompts[1]}, Finish: api.FinishStop},
+		api.Event{Choice: 3, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}},
+	)
 	r, err := Collect(t.Context(), c, events)
 	require.NoError(t, err)
 	for i := range r.Choices {
@@ -35,11 +33,12 @@ func TestTheLogProbabilitiesOfAPromptAreThoseOfAllItsChoices(t *testing.T) {
 
 func TestCollectKeepsTheLastDigestOfEachRequest(t *testing.T) {
 	c := &Call{N: 2, Requests: []*api.Request{{}, {}}}
-	events := make(chan api.Event, 4)
-	events <- pinned("a", api.Event{Choice: 1, Text: "x"})
-	events <- pinned("b", api.Event{Choice: 0, Text: "y"})
-	events <- pinned("", api.Event{Choice: 0, Text: "z", Finish: api.FinishStop})
-	events <- api.Event{Choice: 3, Finish: api.FinishLength, Done: true, Usage: &api.Usage{PromptTokens: 3}, Ended: 9}
+	events := EventsOf(
+		pinned("a", api.Event{Choice: 1, Text: "x"}),
+		pinned("b", api.Event{Choice: 0, Text: "y"}),
+		pinned("", api.Event{Choice: 0, Text: "z", Finish: api.FinishStop}),
+		api.Event{Choice: 3, Finish: api.FinishLength, Done: true, Usage: &api.Usage{PromptTokens: 3}, Ended: 9},
+	)
 	r, err := Collect(t.Context(), c, events)
 	require.NoError(t, err)
 	require.Equal(t, &Result{

@@ -26,11 +26,7 @@ func parsedCall(n int, format string) *Call {
 // collect returns the answer that events make.
 func collect(t *testing.T, c *Call, events ...api.Event) *Result {
 	t.Helper()
-	list := make(chan api.Event, len(events))
-	for _, ev := range events {
-		list <- ev
-	}
-	r, err := Collect(t.Context(), c, list)
+	r, err := Collect(t.Context(), c, EventsOf(events...))
 	require.NoError(t, err)
 	return r
 }

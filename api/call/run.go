@@ -18,21 +18,20 @@ const eventBuffer = 64
 // Continue submits the requests of a call that has made progress p elsewhere, and returns their events
 // as one stream. Choices count through all requests, Seq continues that of p without a gap, and one
 // event has Done. The last event of each request has a running total: its own usage plus that of the
-// requests that ended earlier. The channel closes after Done, or when ctx ends. The caller must end ctx, which cancels the
-// requests that still run. An attempt above 0 becomes a part of the requests' IDs, because an
-// earlier attempt may still be ending.
-func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int) (<-chan api.Event, error) {
+// requests that ended earlier. The caller must end ctx, which cancels the requests that still run. An
+// attempt above 0 becomes a part of the requests' IDs, because an earlier attempt may still be ending.
+func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int) (EventStream, error) {
 	echoes, err := c.echoTexts(ctx, d.engine)
 	if err != nil {
 		return nil, err
 	}
-	f := &fanIn{seq: p.Seq, usage: p.Usage}
+	sum := total{seq: p.Seq, usage: p.Usage}
 	var pumps []*pump
 	for i, r := range c.Requests {
 		if p.Ended[i] {
 			continue
 		}
-		m := &pump{fanIn: f, firstChoice: i * c.N, progress: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
+		m := &pump{firstChoice: i * c.N, progress: p.Choices[i*c.N : (i+1)*c.N], pin: p.Pins[i], echo: echoes[i], text: echoes[i]}
 		next := m.request(r, p, attempt)
 		if c.Window > 0 && len(pumps) >= c.Window {
 			m.submit = func() (api.Stream, error) { return d.engine.Submit(ctx, next) }
@@ -44,13 +43,22 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 		}
 		pumps = append(pumps, m)
 	}
-	f.out = make(chan api.Event, eventBuffer) // after the last refusal: its 10 KB are most of what a refused call would need
-	f.pumps, f.undone = len(pumps), len(pumps)
-	if len(pumps) == 0 {
-		close(f.out)
+	sum.undone = len(pumps)
+	switch len(pumps) {
+	case 0:
+		return EventsOf(), nil
+	case 1:
+		return newSingle(ctx, pumps[0], sum), nil
 	}
+	return merge(ctx, pumps, sum), nil
+}
+
+// merge runs pumps that write into one queue.
+func merge(ctx context.Context, pumps []*pump, sum total) EventStream {
+	f := &fanIn{total: sum, out: NewQueue(eventBuffer), pumps: len(pumps)}
 	waiting := make(chan *pump, len(pumps))
 	for _, m := range pumps {
+		m.fanIn = f
 		if m.submit != nil {
 			waiting <- m
 		}
@@ -61,7 +69,7 @@ func (d *Direct) Continue(ctx context.Context, c *Call, p *Progress, attempt int
 			go m.runAll(ctx, waiting)
 		}
 	}
-	return f.out, nil
+	return f.out
 }
 
 // runAll runs a pump, and then those that wait for their turn, one after the other.
@@ -91,20 +99,102 @@ func (c *Call) echoTexts(ctx context.Context, engine api.Engine) ([]string, erro
 	return texts, nil
 }
 
-// fanIn merges the streams of a call's requests into one.
-type fanIn struct {
-	out chan api.Event
-
-	mu     sync.Mutex
-	pumps  int // running; the last one closes out
+// total numbers the events of a call and adds up the usage of its requests.
+type total struct {
 	undone int // streams without a Done event yet
 	seq    uint64
 	usage  api.Usage
 }
 
-// pump forwards the events of one request to the fan-in.
+// add makes an event of a request one of the call.
+func (t *total) add(ev *api.Event) {
+	if ev.Done {
+		t.undone--
+	}
+	if u := ev.Usage; u != nil {
+		t.usage.PromptTokens += u.PromptTokens
+		t.usage.CompletionTokens += u.CompletionTokens
+		t.usage.CachedTokens += u.CachedTokens
+	}
+	ev.Usage = nil
+	if ev.Done {
+		usage := t.usage
+		ev.Usage = &usage
+	}
+	if ev.Done = t.undone == 0; ev.Done {
+		ev.Ended = time.Now().Unix()
+	}
+	t.seq++
+	ev.Seq = t.seq
+}
+
+// single is the events of a call with one request: its stream, read by the reader of the call.
+type single struct {
+	mu    sync.Mutex // the context may end while the reader polls
+	sum   total
+	pump  *pump
+	ready []api.Event
+	ended bool
+	stop  func() bool // ends the wait for the end of the context
+}
+
+func newSingle(ctx context.Context, m *pump, sum total) *single {
+	s := &single{sum: sum, pump: m}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop = context.AfterFunc(ctx, s.end)
+	return s
+}
+
+// end closes the stream, once.
+func (s *single) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.ended, s.ready = true, nil
+		s.pump.close()
+	}
+}
+
+// Poll implements EventStream.
+func (s *single) Poll() (ev api.Event, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.ready) == 0 {
+		if s.ended {
+			return api.Event{}, false, io.EOF
+		}
+		ev, ok, err := s.pump.stream.Poll()
+		if !ok && err == nil {
+			return api.Event{}, false, nil
+		}
+		s.ready = s.pump.take(ev, err)
+		if n := len(s.ready); n > 0 && s.ready[n-1].Done {
+			s.ended = true
+			s.stop()
+			s.pump.close()
+		}
+	}
+	ev, s.ready = s.ready[0], s.ready[1:]
+	s.sum.add(&ev)
+	return ev, true, nil
+}
+
+// Wake implements EventStream.
+func (s *single) Wake() <-chan struct{} { return s.pump.stream.Wake() }
+
+// fanIn merges the streams of a call's requests into one.
+type fanIn struct {
+	out *Queue
+
+	mu    sync.Mutex
+	total total
+	pumps int // running; the last one closes out
+}
+
+// pump makes the events of one request those of its call.
 type pump struct {
-	*fanIn
+	fanIn       *fanIn                     // nil: the call has no other request
 	stream      api.Stream                 // nil before submit
 	submit      func() (api.Stream, error) // when it runs; nil: the stream is there
 	firstChoice int                        // of the request, among those of the call
@@ -113,6 +203,7 @@ type pump struct {
 	text        string                     // of the echo; "" without one
 	echo        string                     // text until it is sent, then ""
 	skip        []int                      // events of a beam search to drop, by choice: the client has them
+	out         []api.Event                // of take, reused
 }
 
 // request returns the request to submit: r, or a further attempt that continues after the progress.
@@ -143,10 +234,9 @@ func (m *pump) request(r *api.Request, p *Progress, attempt int) *api.Request {
 	return &next
 }
 
-// run forwards events until the stream is done or ctx ends, and closes the stream. The echo goes
-// before the first event, unless that is a failure: a refusal must be the first event.
+// run forwards events to the fan-in until the stream is done or ctx ends, and closes the stream.
 func (m *pump) run(ctx context.Context) {
-	defer m.exit()
+	defer m.fanIn.exit()
 	defer m.close()
 	if m.submit != nil {
 		if ctx.Err() != nil {
@@ -154,32 +244,41 @@ func (m *pump) run(ctx context.Context) {
 		}
 		var err error
 		if m.stream, err = m.submit(); err != nil {
-			m.send(ctx, api.Event{Choice: m.firstChoice, Finish: api.FinishError, Err: err, Done: true})
+			m.fanIn.send(ctx, api.Event{Choice: m.firstChoice, Finish: api.FinishError, Err: err, Done: true})
 			return
 		}
 	}
 	for {
-		ev, err := m.stream.Next(ctx)
-		if err == nil && (ev.Choice < 0 || ev.Choice >= len(m.progress)) {
-			err = fmt.Errorf("choice %d of %d", ev.Choice, len(m.progress))
-		}
-		if err != nil {
-			ev = api.Event{Finish: api.FinishError, Err: streamError(err), Done: true}
-		}
-		if ev.Restart {
-			m.echo = m.text
-		} else if api.Failure(ev) == nil {
-			m.sendEchoes(ctx, ev.Pin)
-		}
-		if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && api.Failure(ev) == nil {
-			m.skip[ev.Choice]--
-			continue
-		}
-		ev.Choice += m.firstChoice
-		if done := ev.Done; !m.send(ctx, ev) || done {
-			return
+		for _, ev := range m.take(m.stream.Next(ctx)) {
+			if done := ev.Done; !m.fanIn.send(ctx, ev) || done {
+				return
+			}
 		}
 	}
+}
+
+// take returns the events that the reader of the call gets for an event of the stream, or for its failure. The echo goes
+// before the first event, unless that is a failure: a refusal must be the first event.
+func (m *pump) take(ev api.Event, err error) []api.Event {
+	m.out = m.out[:0]
+	if err == nil && (ev.Choice < 0 || ev.Choice >= len(m.progress)) {
+		err = fmt.Errorf("choice %d of %d", ev.Choice, len(m.progress))
+	}
+	if err != nil {
+		ev = api.Event{Finish: api.FinishError, Err: streamError(err), Done: true}
+	}
+	if ev.Restart {
+		m.echo = m.text
+	} else if api.Failure(ev) == nil {
+		m.takeEchoes(ev.Pin)
+	}
+	if len(m.skip) > 0 && m.skip[ev.Choice] > 0 && api.Failure(ev) == nil {
+		m.skip[ev.Choice]--
+		return m.out
+	}
+	ev.Choice += m.firstChoice
+	m.out = append(m.out, ev)
+	return m.out
 }
 
 func (m *pump) close() {
@@ -188,11 +287,11 @@ func (m *pump) close() {
 	}
 }
 
-// sendEchoes sends the echo of each choice without events, with the pin of the event that follows. Later calls do nothing.
-func (m *pump) sendEchoes(ctx context.Context, pin *api.Pin) {
+// takeEchoes takes the echo of each choice without events, with the pin of the event that follows. Later calls do nothing.
+func (m *pump) takeEchoes(pin *api.Pin) {
 	for i := 0; m.echo != "" && i < len(m.progress); i++ {
 		if m.progress[i].Events == 0 {
-			m.send(ctx, api.Event{Choice: m.firstChoice + i, Text: m.echo, Pin: pin})
+			m.out = append(m.out, api.Event{Choice: m.firstChoice + i, Text: m.echo, Pin: pin})
 		}
 	}
 	m.echo = ""
@@ -215,36 +314,14 @@ func errNoEnd() error {
 func (f *fanIn) send(ctx context.Context, ev api.Event) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if ev.Done {
-		f.undone--
-	}
-	if u := ev.Usage; u != nil {
-		f.usage.PromptTokens += u.PromptTokens
-		f.usage.CompletionTokens += u.CompletionTokens
-		f.usage.CachedTokens += u.CachedTokens
-	}
-	ev.Usage = nil
-	if ev.Done {
-		usage := f.usage
-		ev.Usage = &usage
-	}
-	if ev.Done = f.undone == 0; ev.Done {
-		ev.Ended = time.Now().Unix()
-	}
-	f.seq++
-	ev.Seq = f.seq
-	select {
-	case f.out <- ev:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	f.total.add(&ev)
+	return f.out.Send(ctx, ev)
 }
 
 func (f *fanIn) exit() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pumps--; f.pumps == 0 {
-		close(f.out)
+		f.out.Close()
 	}
 }

@@ -28,6 +28,13 @@ func (s *scripted) Next(context.Context) (api.Event, error) {
 	return ev, nil
 }
 
+func (s *scripted) Poll() (api.Event, bool, error) {
+	ev, err := s.Next(context.Background())
+	return ev, err == nil, err
+}
+
+func (s *scripted) Wake() <-chan struct{} { return nil }
+
 func (s *scripted) Close() { s.closed++ }
 
 type scriptedEngine struct {
@@ -46,7 +53,7 @@ func (e *scriptedEngine) Submit(context.Context, *api.Request) (api.Stream, erro
 }
 
 // answer runs a call and returns its events.
-func answer(ctx context.Context, e api.Engine, c *Call) (<-chan api.Event, error) {
+func answer(ctx context.Context, e api.Engine, c *Call) (EventStream, error) {
 	a, err := NewDirect(e).Run(ctx, c)
 	if err != nil {
 		return nil, err
@@ -68,7 +75,7 @@ func TestTheLastEventOfACallSaysWhenItEnded(t *testing.T) {
 		events, err := answer(t.Context(), e, &Call{N: 1, Requests: []*api.Request{{Prompt: "quick", N: 1}, {Prompt: "slow", N: 1}}})
 		require.NoError(t, err)
 		var ended []int64
-		for ev := range events {
+		for ev := range All(t.Context(), events) {
 			require.Equal(t, ev.Done, ev.Ended != 0)
 			if ev.Done {
 				ended = append(ended, ev.Ended)
@@ -99,7 +106,7 @@ func TestAnAnswerWithoutAnEndIsAnError(t *testing.T) {
 		out, err := answer(t.Context(), &scriptedEngine{streams: []*scripted{s}}, c)
 		require.NoError(t, err)
 		var last api.Event
-		for last = range out { // the channel closes when the pump has ended
+		for last = range All(t.Context(), out) { //nolint:revive // to the end
 		}
 		require.Equal(t, api.CodeInternal, api.Failure(last).Code, name)
 		require.Equal(t, 1, s.closed, name)
@@ -114,7 +121,7 @@ func TestRunEndsWithItsContextWhenNobodyReads(t *testing.T) {
 	out, err := answer(ctx, &scriptedEngine{streams: []*scripted{a, b}}, c)
 	require.NoError(t, err)
 	cancel()
-	for range out {
+	for range All(t.Context(), out) { //nolint:revive // to the end
 	}
 	require.Equal(t, 1, a.closed)
 	require.Equal(t, 1, b.closed)
@@ -133,7 +140,7 @@ func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {
 		pinned("c", api.Event{Seq: 3, Choice: 2, Text: "x", Tokens: []int32{2}})})
 	rest, err := NewDirect(engine).Continue(context.Background(), c, p, 1)
 	require.NoError(t, err)
-	for range rest { //nolint:revive // to the end
+	for range All(t.Context(), rest) { //nolint:revive // to the end
 	}
 	found := map[string]api.Pin{}
 	for _, r := range engine.Requests() {

@@ -25,9 +25,8 @@ type Answer interface {
 	Call() *Call
 	// Resumable reports whether a client can reconnect to the answer with the call's ID.
 	Resumable() bool
-	// Events returns all events, from the first one. The channel closes after Done, or when ctx
-	// ends.
-	Events(ctx context.Context) <-chan api.Event
+	// Events returns all events, from the first one to Done, or until ctx ends.
+	Events(ctx context.Context) EventStream
 	// Cancel ends the call and waits until it has ended or ctx ends.
 	Cancel(ctx context.Context) error
 	// Close releases the reader, and must be called. It cancels a call that is not resumable.
@@ -81,7 +80,7 @@ func errNotKept() error {
 // direct is an answer with one reader.
 type direct struct {
 	call   *Call
-	events <-chan api.Event
+	events EventStream
 	cancel context.CancelFunc
 }
 
@@ -90,7 +89,7 @@ func (a *direct) Call() *Call { return a.call }
 func (a *direct) Resumable() bool { return false }
 
 // Events implements Answer. The context of Run bounds the events too, so the one here is not used.
-func (a *direct) Events(context.Context) <-chan api.Event { return a.events }
+func (a *direct) Events(context.Context) EventStream { return a.events }
 
 func (a *direct) Cancel(context.Context) error {
 	a.Close()

@@ -22,14 +22,22 @@ const flushBytes = 32 << 10
 
 // stream answers with a chunk for each event. The status line waits for the first event, so that a
 // refusal has its own status, but not longer than for the first ping.
-func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) error {
+func (s *server) stream(ctx context.Context, out *sse, events call.EventStream) error {
 	defer out.close()
 	ping := time.NewTicker(s.opts.PingAfter)
 	defer ping.Stop()
-	for {
+	for ctx.Err() == nil {
+		written, done, err := out.batch(events)
+		if done || err != nil {
+			return err
+		}
+		if written > 0 {
+			ping.Reset(s.opts.PingAfter)
+			continue
+		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+		case <-events.Wake():
 		case <-ping.C:
 			if s.opts.CutOff() {
 				continue // its client misses the ping and tries another gateway
@@ -39,13 +47,9 @@ func (s *server) stream(ctx context.Context, out *sse, events <-chan api.Event) 
 			if err := out.flush(); err != nil {
 				return err
 			}
-		case ev, ok := <-events:
-			ping.Reset(s.opts.PingAfter)
-			if done, err := out.batch(ev, ok, events); done || err != nil {
-				return err
-			}
 		}
 	}
+	return ctx.Err()
 }
 
 func (s *server) sse(ctx context.Context, w http.ResponseWriter, c *call.Call) *sse {
@@ -71,29 +75,23 @@ type sse struct {
 	span   trace.Span // from the first byte to the last
 }
 
-// batch writes an event and those that wait after it, with one flush.
-func (o *sse) batch(ev api.Event, ok bool, events <-chan api.Event) (done bool, err error) {
-	for {
+// batch writes the events that there are with one flush.
+func (o *sse) batch(events call.EventStream) (written int, done bool, err error) {
+	for !done && err == nil && len(o.buf) < flushBytes {
+		ev, ok, ended := events.Poll()
+		if !ok && ended == nil {
+			break
+		}
 		if !ok {
 			ev = api.Event{Finish: api.FinishError}
 		}
-		if done, err = o.event(ev); done || err != nil {
-			break
-		}
-		if len(o.buf) >= flushBytes {
-			break
-		}
-		select {
-		case ev, ok = <-events:
-			continue
-		default:
-		}
-		break
+		written++
+		done, err = o.event(ev)
 	}
 	if flushErr := o.flush(); err == nil {
 		err = flushErr
 	}
-	return done, err
+	return written, done, err
 }
 
 // event adds the chunks of an event, and returns true after the last event of the request. If nothing

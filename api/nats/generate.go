@@ -64,7 +64,7 @@ func (s *Service) send(ctx context.Context, r *reply, a call.Answer) {
 }
 
 // collect sends an answer as one message.
-func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
+func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events call.EventStream) {
 	result, err := call.Collect(ctx, c, events)
 	switch {
 	case ctx.Err() != nil:
@@ -87,7 +87,7 @@ func (s *Service) collect(ctx context.Context, r *reply, c *call.Call, events <-
 
 // stream sends each chunk as a message. It sends one at once, so the client has the cancel subject while its request waits: a ping for
 // chunks of OpenAI's form, which all have the fingerprint of the worker.
-func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-chan api.Event) {
+func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events call.EventStream) {
 	format := codec.Of(c.Kind)
 	r.encodeError = format.ErrorInStream
 	chunks := format.Stream(c, s.opts.Fingerprint)
@@ -117,36 +117,38 @@ func (s *Service) stream(ctx context.Context, r *reply, c *call.Call, events <-c
 	first := sync.OnceFunc(func() { span = tracing.Stage(s.opts.Tracer, tracing.Of(ctx), "stream") })
 	defer func() { span.End() }()
 	for r.err == nil {
-		select {
-		case <-ctx.Done():
+		ev, ok, err := events.Poll()
+		if ctx.Err() != nil { // the events end with it
 			fail(context.Cause(ctx))
 			return
-		case <-ping.C:
-			r.ping()
-		case ev, ok := <-events:
-			ping.Reset(s.opts.PingAfter)
-			first()
-			if !ok && ctx.Err() != nil { // the events end with it
-				fail(context.Cause(ctx))
-				return
+		}
+		if !ok && err == nil {
+			select {
+			case <-ctx.Done():
+			case <-ping.C:
+				r.ping()
+			case <-events.Wake():
 			}
-			if !ok {
-				ev = api.Event{Finish: api.FinishError}
-			}
-			if failed := api.Failure(ev); failed != nil {
-				fail(failed)
-				return
-			}
-			end.add(ev)
-			if ev.Pin != nil {
-				r.kv = cmp.Or(ev.Pin.KV(), r.kv)
-			}
-			chunks.Observe(ev)
-			open()
-			r.chunks(chunks.Encode(ev), end.reason(ev.Done))
-			if ev.Done {
-				return
-			}
+			continue
+		}
+		ping.Reset(s.opts.PingAfter)
+		first()
+		if !ok {
+			ev = api.Event{Finish: api.FinishError}
+		}
+		if failed := api.Failure(ev); failed != nil {
+			fail(failed)
+			return
+		}
+		end.add(ev)
+		if ev.Pin != nil {
+			r.kv = cmp.Or(ev.Pin.KV(), r.kv)
+		}
+		chunks.Observe(ev)
+		open()
+		r.chunks(chunks.Encode(ev), end.reason(ev.Done))
+		if ev.Done {
+			return
 		}
 	}
 }

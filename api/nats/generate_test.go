@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/e2e/natstest"
 	"github.com/millrace/millrace/tracing"
@@ -26,11 +25,9 @@ func TestACancelledStreamEndsForItsReason(t *testing.T) {
 	reason := errors.New("moved")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(reason)
-	events := make(chan api.Event)
-	close(events)
 	for range 50 {
 		r := &reply{nc: nc, out: outbox{nc}, to: to, cancel: "cancel"}
-		s.stream(ctx, r, &call.Call{Kind: call.Completion, N: 1}, events)
+		s.stream(ctx, r, &call.Call{Kind: call.Completion, N: 1}, call.EventsOf())
 		require.ErrorIs(t, r.err, reason)
 	}
 }

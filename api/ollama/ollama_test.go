@@ -233,11 +233,7 @@ func TestAStreamHasTheTextOfTheWholeAnswer(t *testing.T) {
 		require.Positive(t, got.EvalDuration)
 		require.Equal(t, got.TotalDuration, got.PromptEvalDuration+got.EvalDuration)
 
-		in := make(chan api.Event, 10)
-		for _, ev := range eventsOf(texts...) {
-			in <- ev
-		}
-		result, err := call.Collect(context.Background(), callOf(kind), in)
+		result, err := call.Collect(context.Background(), callOf(kind), call.EventsOf(eventsOf(texts...)...))
 		require.NoError(t, err)
 		body, err := Encode(callOf(kind), result, "")
 		require.NoError(t, err)

@@ -91,7 +91,7 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 			Proof   *proof.Proof    `json:"proof"`
 		}
 		proofs := 0
-		for ev := range answer.Events(t.Context()) {
+		for ev := range call.All(t.Context(), answer.Events(t.Context())) {
 			for _, chunk := range chunks.Encode(ev) {
 				last.Proof = nil
 				require.NoError(t, json.Unmarshal(chunk, &last), string(chunk))

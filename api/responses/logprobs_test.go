@@ -33,12 +33,10 @@ func TestLogprobsOfTheTextComeWithIt(t *testing.T) {
 	}
 	c, err := Decode([]byte(`{"model":"m","input":"x","tools":[{"type":"function","name":"f"}],"top_logprobs":1}`), thinkers, time.Unix(5, 0))
 	require.NoError(t, err)
-	in := make(chan api.Event, len(list))
 	s := NewStream(c, "")
 	var last event
 	streamed := ""
 	for _, ev := range list {
-		in <- ev
 		for _, chunk := range s.Encode(ev) {
 			last = event{}
 			require.NoError(t, json.Unmarshal(chunk, &last))
@@ -50,7 +48,7 @@ func TestLogprobsOfTheTextComeWithIt(t *testing.T) {
 		}
 	}
 	require.Equal(t, "BCD", streamed)
-	result, err := call.Collect(context.Background(), c, in)
+	result, err := call.Collect(context.Background(), c, call.EventsOf(list...))
 	require.NoError(t, err)
 	var whole Response
 	require.NoError(t, json.Unmarshal(must(Encode(c, result, "")), &whole))

@@ -162,11 +162,7 @@ func TestAStreamEndsWithTheWholeAnswer(t *testing.T) {
 			for _, ev := range list {
 				read(s.Encode(ev))
 			}
-			in := make(chan api.Event, len(list))
-			for _, ev := range list {
-				in <- ev
-			}
-			result, err := call.Collect(context.Background(), callOf(t), in)
+			result, err := call.Collect(context.Background(), callOf(t), call.EventsOf(list...))
 			require.NoError(t, err)
 			body, err := Encode(callOf(t), result, "")
 			require.NoError(t, err)
@@ -208,17 +204,15 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 		{Text: "a", Tokens: []int32{1}, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}},
 		{Text: "b", Tokens: []int32{2}, Finish: api.FinishLength, Done: true, Usage: &api.Usage{}},
 	}
-	in := make(chan api.Event, len(list))
 	s := NewStream(c, "")
 	require.NotContains(t, string(s.Open()[0]), `"proof"`)
 	var last event
 	for _, ev := range list {
-		in <- ev
 		chunks := s.Encode(ev)
 		last = event{}
 		require.NoError(t, json.Unmarshal(chunks[len(chunks)-1], &last))
 	}
-	result, err := call.Collect(t.Context(), c, in)
+	result, err := call.Collect(t.Context(), c, call.EventsOf(list...))
 	require.NoError(t, err)
 	body, err := Encode(c, result, "")
 	require.NoError(t, err)

@@ -97,12 +97,10 @@ func TestCallsHaveTheClientsNamesAndForms(t *testing.T) {
 	const text = "<tool_call>\n{\"name\": \"agents__close\", \"arguments\": {\"id\": 1}}\n</tool_call>" +
 		"<tool_call>\n{\"name\": \"note\", \"arguments\": {\"input\": \"a\\n<b>\"}}\n</tool_call>"
 	list := []api.Event{{Text: text[:50]}, {Text: text[50:]}, {Finish: api.FinishStop, Done: true, Usage: &api.Usage{}}}
-	in := make(chan api.Event, len(list))
 	s := NewStream(agentCall(t, ``), "")
 	var types []string
 	var last event
 	for _, ev := range list {
-		in <- ev
 		for _, chunk := range s.Encode(ev) {
 			last = event{}
 			require.NoError(t, json.Unmarshal(chunk, &last))
@@ -115,7 +113,7 @@ func TestCallsHaveTheClientsNamesAndForms(t *testing.T) {
 	require.Equal(t, []string{"response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done", "response.output_item.done",
 		"response.output_item.added", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "response.output_item.done", "response.completed"}, types)
 	c := agentCall(t, ``)
-	result, err := call.Collect(context.Background(), c, in)
+	result, err := call.Collect(context.Background(), c, call.EventsOf(list...))
 	require.NoError(t, err)
 	var whole Response
 	require.NoError(t, json.Unmarshal(must(Encode(c, result, "")), &whole))

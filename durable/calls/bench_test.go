@@ -29,7 +29,7 @@ func BenchmarkJournal(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					for range out { //nolint:revive // read to the end
+					for range call.All(b.Context(), out) { //nolint:revive // read to the end
 					}
 					continue
 				}
@@ -37,7 +37,7 @@ func BenchmarkJournal(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for range r.Events(b.Context()) { //nolint:revive // read to the end
+				for range call.All(b.Context(), r.Events(b.Context())) { //nolint:revive // read to the end
 				}
 				r.Close()
 			}
@@ -80,7 +80,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 							return
 						}
 						defer r.Close()
-						for ev := range r.Events(b.Context()) {
+						for ev := range call.All(b.Context(), r.Events(b.Context())) {
 							if sent, err := strconv.ParseInt(ev.Text, 10, 64); err == nil {
 								waited = append(waited, time.Duration(time.Now().UnixNano()-sent))
 							}
@@ -134,7 +134,7 @@ func BenchmarkTakeOver(b *testing.B) {
 					return
 				}
 				defer r.Close()
-				for ev := range r.Events(b.Context()) {
+				for ev := range call.All(b.Context(), r.Events(b.Context())) {
 					if ev.Seq > tokens {
 						break
 					}

@@ -365,34 +365,17 @@ func (r *Reader) Resumable() bool { return true }
 // Call returns the call that is read.
 func (r *Reader) Call() *call.Call { return r.s.call }
 
-// Events returns the call's events from the first on. The channel is closed after the event with Done,
-// or when ctx ends.
-func (r *Reader) Events(ctx context.Context) <-chan api.Event {
-	const buffer = 64
-	out := make(chan api.Event, buffer)
+// Events returns the call's events, from the first one to Done, or until ctx ends.
+func (r *Reader) Events(ctx context.Context) call.EventStream {
 	events := r.s.buffer.Reader()
-	go func() {
-		defer close(out)
-		defer events.Close()
-		for {
-			ev, err := events.Next(ctx)
-			if err != nil {
-				return
-			}
-			select {
-			case out <- ev:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
+	context.AfterFunc(ctx, events.Close)
+	return events
 }
 
 // Cancel ends the call and waits until it has ended.
 func (r *Reader) Cancel(ctx context.Context) error {
 	r.s.cancel()
-	for range r.Events(ctx) { //nolint:revive // until the end
+	for range call.All(ctx, r.Events(ctx)) { //nolint:revive // until the end
 	}
 	return ctx.Err()
 }

@@ -6,22 +6,24 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/durable/log"
 )
 
 // lead writes the answer into the log and then into the event buffer, until it has ended. stop cancels
 // the requests that still run. With api.ErrTakenOver they keep running.
-func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) error {
+func (s *session) lead(answer call.EventStream, stop context.CancelCauseFunc) error {
 	defer stop(nil)
 	idle := time.NewTicker(max(s.c.opts.Window/4, time.Millisecond))
 	defer idle.Stop()
 	refresh := time.NewTicker(s.c.opts.Age)
 	defer refresh.Stop()
+	more := make(chan struct{}) // there may be events already
+	close(more)
 	var batch []api.Event
 	for {
-		select {
-		case ev, ok := <-answer:
-			batch = s.collectBatch(batch[:0], ev, ok, answer)
+		next := answer.Wake()
+		if batch = s.collectBatch(batch[:0], answer); len(batch) > 0 {
 			if s.ctx.Err() != nil {
 				return s.ctx.Err()
 			}
@@ -31,6 +33,10 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 			if s.log.Done {
 				return s.finish(batch[len(batch)-1])
 			}
+			next = more
+		}
+		select {
+		case <-next:
 			continue
 		case <-s.wake:
 		case <-idle.C:
@@ -62,21 +68,20 @@ func (s *session) lead(answer <-chan api.Event, stop context.CancelCauseFunc) er
 	}
 }
 
-// collectBatch appends ev, and the events that follow it without a wait, to batch. A failure ends the
-// call, as it ends the stream of each reader. ok is false if the answer was closed without an end.
-func (s *session) collectBatch(batch []api.Event, ev api.Event, ok bool, answer <-chan api.Event) []api.Event {
+// collectBatch appends the events that there are to batch. A failure ends the call, as it ends the
+// stream of each reader, and so does an answer without an end.
+func (s *session) collectBatch(batch []api.Event, answer call.EventStream) []api.Event {
 	for {
+		ev, ok, err := answer.Poll()
+		if !ok && err == nil {
+			return batch
+		}
 		if !ok {
 			ev = api.Event{Seq: s.log.Known + uint64(len(batch)) + 1, Finish: api.FinishError, Err: api.AsError(nil)}
 		}
 		ev.Done = ev.Done || api.Failure(ev) != nil
 		batch = append(batch, ev)
 		if ev.Done || len(batch) == log.BatchEvents {
-			return batch
-		}
-		select {
-		case ev, ok = <-answer:
-		default:
 			return batch
 		}
 	}

@@ -95,7 +95,8 @@ type view struct {
 	t      testing.TB
 	call   *call.Call
 	chunks *openai.Chunks
-	events <-chan api.Event
+	events call.EventStream
+	ctx    context.Context //nolint:containedctx // bounds the wait for each event
 	seq    uint64
 	text   strings.Builder
 	done   bool
@@ -105,15 +106,15 @@ func see(t testing.TB, r call.Answer) *view {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	t.Cleanup(cancel)
-	return &view{t: t, call: r.Call(), chunks: openai.NewChunks(r.Call(), "fp"), events: r.Events(ctx)}
+	return &view{t: t, call: r.Call(), chunks: openai.NewChunks(r.Call(), "fp"), events: r.Events(ctx), ctx: ctx}
 }
 
 // until reads until n events have arrived. 0 reads to the end.
 func (v *view) until(n uint64) string {
 	v.t.Helper()
 	for !v.done && (n == 0 || v.seq < n) {
-		ev, ok := <-v.events
-		require.True(v.t, ok, "the events end after %d", v.seq)
+		ev, err := call.Next(v.ctx, v.events)
+		require.NoError(v.t, err, "the events end after %d", v.seq)
 		require.Equal(v.t, v.seq+1, ev.Seq)
 		v.seq, v.done = ev.Seq, ev.Done
 		if e := api.Failure(ev); e != nil {
@@ -138,7 +139,7 @@ func gather(ctx context.Context, g gateway, id string) string {
 	defer r.Close()
 	var text strings.Builder
 	chunks := openai.NewChunks(r.Call(), "fp")
-	for ev := range r.Events(ctx) {
+	for ev := range call.All(ctx, r.Events(ctx)) {
 		if e := api.Failure(ev); e != nil {
 			return e.Message
 		}
@@ -154,7 +155,7 @@ func undisturbed(t testing.TB, c *call.Call) string {
 	t.Helper()
 	events, err := call.NewDirect(deterministic(newGate(1<<30))).Continue(t.Context(), c, c.Progress(nil), 0)
 	require.NoError(t, err)
-	v := &view{t: t, call: c, chunks: openai.NewChunks(c, "fp"), events: events}
+	v := &view{t: t, call: c, chunks: openai.NewChunks(c, "fp"), events: events, ctx: t.Context()}
 	return v.until(0)
 }
 

@@ -66,7 +66,7 @@ func newSession(c *Calls, tenant, id string, caller api.Caller) *session {
 }
 
 // run leads and follows until the answer has ended or nobody reads it.
-func (s *session) run(answer <-chan api.Event, stop context.CancelCauseFunc) {
+func (s *session) run(answer call.EventStream, stop context.CancelCauseFunc) {
 	defer s.end()
 	for {
 		var err error

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/durable/callpb"
 	"github.com/millrace/millrace/durable/log"
 	"github.com/millrace/millrace/tracing"
@@ -12,7 +13,7 @@ import (
 
 // takeOver makes this gateway the owner of the call. Then it continues the call after the events in the
 // buffer.
-func (s *session) takeOver() (<-chan api.Event, context.CancelCauseFunc, error) {
+func (s *session) takeOver() (call.EventStream, context.CancelCauseFunc, error) {
 	if err := s.log.TakeOver(s.ctx); err != nil {
 		return nil, nil, err
 	}
@@ -41,7 +42,7 @@ func (s *session) runContext(rec *log.CallRecord) context.Context {
 
 // resubmit continues the call where it stopped. It retries a refusal (a full queue, a model that is
 // loading) for up to Options.Outage and does not show it to the client.
-func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) {
+func (s *session) resubmit() (call.EventStream, context.CancelCauseFunc, error) {
 	begin := time.Now()
 	for {
 		run, stop := context.WithCancelCause(s.runContext(s.log.Call()))
@@ -58,7 +59,7 @@ func (s *session) resubmit() (<-chan api.Event, context.CancelCauseFunc, error) 
 }
 
 // rerun submits the part of the call that the buffer does not have. Each run needs its own call, because running a call changes it.
-func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
+func (s *session) rerun(ctx context.Context) (call.EventStream, error) {
 	c, err := callpb.Decode(s.id, s.log.Call().Encoded)
 	if err != nil {
 		return nil, err
@@ -70,10 +71,9 @@ func (s *session) rerun(ctx context.Context) (<-chan api.Event, error) {
 }
 
 // failedAnswer returns an answer that ends with an error.
-func (s *session) failedAnswer(err error) (<-chan api.Event, context.CancelCauseFunc, error) {
-	answer := make(chan api.Event, 1)
-	answer <- api.Event{Seq: s.log.Known + 1, Finish: api.FinishError, Err: api.AsError(err), Done: true}
-	return answer, func(error) {}, nil
+func (s *session) failedAnswer(err error) (call.EventStream, context.CancelCauseFunc, error) {
+	end := api.Event{Seq: s.log.Known + 1, Finish: api.FinishError, Err: api.AsError(err), Done: true}
+	return call.EventsOf(end), func(error) {}, nil
 }
 
 // retriable reports whether a refusal may pass with time.

@@ -322,6 +322,14 @@ func (s *pinnedStream) Next(ctx context.Context) (api.Event, error) {
 	return ev, err
 }
 
+func (s *pinnedStream) Poll() (api.Event, bool, error) {
+	ev, ok, err := s.Stream.Poll()
+	if ok {
+		ev.Pin, s.pin = s.pin, nil
+	}
+	return ev, ok, err
+}
+
 // TestACallContinuesWithItsDigestsAndItsClock checks that a taken-over call has the pins of its prompts,
 // and its own arrival as the clock of the template.
 func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {

@@ -117,6 +117,8 @@ func (silentEngine) Submit(context.Context, *api.Request) (api.Stream, error) {
 	return silentEngine{}, nil
 }
 func (silentEngine) Next(context.Context) (api.Event, error) { return api.Event{}, io.EOF }
+func (silentEngine) Poll() (api.Event, bool, error)          { return api.Event{}, false, io.EOF }
+func (silentEngine) Wake() <-chan struct{}                   { return nil }
 func (silentEngine) Close()                                  {}
 
 // admit runs a request with a key, and checks that only the use of this key decides.

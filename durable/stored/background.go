@@ -58,23 +58,18 @@ func (b *background) Cancel(ctx context.Context) error {
 func (b *background) Close() {}
 
 // Events returns the events of the call once a gateway runs it.
-func (b *background) Events(ctx context.Context) <-chan api.Event {
-	out := make(chan api.Event)
+func (b *background) Events(ctx context.Context) call.EventStream {
+	out := call.NewQueue(1)
 	go func() {
-		defer close(out)
+		defer out.Close()
 		a, err := b.s.attach(ctx, responses.IDOf(b.call))
 		if err != nil {
-			select {
-			case out <- api.Event{Seq: 1, Finish: api.FinishError, Err: err, Done: true}:
-			case <-ctx.Done():
-			}
+			out.Send(ctx, api.Event{Seq: 1, Finish: api.FinishError, Err: err, Done: true})
 			return
 		}
 		defer a.Close()
-		for ev := range a.Events(ctx) {
-			select {
-			case out <- ev:
-			case <-ctx.Done():
+		for ev := range call.All(ctx, a.Events(ctx)) {
+			if !out.Send(ctx, ev) {
 				return
 			}
 		}

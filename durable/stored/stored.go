@@ -306,21 +306,19 @@ func (a *answer) Close() {
 }
 
 // Events implements call.Answer. The last event waits until the response is stored.
-func (a *answer) Events(ctx context.Context) <-chan api.Event {
-	in, out := a.Answer.Events(ctx), make(chan api.Event)
+func (a *answer) Events(ctx context.Context) call.EventStream {
+	in, out := a.Answer.Events(ctx), call.NewQueue(1)
 	go func() {
-		defer close(out)
+		defer out.Close()
 		var all []api.Event
-		for ev := range in {
+		for ev := range call.All(ctx, in) {
 			if all = append(all, ev); ev.Done && api.Failure(ev) == nil {
 				if err := a.s.keep(ctx, a.tenant, a.hash, a.Call(), all); err != nil {
 					a.s.opts.Logger.Warn().Err(err).Str("id", a.Call().ID).Msg("stored: could not store a response")
 				}
 				a.release()
 			}
-			select {
-			case out <- ev:
-			case <-ctx.Done():
+			if !out.Send(ctx, ev) {
 				return
 			}
 		}
@@ -340,12 +338,7 @@ func (s *Store) keep(ctx context.Context, tenant, hash string, c *call.Call, eve
 
 // finished returns the record of a call with its answer.
 func finished(ctx context.Context, c *call.Call, events []api.Event) (*record, error) {
-	in := make(chan api.Event, len(events))
-	for _, ev := range events {
-		in <- ev
-	}
-	close(in)
-	result, err := call.Collect(context.WithoutCancel(ctx), c, in)
+	result, err := call.Collect(context.WithoutCancel(ctx), c, call.EventsOf(events...))
 	if err != nil {
 		return nil, err
 	}

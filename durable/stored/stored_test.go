@@ -255,7 +255,8 @@ func TestAResponseInTheBackgroundSurvivesItsGateway(t *testing.T) {
 	follower, err := first.Follow(w.as("a"), id)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(w.as("a"))
-	ev := <-follower.Events(ctx)
+	ev, err := call.Next(ctx, follower.Events(ctx))
+	require.NoError(t, err)
 	require.Equal(t, "begun ", ev.Text)
 	cancel()
 	follower.Close()
@@ -377,7 +378,7 @@ func TestFollowersOfAQueuedResponseDoNotReadItAgain(t *testing.T) {
 		go func() {
 			defer a.Close()
 			text := ""
-			for ev := range a.Events(w.as("a")) {
+			for ev := range call.All(w.as("a"), a.Events(w.as("a"))) {
 				text += ev.Text
 			}
 			texts <- text
