@@ -42,6 +42,7 @@ type Config struct {
 	Dead    time.Duration // silence after which a node is considered dead; 0: DefaultDead
 	Key     Key           // of this node, see NewKey
 	Self    func() Member // called for every beat, from any goroutine; Join sets its Node
+	Unheard func() bool   // reports that the NATS server works and nobody but this node receives its beats; nil: somebody may
 	Metrics *metrics.Cluster
 	Log     zerolog.Logger
 }
@@ -52,10 +53,11 @@ type Registry struct {
 	self     string
 	subs     []*nats.Subscription
 	quit     chan struct{}
-	lost     chan struct{} // see Lost
+	changed  chan struct{} // see Changed
 	done     sync.WaitGroup
 	once     sync.Once
 	rejected zerolog.Logger // for malformed and forged beats, sampled
+	gauged   time.Time      // when the metrics were set last
 
 	sending sync.Mutex // held while a beat is sent, so that beats stay in order
 	sent    uint64     // beats
@@ -76,7 +78,7 @@ func Join(cfg Config) (*Registry, error) {
 	}
 	self := cfg.Key.Node().String()
 	r := &Registry{
-		cfg: cfg, self: self, quit: make(chan struct{}), lost: make(chan struct{}, 1), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
+		cfg: cfg, self: self, quit: make(chan struct{}), changed: make(chan struct{}, 1), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
 		rejected: cfg.Log.Sample(&zerolog.BurstSampler{Burst: 3, Period: 10 * time.Second}),
 	}
 	if cfg.Conn == nil {
@@ -105,20 +107,50 @@ func (r *Registry) unsubscribe() {
 
 func (r *Registry) run() {
 	const probes = 5 // checks for late nodes in each beat interval
-	beat, late := time.NewTicker(r.cfg.Beat), time.NewTicker(max(r.cfg.Beat/probes, time.Millisecond))
+	lateEvery := max(r.cfg.Beat/probes, time.Millisecond)
+	beat, late := time.NewTicker(r.cfg.Beat), time.NewTicker(lateEvery)
 	defer beat.Stop()
 	defer late.Stop()
+	checks := true // for late nodes
 	for {
 		select {
 		case <-r.quit:
 			return
 		case now := <-beat.C:
-			r.Beat()
+			if !r.rests(now) {
+				r.Beat()
+			}
 			r.judge(now)
+			switch alone := r.alone(); {
+			case alone && checks:
+				late.Stop()
+				checks = false
+			case !alone && !checks: // no beat is late before the time between two
+				late.Reset(lateEvery)
+				checks = true
+			}
 		case now := <-late.C:
 			r.probeLate(now)
 		}
 	}
+}
+
+// rests reports that no beat is needed, because nobody but this node would receive it. That is as good as its echo.
+func (r *Registry) rests(now time.Time) bool {
+	if r.cfg.Unheard == nil || !r.cfg.Unheard() {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.table.receive(now, Member{Node: r.self})
+	return true
+}
+
+// alone reports that no other node is known.
+func (r *Registry) alone() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.table.members) == 0
 }
 
 // probeLate sends a probe to each node whose beat is late.
@@ -167,15 +199,19 @@ func (r *Registry) gone(m *nats.Msg) {
 	r.mu.Unlock()
 	if was {
 		r.cfg.Log.Warn().Str("member", node).Msg("a node is gone")
-		select {
-		case r.lost <- struct{}{}:
-		default:
-		}
+		r.change()
 	}
 }
 
-// Lost receives a value after a node was found dead by a probe. It is for one reader.
-func (r *Registry) Lost() <-chan struct{} { return r.lost }
+// Changed receives a value after a node has joined or was found dead by a probe. It is for one reader.
+func (r *Registry) Changed() <-chan struct{} { return r.changed }
+
+func (r *Registry) change() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
 
 // Beat sends a beat now, for a change that others should know soon.
 func (r *Registry) Beat() {
@@ -206,6 +242,7 @@ func (r *Registry) receive(m *nats.Msg) {
 	switch {
 	case err == nil && member != nil:
 		r.cfg.Log.Info().Str("member", member.Node).Any("roles", member.Roles).Str("model", member.Model).Msg("a node has joined")
+		r.change()
 	case errors.Is(err, errNoBeat):
 		r.cfg.Metrics.Dropped("beat", 1)
 		r.rejected.Warn().Err(err).Int("bytes", len(m.Data)).Msg("dropped a malformed beat")
@@ -237,6 +274,11 @@ func (r *Registry) judge(now time.Time) {
 	for _, node := range silent {
 		r.cfg.Log.Warn().Str("member", node).Dur("silence", r.cfg.Dead).Msg("a node is silent")
 	}
+	const aloneEvery = time.Second // between two changes of the metrics without another node
+	if len(live)+silentCount == 0 && len(silent) == 0 && now.Sub(r.gauged) < aloneEvery {
+		return
+	}
+	r.gauged = now
 	self := r.cfg.Self()
 	byRole := make(map[string]int)
 	for _, role := range append(Roles(), Prefill, Decode) {

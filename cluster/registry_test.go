@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,12 +38,13 @@ func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 	before := a.Probe(b.self)
 	require.NoError(t, a.cfg.Conn.Flush())
 	killed.Close()
-	select {
-	case <-a.Lost():
-	case <-time.After(wait):
-		t.Fatal("the death is not announced")
+	for late := time.After(wait); a.Alive(b.self); {
+		select {
+		case <-a.Changed(): // also because they have joined
+		case <-late:
+			t.Fatal("the death is not announced")
+		}
 	}
-	require.False(t, a.Alive(b.self))
 	for range 3 {
 		<-probes
 	}
@@ -56,4 +58,31 @@ func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 	<-probes
 	<-probes
 	require.True(t, a.Alive(c.name))
+}
+
+// TestANodeThatNobodyHearsSendsNoBeats, and is not cut off: the NATS server in its process says that nobody listens.
+func TestANodeThatNobodyHearsSendsNoBeats(t *testing.T) {
+	const beat, dead = 5 * time.Millisecond, 50 * time.Millisecond
+	s := natsServer(t)
+	beats := make(chan *nats.Msg, 1024)
+	_, err := connect(t, s).ChanSubscribe(BeatSubject, beats)
+	require.NoError(t, err)
+	var heard, checks atomic.Int64
+	r, err := Join(Config{
+		Conn: connect(t, s), Beat: beat, Dead: dead, Key: NewKey(), Self: func() Member { return Member{} },
+		Unheard: func() bool { checks.Add(1); return heard.Load() == 0 },
+		Metrics: metrics.New(metrics.Build{}).Cluster(), Log: zerolog.Nop(),
+	})
+	require.NoError(t, err)
+	t.Cleanup(r.Leave)
+	<-beats // of Join: a node that joins says so
+	require.Eventually(t, func() bool {
+		require.False(t, r.Partitioned())
+		return checks.Load() > 30
+	}, 20*time.Second, time.Millisecond)
+	require.Empty(t, beats)
+	heard.Store(1)
+	for range 3 {
+		<-beats
+	}
 }

@@ -69,7 +69,7 @@ type Membership interface {
 	Finished(node string) bool           // it left, and had none of this process's sequences in hand
 	Probe(node string) uint64            // sends a probe and returns its number
 	Died(node string, probe uint64) bool // it was there at that probe, and ended since without a goodbye
-	Lost() <-chan struct{}               // receives a value after a probe found a dead node; for one reader
+	Changed() <-chan struct{}            // receives a value after a node has joined, or a probe found a dead one; for one reader
 	Partitioned() bool                   // no other process can be reached: judge nobody
 }
 
@@ -288,12 +288,14 @@ func (g *Gateway) Watch(quit <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer g.caches.done.Wait()
 	defer cancel()
+	rests := false
 	for {
 		select {
 		case <-quit:
 			return
-		case <-g.cfg.Cluster.Lost():
+		case <-g.cfg.Cluster.Changed():
 			g.look(time.Now())
+		case <-g.watch.woken:
 		case now := <-tick.C:
 			g.models.refresh()
 			for _, node := range g.caches.refresh(ctx, now, g.cfg.Cluster.Members()) {
@@ -304,6 +306,14 @@ func (g *Gateway) Watch(quit <-chan struct{}) {
 				g.cfg.Cluster.Probe(node)
 			}
 		}
+		idle := len(g.cfg.Cluster.Others()) == 0 && g.watch.rest()
+		switch {
+		case idle && !rests:
+			tick.Reset(restEvery)
+		case !idle && rests:
+			tick.Reset(watchEvery)
+		}
+		rests = idle
 	}
 }
 

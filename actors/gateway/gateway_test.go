@@ -78,7 +78,7 @@ func (a alone) Members() []*cluster.Member {
 func (alone) Others() []*cluster.Member { return nil }
 func (alone) Alive(string) bool         { return true }
 func (alone) Probe(string) uint64       { return 0 }
-func (alone) Lost() <-chan struct{}     { return nil }
+func (alone) Changed() <-chan struct{}  { return nil }
 func (alone) Finished(string) bool      { return false }
 func (alone) Died(string, uint64) bool  { return false }
 func (alone) Partitioned() bool         { return false }

@@ -17,6 +17,8 @@ import (
 // missing shows within these times.
 const (
 	watchEvery = 50 * time.Millisecond
+	// restEvery is the time between two ticks of a process that is alone and has no request.
+	restEvery = time.Second
 	// stopped is a time between two ticks that says that this process did not run.
 	stopped = 500 * time.Millisecond
 	// lostAfter is how long a worker's report and the text of a sequence may
@@ -67,6 +69,8 @@ type watch struct {
 	waiting map[*actor.PID]*waiting           // requests, see wait
 	ended   []ended                           // sequences of the last ticks, in their order
 	ticked  time.Time
+	rests   bool
+	woken   chan struct{} // receives a value when a rest is over
 }
 
 // watched is a sequence that runs.
@@ -103,6 +107,7 @@ func newWatch(self string, silence, stall time.Duration) *watch {
 	return &watch{
 		self: self, silence: silence, stall: stall,
 		workers: make(map[string]map[msg.SeqID]*watched), detoks: make(map[string]int), waiting: make(map[*actor.PID]*waiting),
+		woken: make(chan struct{}, 1),
 	}
 }
 
@@ -119,12 +124,33 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 	s.received.Store(int64(received))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.wakeUp(now)
 	if w.workers[worker] == nil {
 		w.workers[worker] = make(map[msg.SeqID]*watched)
 	}
 	w.workers[worker][seq] = s
 	w.detoks[detok]++
 	return s
+}
+
+// rest reports that there is nothing to watch until woken receives a value.
+func (w *watch) rest() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rests = len(w.workers)+len(w.waiting)+len(w.ended) == 0
+	return w.rests
+}
+
+// wakeUp ends a rest. The time since the last tick is no pause of this process then.
+func (w *watch) wakeUp(now time.Time) {
+	if !w.rests {
+		return
+	}
+	w.rests, w.ticked = false, now
+	select {
+	case w.woken <- struct{}{}:
+	default:
+	}
 }
 
 func (w *watch) end(seq msg.SeqID, worker string) {
@@ -208,6 +234,7 @@ func (w *watch) texts(node string) int {
 func (w *watch) wait(now time.Time, request *actor.PID, nodes []string, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.wakeUp(now)
 	w.waiting[request] = &waiting{slices.Clone(nodes), now, patience}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 // Bounds of the watch under test.
@@ -461,4 +462,30 @@ func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
 	losses, strangers := w.takes(&msg.Progress{Node: "a", InStep: 2 * testStall}, map[msg.SeqID]int{1: 5}, takers{true, true})
 	none(t, losses)
 	require.Empty(t, strangers, "the worker would cancel it")
+}
+
+// TestARestOfTheWatchIsNoPauseOfItsProcess: a sequence that begins after it is judged at the next tick.
+func TestARestOfTheWatchIsNoPauseOfItsProcess(t *testing.T) {
+	w := newTestWatch()
+	require.True(t, w.rest())
+	require.Empty(t, w.woken)
+	w.now = w.now.Add(time.Minute)
+	w.slow = true
+	w.runs(1, "a", "me", 0)
+	require.Len(t, w.woken, 1)
+	require.False(t, w.rest())
+	w.gone["a"] = true
+	w.now = w.now.Add(watchEvery)
+	losses, _ := w.look()
+	require.Equal(t, []string{"1 worker_dead"}, losses)
+	w.prompts(1, "a", []chain.Hash{{1}})
+	w.end(1, "a")
+	require.False(t, w.rest(), "its slabs may be on their way to the index")
+	w.now = w.now.Add(2 * eventsLate)
+	w.look()
+	require.True(t, w.rest())
+	<-w.woken
+	w.wait(w.now, w.request(2), nil, 0)
+	require.Len(t, w.woken, 1)
+	require.False(t, w.rest())
 }

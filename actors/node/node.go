@@ -97,6 +97,7 @@ type Cluster struct {
 	Conn            *nats.Conn    // nil: it is alone, with all roles. The pipeline does not close it
 	Beat            time.Duration // see cluster.Config
 	Dead            time.Duration // as Beat
+	Unheard         func() bool   // see cluster.Config
 	FailoverTimeout time.Duration // longest wait of a request for a worker to continue at; 0: 60 s
 	HTTP            string        // address of health and metrics, for others to see
 	Version         string        // as HTTP
@@ -231,7 +232,7 @@ func (p *Node) join() (err error) {
 		}
 	}
 	p.members.Registry, err = cluster.Join(cluster.Config{
-		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead, Key: p.key,
+		Conn: p.cfg.Cluster.Conn, Beat: p.cfg.Cluster.Beat, Dead: p.cfg.Cluster.Dead, Unheard: p.cfg.Cluster.Unheard, Key: p.key,
 		Self: p.Member, Metrics: series, Log: p.log,
 	})
 	if err != nil {
@@ -365,14 +366,24 @@ func (p *Node) longest() int {
 // care reports what this process does for others, and ends what it did for those
 // that are gone.
 func (p *Node) care() {
-	tick := time.NewTicker(msg.ProgressEvery)
+	const rest = time.Second // between two ticks without a sequence in flight
+	tick := time.NewTicker(rest)
 	defer tick.Stop()
+	var begun <-chan struct{}
+	if p.worker != nil {
+		begun = p.worker.Begun()
+	}
 	swept, removed := time.Now(), time.Now()
 	for {
 		select {
 		case <-p.quit:
 			return
+		case <-begun:
+			tick.Reset(msg.ProgressEvery)
 		case now := <-tick.C:
+			if p.worker != nil && p.worker.InFlight() == 0 {
+				tick.Reset(rest)
+			}
 			if p.worker != nil {
 				p.worker.Report(now)
 			}
@@ -393,7 +404,7 @@ func (p *Node) sweepOrphans(now time.Time) {
 	if p.worker != nil {
 		p.worker.SweepOrphans(now, p.members.Alive)
 	}
-	if p.detokenizers != nil {
+	if p.detokenizers != nil && p.detokenizers.Load() > 0 {
 		p.detokenizers.Sweep(p.system.Root, now, p.members.Alive)
 	}
 }

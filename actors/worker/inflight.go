@@ -21,8 +21,9 @@ type inFlight struct {
 	tracer trace.Tracer
 	mu     sync.Mutex
 	seqs   map[msg.SeqID]*entry
-	ended  []*ended // in the order of their ends
-	tokens int      // of ended
+	ended  []*ended      // in the order of their ends
+	tokens int           // of ended
+	begun  chan struct{} // receives a value when there is a sequence after none
 }
 
 // entry is one sequence of the table.
@@ -42,7 +43,7 @@ type entry struct {
 }
 
 func newInFlight(t trace.Tracer) *inFlight {
-	return &inFlight{tracer: t, seqs: make(map[msg.SeqID]*entry)}
+	return &inFlight{tracer: t, seqs: make(map[msg.SeqID]*entry), begun: make(chan struct{}, 1)}
 }
 
 // ended is a sequence that has ended here. Its gateway may be dead and not have the end, so another one
@@ -71,6 +72,12 @@ func (l *inFlight) open(g *msg.Generate) bool {
 	a := &entry{request: g.RequestID, tenant: g.Tenant, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
+	if len(l.seqs) == 1 {
+		select {
+		case l.begun <- struct{}{}:
+		default:
+		}
+	}
 	return true
 }
 

@@ -68,3 +68,18 @@ func TestAnAnswerIsKeptAsLongAsItsGatewayMayBeReplaced(t *testing.T) {
 	require.Empty(t, found(), "nor has one that is too long")
 	require.Zero(t, l.tokens)
 }
+
+func TestTheFirstSequenceAfterNoneIsAnnounced(t *testing.T) {
+	l := newInFlight(tracing.Off())
+	open := func(seq msg.SeqID) {
+		require.True(t, l.open(&msg.Generate{Seq: seq, Choices: []msg.SeqID{seq}, Watch: actor.NewPID("a", "watch")}))
+	}
+	open(1)
+	<-l.begun
+	open(2)
+	require.Empty(t, l.begun)
+	l.close(1)
+	l.close(2)
+	open(3)
+	require.Len(t, l.begun, 1)
+}

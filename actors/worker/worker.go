@@ -103,6 +103,9 @@ func (w *Worker) Stop() error {
 // InFlight is the number of sequences that are here.
 func (w *Worker) InFlight() int { return w.loop.inFlight.len() }
 
+// Begun receives a value when there is a sequence after none. It is for one reader.
+func (w *Worker) Begun() <-chan struct{} { return w.loop.inFlight.begun }
+
 // Owners counts them by the node of their gateway.
 func (w *Worker) Owners() map[string]int { return w.loop.inFlight.owners() }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/trace"
 
@@ -71,14 +70,14 @@ func (e *engine) storePacked(ctx context.Context, log zerolog.Logger) {
 }
 
 // openEngine loads what the roles of s need of the model and starts a pipeline for
-// it: one among others where there is a connection. generate has no roles: all.
-func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerolog.Logger) (*engine, error) {
+// it: one among others where there are connections. generate has no roles: all.
+func openEngine(s *config.Serve, to *links, tracer trace.Tracer, log zerolog.Logger) (*engine, error) {
 	begin := time.Now()
 	e := &engine{modelID: s.ServedModelName, vllmNames: s.MetricsNames == "vllm"}
 	if e.modelID == "" && s.Model != "" {
 		e.modelID = fileName(s.Model)
 	}
-	if err := e.open(s, conn, tracer, log); err != nil {
+	if err := e.open(s, to, tracer, log); err != nil {
 		e.close()
 		return nil, err
 	}
@@ -97,7 +96,7 @@ func openEngine(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerol
 	return e, nil
 }
 
-func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log zerolog.Logger) (err error) {
+func (e *engine) open(s *config.Serve, to *links, tracer trace.Tracer, log zerolog.Logger) (err error) {
 	roles := s.Roles.List()
 	switch {
 	case roles == nil || s.Roles.Computes():
@@ -117,9 +116,12 @@ func (e *engine) open(s *config.Serve, conn *nats.Conn, tracer trace.Tracer, log
 		Tokenizers: s.Tokenizers, Detokenizers: s.Detokenizers, MaxRequests: s.MaxBatchSize + s.MaxWaiting, MaxQueueWait: s.MaxQueueWait,
 		GiveUpAfter: s.StepTimeout, Metrics: e.metrics, Tracer: tracer, Log: log,
 		Cluster: node.Cluster{
-			Conn: conn, Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, FailoverTimeout: s.Roles.FailoverTimeout,
+			Beat: s.Roles.Heartbeat, Dead: s.Roles.NodeTimeout, FailoverTimeout: s.Roles.FailoverTimeout,
 			HTTP: s.Listen, Version: version,
 		},
+	}
+	if to != nil {
+		c.Cluster.Conn, c.Cluster.Unheard = to.nodes, to.unheard
 	}
 	if m.tokenizer != nil {
 		if !s.ParseSpecial {

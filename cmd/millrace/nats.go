@@ -42,6 +42,8 @@ type links struct {
 	nodes *nats.Conn // to the other processes and JetStream
 	front *nats.Conn // of a gateway to its clients, in their account; nil without the role
 	stop  func()     // ends both, and the embedded server
+
+	unheard func() bool // see cluster.Config; nil: the server is not embedded
 }
 
 // natsOptions say who we are to the server of --nats, and how we know it.
@@ -129,7 +131,7 @@ func redacted(urls string) string {
 // connectNATS joins the server at url: it waits for one that is not there yet, until ctx ends, and
 // keeps trying when it goes away later. A server that refuses us is an error at once.
 func connectNATS(ctx context.Context, url, name string, options []nats.Option, log zerolog.Logger) (*nats.Conn, error) {
-	options = append(options, nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+	options = append([]nats.Option{nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond),
 		nats.PingInterval(natsPing), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -146,7 +148,7 @@ func connectNATS(ctx context.Context, url, name string, options []nats.Option, l
 				e = e.Str("expected", "a consumer that keeps up")
 			}
 			e.Msg("NATS")
-		}))
+		})}, options...)
 	for wait := natsRetryFirst; ; wait = min(2*wait, natsRetryMost) {
 		conn, err := nats.Connect(url, options...)
 		if err == nil {
@@ -278,6 +280,7 @@ func openEmbedded(ctx context.Context, s *config.Serve, keys *auth.Keyring, log 
 			l.nodes.Close()
 			stop()
 		}
+		l.unheard = e.unheard(l.nodes)
 		if s.Roles.Has(cluster.Gateway) {
 			err = l.openFront(ctx, url, e.front, log)
 		}

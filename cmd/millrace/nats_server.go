@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/auth"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/deploy"
 )
@@ -48,6 +50,39 @@ const (
 type embedded struct {
 	server      *server.Server
 	node, front []nats.Option
+	account     string // of the nodes; "": the server's own
+	remote      bool   // it knows nothing of subscriptions at other servers
+}
+
+// insidePing is the interval of pings on a connection inside the process, which nobody can cut.
+const insidePing = time.Minute
+
+// unheard returns cluster.Config's Unheard for a node with a connection: the node has the only subscription of beats.
+func (e *embedded) unheard(nodes *nats.Conn) func() bool {
+	account := e.server.GlobalAccount()
+	if e.account != "" {
+		account, _ = e.server.LookupAccount(e.account)
+	}
+	if account == nil || e.remote {
+		return nil
+	}
+	siblings := siblingsOf(cluster.BeatSubject)
+	return func() bool {
+		return account.Interest(cluster.BeatSubject) == 1 && nodes.IsConnected() &&
+			!slices.ContainsFunc(siblings, func(subject string) bool { return account.Interest(subject) > 0 })
+	}
+}
+
+// siblingsOf returns subjects with one other token each, to which nobody subscribes. A subscription with a wildcard that has the subject has
+// one of them, too. It is needed because the server's count of a subject's subscriptions ends at the first wildcard.
+func siblingsOf(subject string) (list []string) {
+	tokens := strings.Split(subject, ".")
+	for i := range tokens {
+		other := slices.Clone(tokens)
+		other[i] = rand.Text()
+		list = append(list, strings.Join(other, "."))
+	}
+	return list
 }
 
 // startNATS starts the embedded NATS server with JetStream. Who may join:
@@ -64,7 +99,7 @@ func startNATS(s *config.Serve, keys *auth.Keyring, log zerolog.Logger) (*embedd
 }
 
 func launchNATS(o *server.Options, s *config.Serve, keys *auth.Keyring, log zerolog.Logger) (_ *embedded, err error) {
-	e := &embedded{}
+	e := &embedded{remote: o.Gateway.Name != ""}
 	var keyed *natsAuth
 	switch {
 	case s.NATSAuthFile != "":
@@ -93,8 +128,8 @@ func launchNATS(o *server.Options, s *config.Serve, keys *auth.Keyring, log zero
 		e.server.Shutdown()
 		return nil, fmt.Errorf("embedded NATS server: found none that accepts connections on %s after %s, expected one", s.NATSListen, natsStart)
 	}
-	inside := nats.InProcessServer(e.server)
-	e.node, e.front = append(e.node, inside), append(e.front, inside)
+	inside := []nats.Option{nats.InProcessServer(e.server), nats.PingInterval(insidePing)}
+	e.node, e.front = append(e.node, inside...), append(e.front, inside...)
 	return e, nil
 }
 
@@ -184,6 +219,9 @@ func (e *embedded) ownUsers(o *server.Options) error {
 		Subscribe: &server.SubjectPermission{Allow: []string{"millrace.v1.>", "$SRV.>"}},
 	}}
 	o.Users = append(o.Users, node, front)
+	if nodes != nil {
+		e.account = nodes.Name
+	}
 	e.node, e.front = []nats.Option{nats.UserInfo(node.Username, node.Password)}, []nats.Option{nats.UserInfo(front.Username, front.Password)}
 	return nil
 }
@@ -237,6 +275,7 @@ func (e *embedded) keyed(o *server.Options, s *config.Serve, keys *auth.Keyring)
 		return nil, err
 	}
 	o.Accounts, o.CustomClientAuthentication, o.AlwaysEnableNonce = parsed.Accounts, a, true
+	e.account = nodesAccount
 	e.node = []nats.Option{nats.UserInfo(a.node.Username, a.node.Password)}
 	e.front = []nats.Option{nats.UserInfo(a.front.Username, a.front.Password)}
 	return a, nil

@@ -164,7 +164,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 		})
 	}
 	group.Go(func() error {
-		e, err := openEngine(s, conn, tracer, log)
+		e, err := openEngine(s, to, tracer, log)
 		if err != nil {
 			return err
 		}

@@ -63,6 +63,7 @@ type Batches struct {
 	storage    storage
 	catalog    *catalog
 	changed    chan struct{} // has a value if a batch has changed
+	noted      chan struct{} // as changed, for keep
 	maxLine    int           // bytes of a line
 	maxMessage int           // bytes of a result
 	queue      int           // bytes of the queue of lines
@@ -86,7 +87,7 @@ func Open(ctx context.Context, nc *nats.Conn, opts Options) (*Batches, error) {
 		return nil, err
 	}
 	const headers = 4 << 10 // of a message
-	b := &Batches{opts: opts, node: nuid.Next(), storage: s, catalog: newCatalog(), changed: make(chan struct{}, 1), keeping: map[string]bool{},
+	b := &Batches{opts: opts, node: nuid.Next(), storage: s, catalog: newCatalog(), changed: make(chan struct{}, 1), noted: make(chan struct{}, 1), keeping: map[string]bool{},
 		maxLine: int(nc.MaxPayload()) - headers, maxMessage: int(nc.MaxPayload()) - headers,
 		queue: queueBytes(opts.Work), checks: newTurns(), fills: newTurns(), ends: newTurns()}
 	b.start()
@@ -131,6 +132,10 @@ func (b *Batches) watch(ctx context.Context) {
 func (b *Batches) note(r *Record) {
 	b.catalog.set(r, time.Now())
 	b.wake()
+	select {
+	case b.noted <- struct{}{}:
+	default:
+	}
 }
 
 // wake makes the worker look for lines.
@@ -145,14 +150,19 @@ func (b *Batches) wake() {
 func (b *Batches) keep(ctx context.Context) {
 	var keepers sync.WaitGroup
 	defer keepers.Wait()
-	const every = 250 * time.Millisecond
+	const every, rest = 250 * time.Millisecond, time.Minute
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-b.noted:
+			tick.Reset(every)
 		case now := <-tick.C:
+			if b.catalog.ended() {
+				tick.Reset(rest)
+			}
 			b.catalog.expire(now.Add(-keepRecords))
 			for _, r := range b.catalog.unkept(now.Add(-b.opts.Lease / 2)) {
 				if b.startKeeping(r.ID) {

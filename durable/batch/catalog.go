@@ -52,6 +52,11 @@ func (c *catalog) running() []*Record {
 	return c.those(func(k *known) bool { return k.Runs() })
 }
 
+// ended reports that no batch has a keeper or may need one.
+func (c *catalog) ended() bool {
+	return len(c.those(func(k *known) bool { return !k.Status.Ended() })) == 0
+}
+
 // unkept returns the batches that need a keeper: those without one, and those whose keeper has not given a sign of life since the given
 // time.
 func (c *catalog) unkept(since time.Time) []*Record {

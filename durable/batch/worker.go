@@ -57,6 +57,7 @@ func (w *worker) waits(tenant string) bool {
 const (
 	busyPause = 20 * time.Millisecond  // between two checks for room
 	idlePause = 500 * time.Millisecond // between two checks of queues that were empty, without a change of a batch
+	restPause = time.Minute            // as idlePause, while no batch runs
 )
 
 // run takes lines while there is room for some, until ctx ends. Batches take turns, tenant by tenant.
@@ -64,6 +65,10 @@ func (w *worker) run(ctx context.Context) {
 	defer w.lines.Wait()
 	dry := map[string]time.Time{} // batches without a line in the queue, and until when
 	for ctx.Err() == nil {
+		if len(w.b.catalog.running()) == 0 {
+			sleep(ctx, restPause, w.b.changed)
+			continue
+		}
 		room := w.b.opts.Room() - int(w.inFlight.Load())
 		if room <= 0 {
 			sleep(ctx, busyPause, nil)

@@ -54,11 +54,11 @@ const (
 	growth = 4 << 20
 	// quiet is the most bytes that a quiet process allocates between two checks.
 	quiet = 64 << 20
-	// longest is the longest wait between two trims, in checks.
-	longest = 2
+	// longest is the longest wait between two trims, in checks. A trim that frees nothing doubles it: each is two collections.
+	longest = 31
 	// patience is how many trims in a row may leave more memory than the least: a log is kept for 30 s after its end,
 	// connections live for minutes. What is still there then is in use.
-	patience = 20
+	patience = 7
 )
 
 // due says whether to trim now: the process is quiet and larger than it has been, and the last trim is not too recent.
@@ -83,7 +83,7 @@ func (t *trimmer) trimmed(m memory) {
 		return
 	}
 	t.vain++
-	t.wait = min(t.vain-1, longest)
+	t.wait = min(1<<(t.vain-1)-1, longest)
 	if t.vain == patience {
 		t.last.resident, t.vain, t.wait = m.resident, 0, 0
 	}

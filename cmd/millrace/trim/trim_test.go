@@ -34,7 +34,7 @@ func trims(x *trimmer, checks int, m memory) (n int) {
 
 func TestMemoryThatWasInUseIsReturnedLater(t *testing.T) {
 	x, m := trimmer{last: memory{resident: 40 * mib}}, memory{resident: 300 * mib}
-	require.Equal(t, 4, trims(&x, 9, m), "after 0, 1, 3 and 6 checks")
+	require.Equal(t, 4, trims(&x, 9, m), "after 0, 1, 3 and 7 checks")
 	require.Equal(t, patience-4, trims(&x, 1000, m), "what stays after many trims is in use")
 	m.resident += 5 * mib
 	require.Equal(t, 1, trims(&x, 1, m), "growth beside it is not")
