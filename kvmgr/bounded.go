@@ -25,6 +25,10 @@ func (g Bounded) places(tokens, slabTokens int) int {
 	return min(divideUp(tokens, slabTokens), g.Slabs)
 }
 
+func (Bounded) head() int { return 0 }
+
+func (Bounded) every() int { return 0 }
+
 func (Bounded) sees(int) int { return 0 }
 
 func (Bounded) trims() (live, kept int) { return 0, 0 }

@@ -30,7 +30,11 @@ func (g Full) uses() Uses {
 
 func (g Full) alone() bool { return g.Head > 0 }
 
-func (g Full) places(tokens, slabTokens int) int { return g.Head + divideUp(tokens, slabTokens) }
+func (Full) places(tokens, slabTokens int) int { return divideUp(tokens, slabTokens) }
+
+func (g Full) head() int { return g.Head }
+
+func (Full) every() int { return 0 }
 
 func (Full) sees(int) int { return 0 }
 

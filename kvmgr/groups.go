@@ -34,6 +34,11 @@ func (r *region) at(position, group int) int32 { return r.slabs[position*r.group
 // own are the slabs that were leased to a region, or shared with it, and that it has not given back.
 func (r *region) own() iter.Seq2[int, int32] {
 	return func(yield func(group int, id int32) bool) {
+		for _, id := range r.head {
+			if !yield(0, id) {
+				return
+			}
+		}
 		for i, id := range r.slabs {
 			group, position := i%r.groups.Count(), i/r.groups.Count()
 			if (position >= r.from(group) || position < r.sinks) && !yield(group, id) {
@@ -45,12 +50,13 @@ func (r *region) own() iter.Seq2[int, int32] {
 
 // found is the part of a prompt that all groups have.
 type found struct {
-	groups  []match // by group
-	whole   int     // positions
-	partial int     // tokens of the next one
-	first   int     // windowed groups are not seen before it
-	pending *node   // as of match, in the first group
-	soon    int     // likewise
+	groups  []match   // by group
+	whole   int       // positions
+	partial int       // tokens of the next one
+	first   int       // windowed groups are not seen before it
+	pending *node     // as of match, in the first group
+	soon    int       // likewise
+	state   *snapshot // after these tokens; nil: sequences have no states, or no tokens were found
 }
 
 // match finds the tokens that a prompt begins with. Each group may have other slabs of them, so what one finds bounds the others, until all agree. Slabs
@@ -60,7 +66,7 @@ func (m *Manager) match(space string, tokens []int32, beams bool, want func(*nod
 	limit := len(tokens)
 	for g := 0; g < len(m.trees); g++ {
 		t := &m.trees[g]
-		n := t.match(space, tokens[:limit], beams, want)
+		n := t.matches(space, tokens[:limit], beams, want)
 		if g == 0 && limit == len(tokens) && n.pending != nil {
 			f.pending, f.soon = n.pending, len(n.path)*t.slabTokens+n.soon
 		}
@@ -73,6 +79,7 @@ func (m *Manager) match(space string, tokens []int32, beams bool, want func(*nod
 	}
 	f.whole, f.partial = limit/m.slabTokens, limit%m.slabTokens
 	f.soon -= f.whole * m.slabTokens
-	f.first = f.groups[len(f.groups)-1].first
+	last := &f.groups[len(f.groups)-1]
+	f.first, f.state = last.first, last.state
 	return f
 }

@@ -50,10 +50,10 @@ func TestTheNeedOfASpecIsWhatItsManagerReserves(t *testing.T) {
 	const pool = 60
 	for _, groups := range [][]Group{
 		{Full{}}, {Full{}, Full{}}, {Full{Head: 3}}, {slider}, {Full{}, slider, slider}, {Full{}, Full{}, slider}, {Bounded{Slabs: 5}}, {Window{Tokens: 10, Live: 8, Sinks: 1}},
+		{Full{}, State{Slabs: 3, Every: 8}},
 	} {
 		s := NewSpec(4, groups...)
 		n := s.Need()
-		require.Equal(t, len(groups), s.Counts().Count())
 		require.Equal(t, !s.Beams, n.NoBeams)
 		fits := 0
 		for positions := 1; positions <= 2*pool; positions++ {

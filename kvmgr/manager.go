@@ -19,6 +19,8 @@
 //
 // Where tokens see a window of their past only, a sequence gives slabs back while it runs: see Trim.
 //
+// Where layers keep a state, a sequence begins at a snapshot of it: see State.
+//
 // Slabs are counted by reference, so that a sequence shares the slabs of a prefix that
 // another has computed; sharing is mapping the same slab twice.
 //
@@ -30,6 +32,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 )
 
 // Errors. Those with numbers are wrapped; the first two in a *ShortageError.
@@ -88,6 +91,8 @@ type Manager struct {
 	taken       []int32   // of extend, reused
 	mappings    int       // see Config
 	mapped      int       // slabs promised, leased or not, over all regions
+	head        int       // slabs of a region before those of its tokens
+	states      *states   // nil: sequences have none that others begin with
 	needed      int       // slabs that regions need at their declared ends, and are not promised
 	lacking     int       // see Lacking
 	order       []*region // of safe, reused
@@ -103,20 +108,23 @@ type region struct {
 	seq     Seq
 	end     int // tokens at its declared end
 	groups  Counts
-	full    int     // the most slabs that it has at once until then, shared ones included
-	tokens  int     // promised, in tokens
-	prompt  int     // of the tokens, those in a segment of their own; 0 without beams
-	beams   int     // segments for the tokens after the prompt; 1 without beams
-	quota   int     // the most slabs that it has at once with these tokens: promised, shared ones included
-	slides  bool    // it gives slabs of windowed groups back before its end, to have others: see Trim
-	denied  bool    // its last growth was
-	first   int     // leading positions whose slabs of windowed groups it gave back, or never had, but for those of sinks
-	sinks   int     // leading slabs that it keeps
-	slabs   []int32 // leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never had
-	cached  bool    // the region's slabs enter the prefix trees
-	space   string  // in this space
-	paths   []path  // by group
-	pending []*node // of the first group, that it computes, or has computed
+	full    int       // the most slabs that it has at once until then, shared ones included
+	tokens  int       // promised, in tokens
+	prompt  int       // of the tokens, those in a segment of their own; 0 without beams
+	beams   int       // segments for the tokens after the prompt; 1 without beams
+	quota   int       // the most slabs that it has at once with these tokens: promised, shared ones included
+	slides  bool      // it gives slabs of windowed groups back before its end, to have others: see Trim
+	denied  bool      // its last growth was
+	first   int       // leading positions whose slabs of windowed groups it gave back, or never had, but for those of sinks
+	sinks   int       // leading slabs that it keeps
+	head    []int32   // leased, before those of the tokens; nil: not yet, or not any more
+	lent    *snapshot // see Lend; nil: none
+	branch  int       // of its Hit
+	slabs   []int32   // leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never had
+	cached  bool      // the region's slabs enter the prefix trees
+	space   string    // in this space
+	paths   []path    // by group
+	pending []*node   // of the first group, that it computes, or has computed
 }
 
 // path is the part of a prefix tree that has a region's slabs of one group.
@@ -165,7 +173,7 @@ func (r *region) holds() iter.Seq2[int, int32] {
 }
 
 // held is the number of its own slabs.
-func (r *region) held() int { return r.groups.Slabs(r.positions(), r.gone()) }
+func (r *region) held() int { return len(r.head) + r.groups.Slabs(r.positions(), r.gone()) }
 
 // slidesIn says whether the region gives slabs of a group back to have others.
 func (r *region) slidesIn(group int) bool { return r.slides && group >= r.groups.Full }
@@ -212,8 +220,13 @@ func New(cfg Config) (*Manager, error) {
 		tier:       newTier(cfg.Slots),
 	}
 	m.live, m.sinks = cfg.last().trims()
-	for i := range cfg.Groups {
+	m.head = cfg.Head()
+	if every := cfg.every(); every > 0 {
+		m.states = &states{every: every}
+	}
+	for i := range m.groups.Count() {
 		m.trees = append(m.trees, newTree(m.bySlab, i, cfg.Spec, cfg.Worth))
+		m.trees[i].states = m.states
 	}
 	m.trees[0].cold.wanted = cfg.Cold
 	m.uncommitted = newFreeSet(cfg.Slabs)
@@ -321,7 +334,7 @@ func (m *Manager) admit(r *region, f *found) error {
 }
 
 // Lease gives the sequence physical slabs for its first upTo tokens and
-// returns the ids of the new ones, in the order of their positions (see
+// returns the ids of the new ones, first those of its head, in the order of their positions (see
 // Segments for beams); none if they are leased already. The slice is the caller's to read for ever. Inside
 // the reservation and up to Limit it does not fail. Errors: ErrUnknownSequence,
 // ErrBeyondReservation.
@@ -334,24 +347,27 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, promised %d", ErrBeyondReservation, seq, upTo, r.tokens)
 	}
 	have, total := r.positions(), m.slabsOf(r, max(upTo, 0))
+	place := have*m.groups.Count() + len(r.head)
 	if total > have && total-r.gone() > m.liveOf(r, m.slabsOf(r, r.tokens)) {
 		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back", ErrBeyondReservation, seq, upTo, m.Limit(seq))
 	}
 	got := m.extend(r, total)
-	m.leased(seq, have*m.groups.Count(), got)
+	m.leased(seq, place, got)
 	return got, nil
 }
 
-// extend leases slabs until the region has those of total positions (at most its quota), and returns the new ones by position: -1 where a windowed group
-// needs none.
+// extend leases slabs until the region has its head and those of total positions (at most its quota), and returns the new ones by position: -1 where a windowed
+// group needs none.
 func (m *Manager) extend(r *region, total int) []int32 {
 	have, begin, n := r.positions(), len(r.slabs), m.groups.Count()
 	if total <= have {
 		return nil
 	}
-	for m.free.count < m.groups.Slabs(total, r.first)-m.groups.Slabs(have, r.first) {
-		m.free.put(int(m.evict()))
+	begins := m.head > 0 && r.head == nil
+	if begins {
+		m.leaseHead(r)
 	}
+	m.room(m.groups.Slabs(total, r.first) - m.groups.Slabs(have, r.first))
 	m.count(r, -1)
 	for range (total - have) * n {
 		r.slabs = append(r.slabs, -1)
@@ -370,19 +386,34 @@ func (m *Manager) extend(r *region, total int) []int32 {
 		m.void(m.taken)
 	}
 	m.count(r, 1)
+	if begins {
+		return slices.Concat(r.head, r.slabs[begin:])
+	}
 	return r.slabs[begin:len(r.slabs):len(r.slabs)]
 }
 
-// evict takes the slab that is worth the least from a prefix tree: of trees with equal ones, from the one that has the most slabs which nobody holds, so
-// that no group loses what the others need. There is one.
-func (m *Manager) evict() int32 {
+// room makes some slabs free, which are promised: it evicts others.
+func (m *Manager) room(slabs int) {
+	for m.free.count < slabs {
+		m.evict()
+	}
+}
+
+// evict makes the slab free that is worth the least of a prefix tree: of trees with equal ones, of the one that has the most slabs which nobody holds, so
+// that no group loses what the others need. Leaves with a snapshot are none: slabs after the last snapshot go first, and then the slabs of the snapshot
+// that is worth the least. There is one.
+func (m *Manager) evict() {
 	var least *tree
 	for i := range m.trees {
 		if t := &m.trees[i]; len(t.leaves) > 0 && (least == nil || t.goesBefore(least)) {
 			least = t
 		}
 	}
-	return least.evict()
+	if least == nil {
+		m.evictState()
+		return
+	}
+	m.free.put(int(least.evict()))
 }
 
 // goesBefore says whether a slab of a tree is evicted before those of another one.
@@ -413,6 +444,10 @@ func (m *Manager) Release(seq Seq) (freed int, err error) {
 func (m *Manager) drop(r *region) {
 	m.count(r, -1)
 	m.settle(r)
+	if v := r.lent; v != nil {
+		m.states.remove(v)
+		m.discard(v)
+	}
 	for group, id := range r.holds() {
 		m.unref(r, group, id)
 	}

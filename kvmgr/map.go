@@ -14,6 +14,13 @@ func (m *Manager) Map(cells int) Map {
 	size := divideUp(len(m.refs), max(cells, 1))
 	n := divideUp(len(m.refs), size)
 	v := Map{CellSlabs: size, Held: make([]int, n), Shared: make([]int, n), Cached: make([]int, n), Absent: make([]int, n)}
+	if m.states != nil {
+		for _, s := range m.states.heap {
+			for _, id := range s.slabs {
+				v.Cached[int(id)/size]++
+			}
+		}
+	}
 	for id, refs := range m.refs {
 		switch {
 		case refs > 1:

@@ -52,9 +52,7 @@ func (m *Manager) Shrink(n int) (list []Range) {
 	n = min(n, m.spare())
 	m.taken = m.taken[:0]
 	for range n {
-		if m.free.count == 0 {
-			m.free.put(int(m.evict()))
-		}
+		m.room(1)
 		id := m.free.last()
 		m.taken = m.free.remove(m.taken, id, 1)
 		m.uncommitted.put(id)

@@ -23,6 +23,7 @@ type world struct {
 	contents [][]uint64      // of each token of a slab: a hash of the group, the space and the tokens up to it
 	tier     [][]uint64      // of each token of a slot
 	seqs     [names]*tracked
+	ended    []int32 // tokens of a sequence whose state is kept
 	waiting  [names]bool
 	memory   []bool // [slabs] those that are committed
 	happened map[string]int
@@ -44,7 +45,8 @@ type tracked struct {
 	done               int      // computed
 	first              int      // leading positions whose slabs of windowed groups it has not
 	slides             bool     // more slabs of a windowed group than may live at once would hold it
-	slabs              []int32  // by position, one of each group
+	slabs              []int32  // by position, one of each group, those of the head first
+	lent               int      // tokens of which a copy of its state is in slabs that were lent to it; 0: none
 	kept               int      // as first, in the tier
 	at                 place
 	slots              []int32
@@ -71,6 +73,7 @@ type layout struct {
 	Slabs, Committed, SlabTokens, Mappings, Slots int
 	Groups                                        Counts // without a window all are full
 	Head, Most, Window, Live, Sinks               int    // 0: none
+	Every                                         int    // the head is a state, with snapshots; 0: it is not
 }
 
 func (l layout) config() Config {
@@ -80,6 +83,9 @@ func (l layout) config() Config {
 		c = Counts{Full: c.Count()}
 	case c == Counts{}:
 		c = Counts{Windowed: 1}
+	}
+	if l.Every > 0 {
+		return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Spec: NewSpec(l.SlabTokens, Full{}, State{l.Head, l.Every})}
 	}
 	full := Group(Full{Head: l.Head})
 	if l.Most > 0 {
@@ -130,7 +136,7 @@ func (w *world) slabsFor(q *tracked, tokens int) int {
 	case q.beams == 0:
 		return w.cfg.Head + up(tokens)
 	}
-	return up(min(tokens, q.prompt)) + q.beams*up(max(0, tokens-q.prompt))
+	return w.cfg.Head + up(min(tokens, q.prompt)) + q.beams*up(max(0, tokens-q.prompt))
 }
 
 // most is how many slabs a sequence has at once at most while it has some tokens.
@@ -149,13 +155,10 @@ func (w *world) liveOf(q *tracked, tokens int) int {
 
 // position is that of a token of a sequence.
 func (w *world) position(q *tracked, token int) int {
-	switch {
-	case q.beams == 0 && w.cfg.Most > 0: // in turn: some place of an earlier token
+	if q.beams == 0 && w.cfg.Most > 0 { // in turn: some place of an earlier token
 		return token / w.cfg.SlabTokens % w.cfg.Most
-	case q.beams == 0:
-		token += w.cfg.Head * w.cfg.SlabTokens
 	}
-	return token / w.cfg.SlabTokens
+	return w.cfg.Head + token/w.cfg.SlabTokens
 }
 
 // slabAt is a sequence's slab of a group at a position.
@@ -426,6 +429,7 @@ func (w *world) check() {
 	if want.Cached = got.Cached; got != want {
 		w.fail("stats %+v, the model has %+v", got, want)
 	}
+	w.checkStates()
 	if !b.safe() {
 		w.fail("unsafe: no order lets all end: %+v", b)
 	}
@@ -440,10 +444,10 @@ func (w *world) writeSet(seq Seq) []int32 {
 	if q.beams > 0 && q.done >= q.prompt {
 		return w.has(q, w.slabsFor(q, q.prompt), w.positions(q))
 	}
-	if q.beams == 0 && w.cfg.Head+w.cfg.Most > 0 {
+	if q.beams == 0 && w.cfg.Head+w.cfg.Most > 0 && w.cfg.Every == 0 {
 		return w.live(q) // the first slabs in each step, or any
 	}
-	return w.has(q, q.done/w.cfg.SlabTokens, w.positions(q))
+	return append(w.has(q, 0, w.cfg.Head), w.has(q, w.cfg.Head+q.done/w.cfg.SlabTokens, w.positions(q))...)
 }
 
 // checkWrites checks that no other sequence has a slab that a sequence will write.
@@ -474,6 +478,7 @@ func (w *world) verify(seq Seq, q *tracked) {
 	if seen := w.seen(q.done); q.beams == 0 && q.first > seen && !copying || q.beams > 0 && q.first > 0 {
 		w.fail("sequence %d of %d computed tokens has slabs from %d on, and sees those from %d on", seq, q.done, q.first, seen)
 	}
+	w.verifyState(seq, q)
 	first := 0
 	if q.beams == 0 && w.cfg.Most > 0 { // later tokens took the places of those before it
 		first = max(0, q.computed()-w.cfg.Most*w.cfg.SlabTokens)
@@ -482,6 +487,53 @@ func (w *world) verify(seq Seq, q *tracked) {
 		for i := first; i < q.computed(); i++ {
 			if at := w.position(q, i); w.keeps(q, at, group) && w.contents[w.slabAt(q, at, group)][i%w.cfg.SlabTokens] != content(q.hashes[i], group) {
 				w.fail("token %d of sequence %d was computed from other tokens or in another space, in group %d", i, seq, group)
+			}
+		}
+	}
+}
+
+// stateOf is what the slab at a place of a state has after some tokens of a hash.
+func stateOf(hash uint64, place int) uint64 { return content(hash, 100+place) }
+
+// setState sets the state of a sequence to that after its computed tokens, if it has one.
+func (w *world) setState(q *tracked) {
+	for i := range w.cfg.Head {
+		if w.cfg.Every > 0 && q.done > 0 {
+			w.contents[q.slabs[i]][0] = stateOf(q.hashes[q.done-1], i)
+		}
+	}
+}
+
+// verifyState checks that the state of a sequence is that after its computed tokens.
+func (w *world) verifyState(seq Seq, q *tracked) {
+	for i := range w.cfg.Head {
+		if w.cfg.Every > 0 && q.done > 0 && w.contents[q.slabs[i]][0] != stateOf(q.hashes[q.done-1], i) {
+			w.fail("the state of sequence %d is not that after its %d tokens", seq, q.done)
+		}
+	}
+}
+
+// checkStates checks that every snapshot is of the tokens that the tree has for it.
+func (w *world) checkStates() {
+	if w.m.states == nil {
+		return
+	}
+	for _, v := range w.m.states.heap {
+		if v.node == nil {
+			continue
+		}
+		var ids []int32
+		n := v.node
+		for ; n.parent != nil; n = n.parent {
+			ids = append(slices.Clone(n.tokens), ids...)
+		}
+		if len(ids) != v.tokens {
+			w.fail("a snapshot of %d tokens is at %d", v.tokens, len(ids))
+		}
+		h := hashes(int(n.space[0]-'a'), ids)
+		for i, id := range v.slabs {
+			if w.contents[id][0] != stateOf(h[len(h)-1], i) {
+				w.fail("the snapshot of %v has another state", ids)
 			}
 		}
 	}

@@ -62,6 +62,8 @@ func (w *world) tokens(n int) []int32 {
 	}
 	if like := w.seqs[w.next(names)]; like != nil && w.next(2) == 0 {
 		copy(ids, like.ids[:w.next(len(like.ids)+1)])
+	} else if w.cfg.Every > 0 && w.next(2) == 0 {
+		copy(ids, w.ended)
 	}
 	return ids
 }
@@ -78,6 +80,9 @@ func (w *world) fresh() *tracked {
 	}
 	q := &tracked{space: w.next(3), end: n, ids: w.tokens(n)}
 	q.prompt = 1 + w.next((n+1)/2)
+	if w.cfg.Every > 0 { // a longer one begins with a state more often
+		q.prompt = 1 + w.next(n)
+	}
 	q.promise = q.prompt + w.next(n-q.prompt+1)
 	q.hashes = hashes(q.space, q.ids)
 	return q
@@ -130,14 +135,16 @@ func (w *world) waits(seq Seq, q *tracked) {
 		w.fail("sequence %d waits, others compute %d tokens of it at most", seq, soon)
 	}
 	w.waiting[seq] = true
-	w.happened["wait"]++
+	if w.happened["wait"]++; w.cfg.Every > 0 {
+		w.happened["wait for a state"]++
+	}
 }
 
 // admit begins a sequence with a prompt, which may share slabs: a new prompt, the next turn of another sequence, or a fork of it.
 func (w *world) admit(seq Seq) {
 	q := w.fresh()
 	q.offers = true
-	if q.prompt < q.end && w.next(8) == 0 {
+	if w.cfg.Every == 0 && q.prompt < q.end && w.next(8) == 0 {
 		q.beams, q.promise = 1+w.next(4), q.end
 	}
 	n := w.prefix(q, 0)
@@ -163,13 +170,17 @@ func (w *world) admit(seq Seq) {
 	}
 	path := w.live(q)
 	q.slabs = slices.Clone(w.m.Slabs(seq))
-	if w.positions(q) != h.Slabs || n > h.Slabs || !slices.Equal(w.has(q, 0, n), path) || h.Tokens >= q.prompt {
+	head := 0
+	if h.Tokens > 0 {
+		head = w.cfg.Head
+	}
+	if w.positions(q) != head+h.Slabs || n > h.Slabs || !slices.Equal(w.has(q, head, head+n), path) || h.Tokens >= q.prompt {
 		w.fail("sequence %d of a prompt of %d has %+v in slabs %v, the prefix was in %v", seq, q.prompt, h, q.slabs, path)
 	}
 	if q.first > 0 {
 		w.happened["hit of a window"]++
 	}
-	for _, id := range w.has(q, n, w.positions(q)) {
+	for _, id := range append(w.has(q, 0, head), w.has(q, head+n, w.positions(q))...) {
 		if held[id] != 0 {
 			w.fail("sequence %d leases slab %d, which %d sequences hold", seq, id, held[id])
 		}
@@ -179,6 +190,15 @@ func (w *world) admit(seq Seq) {
 			w.fail("%+v overwrites what it reads", h.Copy)
 		}
 		copy(w.contents[to][:h.Copy.Tokens], w.contents[h.Copy.From[i]])
+	}
+	if head > 0 {
+		w.happened["hit of a state"]++
+		if len(h.Copy.From) < head {
+			w.happened["state taken over"]++
+		}
+		if h.Tokens > n*w.cfg.SlabTokens {
+			w.happened["hit of a state inside a slab"]++
+		}
 	}
 	if h.Tokens <= n*w.cfg.SlabTokens && h.Slabs > n {
 		w.happened["crossed copy"]++
@@ -198,7 +218,7 @@ func (w *world) admit(seq Seq) {
 // longest is the longest prefix of a prompt, less its last token, that was committed.
 func (w *world) longest(q *tracked) (n int) {
 	for _, o := range w.offered {
-		if o.space == q.space {
+		if o.space == q.space && (w.cfg.Every == 0 || commonPrefix(o.ids, q.ids[:q.prompt-1]) == len(o.ids)) {
 			n = max(n, commonPrefix(o.ids, q.ids[:q.prompt-1]))
 		}
 	}
@@ -208,7 +228,7 @@ func (w *world) longest(q *tracked) (n int) {
 // admitPlain begins a sequence that shares nothing, or a beam search.
 func (w *world) admitPlain(seq Seq) {
 	q := w.fresh()
-	if w.next(2) == 0 || q.prompt == q.end {
+	if w.cfg.Every > 0 || w.next(2) == 0 || q.prompt == q.end {
 		promise := q.promise
 		w.begins(q, 0)
 		want := w.admission(seq, q)
@@ -281,6 +301,9 @@ func (w *world) startImport(seq Seq) {
 // export finds what is computed of some tokens, as a hand-over does.
 func (w *world) export(seq Seq) {
 	q := w.seqs[seq]
+	if w.cfg.Every > 0 { // it has no copies
+		return
+	}
 	if q == nil {
 		q = w.fresh()
 	}
@@ -333,10 +356,30 @@ func (w *world) extend(seq Seq) bool {
 		w.happened["more tokens than the most slabs"]++
 	}
 	w.verify(seq, q)
+	if w.cfg.Every > 0 && w.next(2) == 0 {
+		w.lend(seq, q)
+	}
 	if !q.settled && w.next(4) > 0 {
 		w.commit(seq, q)
 	}
 	return true
+}
+
+// lend copies the state of a sequence to slabs of the tree.
+func (w *world) lend(seq Seq, q *tracked) {
+	slabs := w.m.Lend(seq, q.done)
+	switch {
+	case slabs == nil && q.offers && q.done > 0 && q.done%w.cfg.SlabTokens == 0:
+		w.happened["no room for a snapshot"]++
+	case slabs != nil && w.next(8) > 0: // else the copy would be late
+		w.unheld(seq, slabs)
+		for i, id := range slabs {
+			copy(w.contents[id], w.contents[q.slabs[i]])
+		}
+		q.lent = q.done
+	case slabs != nil && (q.lent == q.done || w.next(2) == 0): // else the slabs have an earlier state
+		q.lent = 0
+	}
 }
 
 // room makes a sequence give back slabs that its next token does not see, and returns how many of some tokens it may lease slabs for.
@@ -411,6 +454,7 @@ func (w *world) grow(seq Seq, q *tracked, tokens int) bool {
 
 // write computes the tokens up to one.
 func (w *world) write(seq Seq, q *tracked, upTo int) {
+	w.verifyState(seq, q)
 	for ; q.done < upTo; q.done++ {
 		if q.beams > 0 && q.done >= q.prompt {
 			continue
@@ -429,21 +473,53 @@ func (w *world) write(seq Seq, q *tracked, upTo int) {
 			w.contents[slab][at] = content(q.hashes[q.done], group)
 		}
 	}
+	w.setState(q)
 }
 
 func (w *world) commit(seq Seq, q *tracked) {
 	tail, ids := w.next(2) == 0, q.ids[:q.computed()]
 	w.want("commit", w.m.Commit(seq, ids, tail), nil)
+	if q.lent > 0 {
+		w.snapshot(seq, q)
+	}
 	if q.offers && !w.m.regions[seq].cached {
 		w.happened["silence"]++ // it would be unsafe to hold the slabs of another sequence too
 	}
-	if !w.exact || !q.offers {
+	if !w.exact || !q.offers || w.cfg.Every > 0 {
 		return
 	}
 	if !tail {
 		ids = ids[:len(ids)/w.cfg.SlabTokens*w.cfg.SlabTokens]
 	}
 	w.offered = append(w.offered, &offering{q.space, slices.Clone(ids)})
+}
+
+// snapshot says that the copy of a sequence's state is there.
+func (w *world) snapshot(seq Seq, q *tracked) {
+	v := w.m.regions[seq].lent
+	reclaimed := v == nil || v.tokens != q.lent
+	w.want("snapshot", w.m.Snapshot(seq, q.lent), nil)
+	switch {
+	case reclaimed:
+		w.happened["snapshot whose slabs went to others"]++
+	case q.done/w.cfg.SlabTokens == q.lent/w.cfg.SlabTokens:
+		w.happened["snapshot"]++
+		if w.exact {
+			w.offered = append(w.offered, &offering{q.space, slices.Clone(q.ids[:q.lent])})
+		}
+	}
+	q.lent = 0
+}
+
+// retire gives the tree the state of a sequence that ends.
+func (w *world) retire(seq Seq, q *tracked) {
+	w.want("retire", w.m.Retire(seq, q.ids[:q.done]), nil)
+	if q.offers && w.cfg.Every > 0 && q.done > 0 {
+		w.happened["state of an answer"]++
+		if w.exact {
+			w.offered = append(w.offered, &offering{q.space, slices.Clone(q.ids[:q.done])})
+		}
+	}
 }
 
 // settle says that a sequence offers no more tokens. Those that wait for them compute them.
@@ -592,6 +668,10 @@ func (w *world) cancel(seq Seq) {
 		w.verify(seq, q)
 	}
 	before := w.bank().available
+	if q.at == inPool && w.cfg.Every > 0 && w.next(2) == 0 {
+		w.retire(seq, q)
+		w.ended = q.ids[:q.done]
+	}
 	freed, err := w.m.Release(seq)
 	w.want("release", err, nil)
 	w.seqs[seq] = nil
@@ -629,7 +709,7 @@ func (w *world) misuse(seq Seq) {
 	w.want("grow", w.m.Grow(seq, q.promise), nil)
 	w.want("reserve", w.m.Reserve(seq, Declared(1)), ErrSequenceExists)
 	bounded := q.beams == 0 && w.cfg.Most > 0 && w.positions(q) == w.cfg.Most // any token has a slab then
-	if leased := w.positions(q) * w.cfg.SlabTokens; !bounded && leased < len(q.ids) {
+	if leased := max(w.positions(q)-w.cfg.Head, 0) * w.cfg.SlabTokens; !bounded && leased < len(q.ids) {
 		w.want("commit", w.m.Commit(seq, q.ids[:leased+1], false), ErrBeyondReservation)
 	}
 }

@@ -41,11 +41,13 @@ type Prompt struct {
 type Hit struct {
 	Tokens int  // that need not be computed, at most all but the last one
 	Slabs  int  // positions that hold them: the first ones of the sequence. In windowed groups it has the last of these only, see Live
-	Copy   Copy // of the slabs of the last of these positions: do it before the next step
+	Copy   Copy // of the slabs of the last of these positions, and of a state: do it before the next step
+	Branch int  // see Spec.NextSnapshot; 0: none
 }
 
 // ReservePrompt is Reserve for a sequence that begins with the tokens of p. It leases the slabs of their
-// longest prefix that is computed: that of which full groups have all slabs, and windowed groups the last window. Errors: those of Reserve, and ErrComputing.
+// longest prefix that is computed: that of which full groups have all slabs, and windowed groups the last window, and where there are states a snapshot of the
+// one after it. Errors: those of Reserve, and ErrComputing.
 func (m *Manager) ReservePrompt(seq Seq, l Length, p Prompt) (Hit, error) {
 	if err := m.checkPrompt(seq, l, p); err != nil {
 		return Hit{}, err
@@ -92,8 +94,12 @@ func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
 			m.trees[group].touch(n)
 		}
 	}
-	h := Hit{Tokens: whole, Slabs: f.whole}
-	if f.partial > 0 {
+	r.branch = f.branches(whole)
+	h := Hit{Tokens: whole, Slabs: f.whole, Branch: r.branch}
+	switch {
+	case f.state != nil:
+		m.resume(r, &f, &h)
+	case f.partial > 0:
 		m.copyTail(r, &f, &h)
 	}
 	m.pend(r, p.Tokens)
@@ -180,6 +186,7 @@ func (m *Manager) pend(r *region, tokens []int32) {
 		}
 		if parent = parent.children[at]; parent.slab < 0 && i >= r.from(0) {
 			parent.pending, parent.by = true, r.seq
+			parent.keeps = m.states != nil && m.spec.NextSnapshot((i+1)*m.slabTokens-1, len(tokens), r.branch) == (i+1)*m.slabTokens
 			r.pending = append(r.pending, parent)
 		}
 	}
@@ -192,6 +199,9 @@ func (m *Manager) Slabs(seq Seq) []int32 {
 	if r == nil {
 		return nil
 	}
+	if r.head != nil {
+		return slices.Concat(r.head, r.slabs)
+	}
 	return slices.Clip(r.slabs)
 }
 
@@ -203,7 +213,7 @@ func (m *Manager) Ready() []Seq {
 }
 
 // Commit offers the slabs of a sequence's first tokens, whose keys and values are written, to other sequences. With tail
-// they get a part of a slab at the end too: its later tokens may be written all the same. A sequence of Reserve
+// they get a part of a slab at the end too, where they need no state: its later tokens may be written all the same. A sequence of Reserve
 // offers nothing, and one with beams its prompt. Errors: ErrUnknownSequence, ErrBeyondReservation (tokens that are not leased).
 func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 	r, ok := m.regions[seq]
@@ -230,7 +240,7 @@ func (m *Manager) commitTo(r *region, group int, tokens []int32, tail bool) {
 			return
 		}
 	}
-	if rest := tokens[min(p.inTree*m.slabTokens, len(tokens)):]; tail && len(rest) > 0 && p.inTree >= r.from(group) {
+	if rest := tokens[min(p.inTree*m.slabTokens, len(tokens)):]; tail && m.states == nil && len(rest) > 0 && p.inTree >= r.from(group) {
 		m.commitTail(r, group, rest)
 	}
 }
@@ -340,8 +350,14 @@ func (m *Manager) Forget() {
 		for group, id := range r.twins() {
 			m.unref(r, group, id)
 		}
-		r.cached = false
+		r.cached, r.lent = false, nil
 		clear(r.paths)
+	}
+	if m.states != nil {
+		for _, v := range m.states.heap {
+			m.discard(v)
+		}
+		m.states = &states{every: m.states.every}
 	}
 	for id, n := range m.bySlab {
 		if n == nil {
@@ -357,6 +373,6 @@ func (m *Manager) Forget() {
 		t := &m.trees[group]
 		noted, wanted := t.changes, t.cold.wanted
 		*t = newTree(m.bySlab, group, m.spec, t.worthOf)
-		t.changes, t.cold.wanted, t.observer = noted, wanted, m.observer
+		t.changes, t.cold.wanted, t.observer, t.states = noted, wanted, m.observer, m.states
 	}
 }

@@ -40,6 +40,8 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 			cfg = grouped(cfg, rng)
 		} else if seed%3 == 0 {
 			cfg = lossy(cfg, rng)
+		} else if seed%3 == 1 {
+			cfg = stateful(cfg, rng)
 		}
 		if seed%4 > 1 {
 			cfg.Committed = 1 + rng.IntN(cfg.Slabs)
@@ -63,7 +65,8 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
 	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
-		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy", "grown", "shrunk"} {
+		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy", "grown", "shrunk",
+		"hit of a state", "wait for a state", "hit of a state inside a slab", "state taken over", "snapshot", "no room for a snapshot", "snapshot whose slabs went to others", "state of an answer"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}
@@ -97,6 +100,14 @@ func lossy(cfg layout, rng *rand.Rand) layout {
 	return cfg
 }
 
+// stateful gives the sequences of a manager a state.
+func stateful(cfg layout, rng *rand.Rand) layout {
+	cfg.Slots, cfg.Window, cfg.Live = 0, 0, 0
+	cfg.Head, cfg.Every = 1+rng.IntN(4), cfg.SlabTokens*(1+rng.IntN(4))
+	cfg.Slabs += (1 + rng.IntN(6)) * cfg.Head
+	return cfg
+}
+
 func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
 	hits := 0
 	for seed := range uint64(20) {
@@ -106,8 +117,11 @@ func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
 			cfg.Window = 2 + rng.IntN(2*cfg.SlabTokens)
 			cfg.Live = LiveSlabs(cfg.Window, cfg.SlabTokens, cfg.SlabTokens)
 		}
-		if seed%4 > 1 {
+		switch {
+		case seed%4 > 1:
 			cfg = grouped(cfg, rng)
+		case seed%3 == 0:
+			cfg = stateful(cfg, rng)
 		}
 		w := newWorld(t, fmt.Sprintf("seed %d", seed), cfg, rng.IntN)
 		w.exact = true

@@ -22,6 +22,9 @@ func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
 	if s.Prompt < 1 || s.Response < 1 || s.Beams < 1 {
 		return Hit{}, fmt.Errorf("%w: reserve %+v, expected at least 1 of each", ErrInvalid, s)
 	}
+	if m.states != nil {
+		return Hit{}, fmt.Errorf("%w: %d beams of a sequence that keeps %v, expected none", ErrInvalid, s.Beams, m.spec.last())
+	}
 	if n := len(p.Tokens); n != 0 && n != s.Prompt {
 		return Hit{}, fmt.Errorf("%w: %d tokens of a prompt of %d", ErrInvalid, n, s.Prompt)
 	}
@@ -34,7 +37,7 @@ func (m *Manager) ReserveSegments(seq Seq, s Segments, p Prompt) (Hit, error) {
 	return m.begin(r, p, 0)
 }
 
-// slabsOf is the number of positions that hold a region's first tokens, those of each beam counted.
+// slabsOf is the number of positions that hold a region's first tokens, those of each beam counted, and without the head.
 func (m *Manager) slabsOf(r *region, tokens int) int {
 	if r.prompt == 0 {
 		return m.spec.places(tokens)

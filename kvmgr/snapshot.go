@@ -140,13 +140,19 @@ func (m *Manager) Check() error {
 			}
 		}
 	}
+	states := make([]bool, len(m.refs))
+	if m.states != nil {
+		if err := m.states.check(m.refs, states); err != nil {
+			return err
+		}
+	}
 	free, unheld, shared, kept, uncommitted := 0, 0, 0, 0, 0
 	for id, n := range m.refs {
 		if n != held[id] || m.fixed[id] != fixed[id] {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d to their ends; %d regions hold it, %d to their ends", id, n, m.fixed[id], held[id], fixed[id])
 		}
 		kept += int(min(fixed[id], 1))
-		cached := m.bySlab[id] != nil
+		cached := m.bySlab[id] != nil || states[id]
 		absent := m.uncommitted.has(id)
 		if m.free.has(id) != (n == 0 && !cached && !absent) || absent && (n > 0 || cached) {
 			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t, without memory: %t", id, n, cached, m.free.has(id), absent)
@@ -196,6 +202,9 @@ func (m *Manager) Check() error {
 func (m *Manager) checkRegion(seq Seq, r *region, held, fixed []int32) error {
 	if r.quota != m.most(r, r.tokens) || r.full != m.most(r, r.end) || r.held() < 0 || r.held() > r.quota || r.quota > r.full {
 		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, r.held())
+	}
+	if v := r.lent; v != nil && (v.region != r || v.node != nil) || len(r.head) != 0 && len(r.head) != m.head {
+		return fmt.Errorf("kvmgr: check: sequence %d has %d slabs before those of its tokens, or slabs that were lent to another one", seq, len(r.head))
 	}
 	for _, p := range r.paths {
 		if p.last != nil && (p.last.pins < 1 || p.last.parent == nil) {

@@ -33,7 +33,7 @@ type Wants struct {
 	Drafts bool
 }
 
-// Group is what a sequence keeps for one group of layers: Full, Window or Bounded. Each has a file, with the same functions.
+// Group is what a sequence keeps for one group of layers: Full, Window, Bounded or State. Each has a file, with the same functions.
 type Group interface {
 	fmt.Stringer // for messages
 	// validate returns an ErrInvalid for numbers that cannot be, in slabs of some tokens.
@@ -42,8 +42,13 @@ type Group interface {
 	uses() Uses
 	// alone says that there can be no other group beside it.
 	alone() bool
-	// places is the number of slabs up to the end of a sequence's first tokens, those that it gave back counted. It is that of all groups of a Spec.
+	// places is the number of slabs up to the end of a sequence's first tokens, those that it gave back counted. It is that of all groups of a Spec that
+	// have slabs of tokens.
 	places(tokens, slabTokens int) int
+	// head is the number of slabs before those of the tokens.
+	head() int
+	// every is the distance of snapshots in tokens. 0: the group has slabs of tokens, and no snapshots.
+	every() int
 	// sees returns the first token that a token at a position sees: a hit in the prefix tree needs the slabs from there on.
 	sees(position int) int
 	// trims returns how many slabs a sequence has at once at most, since it gives back those that it sees no more, and how many of these, the first ones, it
@@ -87,6 +92,9 @@ func (s Spec) Validate(w Wants) error {
 		if g.alone() && len(s.Groups) > 1 {
 			return fmt.Errorf("%w: %d groups of layers of which one keeps %v, expected it alone", ErrInvalid, len(s.Groups), g)
 		}
+		if g.every() > 0 && (i != 1 || len(s.Groups) != 2 || s.Groups[0] != Group(Full{})) {
+			return fmt.Errorf("%w: groups of layers keep %v, expected %v after one full group", ErrInvalid, s.Groups, g)
+		}
 		if i > 0 && trims(s.Groups[i-1]) && g != s.Groups[i-1] {
 			return fmt.Errorf("%w: a group of layers keeps %v after one that keeps %v, expected full groups first and equal windows", ErrInvalid, g, s.Groups[i-1])
 		}
@@ -99,24 +107,26 @@ func (s Spec) Validate(w Wants) error {
 
 func (s Spec) validateWants(w Wants) error {
 	switch n := len(s.Groups); {
+	case w.Disk && !s.Copies:
+		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be stored on a disk", ErrInvalid, s.last())
 	case w.Disk && n > 1:
 		return fmt.Errorf("%w: the slabs of %d groups of layers cannot be stored on a disk, expected one group", ErrInvalid, n)
-	case w.Disk && !s.Copies:
-		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be stored on a disk", ErrInvalid, s.Groups[0])
 	case w.Tier && !s.Copies:
-		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be spilled", ErrInvalid, s.Groups[0])
+		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be spilled", ErrInvalid, s.last())
 	case w.Drafts && !s.Rollback:
-		return fmt.Errorf("%w: a sequence that keeps %v takes no draft tokens back", ErrInvalid, s.Groups[0])
+		return fmt.Errorf("%w: a sequence that keeps %v takes no draft tokens back", ErrInvalid, s.last())
 	}
 	return nil
 }
 
-// Counts counts the groups.
+// Counts counts the groups that have slabs of tokens.
 func (s Spec) Counts() (c Counts) {
 	for _, g := range s.Groups {
-		if trims(g) {
+		switch {
+		case g.every() > 0:
+		case trims(g):
 			c.Windowed++
-		} else {
+		default:
 			c.Full++
 		}
 	}
@@ -132,13 +142,22 @@ func (s Spec) Need() Need {
 	return n
 }
 
-// places is the number of positions up to the end of a sequence's first tokens.
+// places is the number of positions up to the end of a sequence's first tokens, without the head.
 func (s Spec) places(tokens int) int { return s.Groups[0].places(tokens, s.SlabTokens) }
 
-// Tokens is the number of tokens that some leading positions hold.
-func (s Spec) Tokens(positions int) int {
-	return max(positions-s.Groups[0].places(0, s.SlabTokens), 0) * s.SlabTokens
+// Head is the number of slabs of a sequence before those of its tokens.
+func (s Spec) Head() (slabs int) {
+	for _, g := range s.Groups {
+		slabs += g.head()
+	}
+	return slabs
 }
+
+// every is the distance of snapshots in tokens; 0: there are none.
+func (s Spec) every() int { return s.last().every() }
+
+// Tokens is the number of tokens that some leading slabs of each group hold, those of the head counted.
+func (s Spec) Tokens(positions int) int { return max(positions-s.Head(), 0) * s.SlabTokens }
 
 // last is the group that gives back the most.
 func (s Spec) last() Group { return s.Groups[len(s.Groups)-1] }

@@ -32,7 +32,8 @@ type tree struct {
 	worthOf    Worth
 	spaces     map[string]*node
 	bySlab     []*node // of Manager
-	leaves     leaves  // nodes that no region holds, without children where there is no window: what can be evicted now
+	states     *states // of Manager
+	leaves     leaves  // nodes that no region holds, without a state, and without children where there is no window: what can be evicted now
 	idle       int     // nodes with slabs that no region holds
 	clock      int64   // counts matches
 	stay       int64   // see Use
@@ -47,15 +48,17 @@ type node struct {
 	group    int
 	space    string // of a root
 	children []*node
-	tokens   []int32 // up to slabTokens; the parent's come before them
-	slab     int32   // -1: pending, evicted, or a root
-	held     bool    // its slab is, by a region
-	known    bool    // its tokens were computed
-	pins     int     // regions that follow it
-	depth    int     // nodes above it, where there is a window
-	pending  bool    // a region computes it
-	by       Seq     // that one
-	waiters  []Seq   // of a pending one
+	tokens   []int32   // up to slabTokens; the parent's come before them
+	slab     int32     // -1: pending, evicted, or a root
+	held     bool      // its slab is, by a region
+	known    bool      // its tokens were computed
+	pins     int       // regions that follow it
+	depth    int       // nodes above it, where there is a window
+	state    *snapshot // after its tokens; nil: none is kept
+	pending  bool      // a region computes it
+	keeps    bool      // of a pending one: that region keeps its state there
+	by       Seq       // that one
+	waiters  []Seq     // of a pending one
 	uses     uint32
 	used     int64      // clock of the last use
 	worth    int64      // in leaves
@@ -76,12 +79,22 @@ func (n *node) find(tokens []int32) (at int, ok bool) {
 
 // match is the part of a prompt that the tree has.
 type match struct {
-	path    []*node // of the slabs that are all of the prompt's first tokens
-	first   int     // those before it are not seen by the tokens that follow the match
-	next    *node   // the child of the last one whose first tokens are the prompt's next ones; nil without
-	partial int     // tokens of next
-	pending *node   // the last of the nodes that follow path and are pending, with the prompt's next tokens; nil without
-	soon    int     // tokens that pending and the nodes before it add to path
+	path    []*node   // of the slabs that are all of the prompt's first tokens
+	first   int       // those before it are not seen by the tokens that follow the match
+	next    *node     // the child of the last one whose first tokens are the prompt's next ones; nil without
+	partial int       // tokens of next
+	pending *node     // the last of the nodes that follow path and are pending, with the prompt's next tokens; nil without
+	soon    int       // tokens that pending and the nodes before it add to path
+	state   *snapshot // see matchState
+	branch  int       // tokens of the nodes with slabs that follow path, those of path counted; 0: none do
+}
+
+// matches is match, or matchState where there are states.
+func (t *tree) matches(space string, tokens []int32, all bool, want func(*node) bool) match {
+	if t.states != nil {
+		return t.matchState(space, tokens)
+	}
+	return t.match(space, tokens, all, want)
 }
 
 // match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the next
@@ -230,6 +243,10 @@ func (t *tree) touch(n *node) {
 		n.worth = t.value(n)
 		heap.Fix(&t.leaves, n.heapAt)
 	}
+	if n.state != nil {
+		n.state.worth = t.value(n)
+		heap.Fix(t.states, n.state.heapAt)
+	}
 }
 
 // drop says that no region holds the node any more. Without a window it removes the pending nodes below, so that the node can be evicted, and
@@ -274,7 +291,7 @@ func (t *tree) prune(n *node) {
 
 // evictable says whether a node's slab can be evicted now.
 func (t *tree) evictable(n *node) bool {
-	return n.slab >= 0 && !n.held && (t.slides || len(n.children) == 0)
+	return n.slab >= 0 && !n.held && n.state == nil && (t.slides || len(n.children) == 0)
 }
 
 // leaf lists a node, if it is evictable.
@@ -305,7 +322,9 @@ func (t *tree) replace(n *node, slab int32) (old int32) {
 // evict takes the slab of the node that is worth the least, and returns it. There is one: idle > 0.
 func (t *tree) evict() int32 {
 	n := heap.Pop(&t.leaves).(*node)
-	t.stay = max(t.clock-n.worth, 0)
+	if t.states == nil { // else those that have a use are snapshots
+		t.stay = max(t.clock-n.worth, 0)
+	}
 	t.idle--
 	slab := n.slab
 	t.bySlab[slab], n.slab = nil, -1
@@ -472,10 +491,13 @@ func (m *Manager) checkTrees() error {
 	return nil
 }
 
-// idle is the number of slabs that no region holds, in all trees.
+// idle is the number of slabs that no region holds, in all trees, those of snapshots counted.
 func (m *Manager) idle() (n int) {
 	for i := range m.trees {
 		n += m.trees[i].idle
+	}
+	if m.states != nil {
+		n += m.states.slabs
 	}
 	return n
 }

@@ -16,7 +16,7 @@ func (m *Manager) slides(r *region) bool {
 // most is the number of slabs that a region has at once at most, while it has some tokens.
 func (m *Manager) most(r *region, tokens int) int {
 	n := m.slabsOf(r, tokens)
-	return m.groups.Full*n + m.groups.Windowed*m.liveOf(r, n)
+	return m.head + m.groups.Full*n + m.groups.Windowed*m.liveOf(r, n)
 }
 
 // liveOf is the number of slabs of a windowed group that a region has at once at most, while it has some positions.
@@ -79,13 +79,15 @@ func (m *Manager) Released(seq Seq) int {
 	return 0
 }
 
-// Live returns the slabs that a sequence has beside those of its sinks, and the position of the first ones: those before it were given back, or never
+// Live returns the slabs that a sequence has beside those of its sinks, first those of its head, and the position of the first ones: those before it were given back, or never
 // needed. In windowed groups beside full ones these are -1. The slice is the caller's to read for ever.
 func (m *Manager) Live(seq Seq) (first int, slabs []int32) {
 	r := m.regions[seq]
 	switch {
 	case r == nil:
 		return 0, nil
+	case m.head > 0:
+		return 0, slices.Concat(r.head, r.slabs)
 	case m.groups.Full == 0:
 		begin := min(r.first*m.groups.Count(), len(r.slabs))
 		return r.first, r.slabs[begin:len(r.slabs):len(r.slabs)]

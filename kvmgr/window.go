@@ -44,6 +44,10 @@ func (g Window) alone() bool { return g.Sinks > 0 }
 
 func (Window) places(tokens, slabTokens int) int { return divideUp(tokens, slabTokens) }
 
+func (Window) head() int { return 0 }
+
+func (Window) every() int { return 0 }
+
 func (g Window) sees(position int) int { return max(0, position-g.Tokens+1) }
 
 func (g Window) trims() (live, kept int) { return g.Live, g.Sinks }
