@@ -169,7 +169,7 @@ func (s *Scheduler) granted(e *Event) error {
 		s.frees++ // the tier has its slots back
 	}
 	seq.state = Running
-	seq.leased, seq.computed = e.Tokens, e.Computed
+	seq.leased, seq.computed, seq.branch = e.Tokens, e.Computed, e.Branch
 	if e.Lease > 0 {
 		seq.leaseWanted = e.Lease
 	}

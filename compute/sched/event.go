@@ -60,6 +60,7 @@ type Event struct {
 	Drafts   int       // Sampled: draft tokens for the next step
 	Forced   int       // Sampled: of Drafts, the first ones, which are right for sure
 	Computed int       // Granted, of a sequence that begins: its first tokens that are in the KV cache
+	Branch   int       // Granted, of a sequence that begins: of the kvmgr.Hit; 0: none
 	Lease    int       // Granted, of a sequence that begins: tokens of all parts of the grant; 0: as many as were requested
 	Need     int       // Denied, in slabs: for the transcript
 	Free     int       // Denied, in slabs: for the transcript

@@ -55,6 +55,8 @@ type Chunk struct {
 	Forced int // of Drafts
 	Output bool
 	Scored bool // the logits of all rows are wanted
+	// Snapshot says that others may begin with the state that the chunk ends with: it is to be copied before the sequence's next rows.
+	Snapshot bool
 }
 
 // end returns the position after the chunk.

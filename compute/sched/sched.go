@@ -82,6 +82,7 @@ type sequence struct {
 	from      int    // tokens before it need no KV: the last Lease gave their slabs back
 	earlier   int    // tokens sampled before its last Spill, which count as its prompt
 	kept      uint64 // 1 + Scheduler.frees when the KV manager kept it last
+	branch    int    // see Event.Branch
 }
 
 // rows is the number of rows of a decode step.

@@ -60,6 +60,7 @@ type life struct {
 	forced    int // of drafts, as they
 	leased    int // as reported to the scheduler
 	from      int // tokens before it have no KV any more
+	branch    int // where others left its prompt
 	open      bool
 	idle      int // steps as a fresh prompt beside decode rows, with no prompt row in the step
 	deferred  int // turns of others, in each of which it could have decoded
@@ -96,6 +97,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 		groups = append(full, slices.Repeat(groups, 1+rng.IntN(2))...)
 		pool.Slabs, pool.Slots = len(groups)*pool.Slabs, len(groups)*pool.Slots
 	}
+	if seed%5 == 4 && !cfg.Spill { // layers with a state beside others
+		groups = append(groups, kvmgr.State{Slabs: 1 + rng.IntN(3), Every: slab * (1 + rng.IntN(8))})
+		cfg.DraftRows = 0
+	}
 	pool.Spec = kvmgr.NewSpec(slab, groups...)
 	cfg.KV = pool.Spec
 	s, err := New(cfg)
@@ -124,7 +129,7 @@ func (w *world) request() *Sequence {
 	if w.cfg.Predict { // answers that may be longer than a growth
 		q.PromptTokens, q.MaxNewTokens = 1+w.rng.IntN(40), 70+w.rng.IntN(70)
 	}
-	if w.chance(20) && (!w.cfg.Predict || q.ID%8 == 1) {
+	if w.cfg.KV.Beams && w.chance(20) && (!w.cfg.Predict || q.ID%8 == 1) {
 		q.Beams = 1 + w.rng.IntN(w.cfg.MaxBatchSize)
 	}
 	q.Migrated = w.chance(20)
@@ -136,7 +141,7 @@ func (w *world) request() *Sequence {
 		q.PromptTokens = 0
 	case w.chance(2):
 		q.MaxNewTokens = 181
-	case w.chance(1):
+	case w.cfg.KV.Beams && w.chance(1):
 		q.Beams = w.cfg.MaxBatchSize + 1
 	case w.chance(5): // fits the context, perhaps not the pool
 		q.PromptTokens, q.MaxNewTokens = 100, 80
@@ -209,7 +214,7 @@ func (w *world) receive() []Event {
 		switch e.Kind {
 		case KindGranted:
 			if !l.granted || l.away {
-				l.position, l.cached = e.Computed, e.Computed
+				l.position, l.cached, l.branch = e.Computed, e.Computed, e.Branch
 			}
 			if l.away {
 				l.from = 0
@@ -325,6 +330,7 @@ func (w *world) checkChunks(p *Plan) {
 			c.Forced > l.forced, c.Forced > c.Drafts, c.Drafts > c.Forced && c.Forced != l.forced:
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, c, l)
 		}
+		w.checkSnapshot(p, &c, l)
 		if c.Output {
 			l.drafts, l.forced = c.Drafts, c.Forced
 		}
@@ -353,6 +359,20 @@ func (w *world) checkChunks(p *Plan) {
 		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
 	}
 	w.checkProgress(p, fresh)
+}
+
+// checkSnapshot: no chunk passes a position where the state is kept, and the one that ends there says so.
+func (w *world) checkSnapshot(p *Plan, c *Chunk, l *life) {
+	next := 0
+	if c.Start < l.PromptTokens {
+		next = w.cfg.KV.NextSnapshot(c.Start, l.PromptTokens, l.branch)
+	}
+	if next > 0 && c.Start+c.Rows > next || c.Snapshot != (next > 0 && c.Start+c.Rows == next) {
+		w.t.Fatalf("step %d: %+v, the next snapshot is at %d: %+v", p.Step, c, next, l)
+	}
+	if c.Snapshot {
+		w.counts["snapshot"]++
+	}
 }
 
 // checkProgress: a sequence that can run does; a fresh prompt is held back for at most maxHeld
@@ -614,6 +634,9 @@ func (w *world) reserve(r Reservation) Event {
 	if r.Beams == 0 && w.chance(30) {
 		e.Computed = w.rng.IntN(min(r.Prompt, e.Lease))
 	}
+	if w.chance(30) {
+		e.Branch = w.rng.IntN(r.Prompt)
+	}
 	return e
 }
 
@@ -687,7 +710,7 @@ func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
 		})
 	}
 	// A run that never gets somewhere proves nothing about it.
-	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "hold", "held", "beams", "yielded", "deferred", "drafted", "accepted", "spilled", "restored", "trimmed"} {
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "hold", "held", "beams", "yielded", "deferred", "drafted", "accepted", "spilled", "restored", "trimmed", "snapshot"} {
 		if counts[k] < 20 {
 			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
 		}

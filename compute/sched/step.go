@@ -132,16 +132,29 @@ func (s *Scheduler) planPrompts() {
 		if seq.scored() {
 			rows = min(rows, s.outputsLeft())
 		}
-		if rows = min(rows, budget); rows <= 0 { // a migrated one may follow it
+		rows, kept := s.upToSnapshot(seq, min(rows, budget))
+		if rows <= 0 { // a migrated one may follow it
 			continue
 		}
-		s.addChunk(seq, Chunk{Rows: rows, Scored: seq.scored()})
+		s.addChunk(seq, Chunk{Rows: rows, Scored: seq.scored(), Snapshot: kept})
 		budget, chunk = budget-rows, chunk-rows
 	}
 	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
 	if s.plan.Yielded > 0 {
 		s.gaveWay += s.plan.PromptRows
 	}
+}
+
+// upToSnapshot cuts rows of a prompt where its state is to be kept: a state has no past that could be copied later. It says whether they end there.
+func (s *Scheduler) upToSnapshot(seq *sequence, rows int) (cut int, kept bool) {
+	if seq.scored() { // others do not begin with it
+		return rows, false
+	}
+	next := s.cfg.KV.NextSnapshot(seq.computed, seq.PromptTokens, seq.branch)
+	if next == 0 || seq.computed+rows < next {
+		return rows, false
+	}
+	return next - seq.computed, true
 }
 
 // scored reports whether the logits of a prompt's rows are wanted. They were there before its first token.
