@@ -182,7 +182,7 @@ func (m *Model) load() (err error) {
 // warmSlabs bounds the leading slabs that identify uses.
 func (m *Model) warmSlabs() int {
 	prompt := numerics.Prompt(m.Program.Vocab, m.Program.MaxPositions)
-	return min(m.slabs, probeSlabs*len(m.kv.Groups)+m.engine.Slabs(max(m.options.MaxRows, len(prompt))))
+	return min(m.slabs, probeSlabs*m.kv.Counts().Count()+m.engine.Slabs(max(m.options.MaxRows, len(prompt))))
 }
 
 // poolSize returns the number of slabs: those that KVMemory or else the free memory holds, and of a measured size at most

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/millrace/millrace/compute/device"
@@ -11,6 +12,9 @@ import (
 // KV returns what a sequence of a program keeps in a pool of slabs, where a step has some rows at most. info is that of a device with the program; the
 // zero value is that of a device that has not been opened.
 func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
+	if p.StateBytes() > 0 {
+		return StateKV(cmp.Or(info.HeadSlabs, p.StateSlabs(slabBytes(p))), rows)
+	}
 	c := counts(p)
 	full := kvmgr.Group(kvmgr.Full{Head: info.HeadSlabs})
 	if info.MostSlabs > 0 {
@@ -22,6 +26,18 @@ func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
 		groups = append(groups, slices.Repeat([]kvmgr.Group{w}, c.Windowed)...)
 	}
 	return kvmgr.NewSpec(device.SlabTokens, groups...)
+}
+
+// StateKV is KV for layers with a state of some slabs beside those with keys and values. Snapshots in a prompt are as far from each other as a step has rows, so that they
+// cost few steps, and as tokens fit into the slabs of one, so that they take at most as much of the pool as the tokens.
+func StateKV(slabs, rows int) kvmgr.Spec {
+	every := device.SlabTokens * max(device.Slabs(rows), slabs)
+	return kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}, kvmgr.State{Slabs: slabs, Every: every})
+}
+
+// slabBytes is the size of a slab on a device that has not been opened, without what fills its last page.
+func slabBytes(p *model.Program) int64 {
+	return p.SlabBytesPerToken(model.BF16Sizes()) * device.SlabTokens
 }
 
 func counts(p *model.Program) kvmgr.Counts {

@@ -61,3 +61,13 @@ func TestAWindowIsShorterInASmallPool(t *testing.T) {
 	least := kvmgr.Window{Tokens: 7, Live: kvmgr.LiveSlabs(7, 16, 16)}
 	require.Equal(t, kvmgr.NewSpec(16, kvmgr.Full{}, least, least), compute.KV(p, device.ProgramInfo{}, 512, 3))
 }
+
+// TestSnapshotsTakeAtMostAsMuchAsTokens, and do not cut the rows of a step.
+func TestSnapshotsTakeAtMostAsMuchAsTokens(t *testing.T) {
+	for _, c := range []struct{ slabs, rows, every int }{{1, 512, 512}, {3, 20, 48}, {3, 50, 64}, {192, 512, 3072}} {
+		s := compute.StateKV(c.slabs, c.rows)
+		require.Equal(t, kvmgr.NewSpec(16, kvmgr.Full{}, kvmgr.State{Slabs: c.slabs, Every: c.every}), s)
+		require.NoError(t, s.Validate(kvmgr.Wants{}))
+		require.Equal(t, c.slabs, s.Head())
+	}
+}

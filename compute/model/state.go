@@ -51,6 +51,11 @@ func (p *Program) StateBytes() (bytes int64) {
 	return bytes
 }
 
+// StateSlabs is the number of slabs of some bytes that a sequence's state takes; 0: layers keep none.
+func (p *Program) StateSlabs(slabBytes int64) int {
+	return int((p.StateBytes() + slabBytes - 1) / slabBytes)
+}
+
 func (op *Op) stateBytes() int64 {
 	if c := op.Conv; c != nil {
 		return int64(c.Kernel-1) * int64(c.Channels) * 4

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// region is a sequence's slabs in the simulated pool. Each group of layers has the states of all tokens.
+// region is a sequence's slabs in the simulated pool. Each group of layers has the states of all tokens. Where layers keep a state of the last token only, it is
+// in the first slabs too.
 type region struct {
 	runner   *Runner
 	groups   []group
@@ -25,7 +26,7 @@ func (r *Runner) NewRegion(tokens int) (compute.Region, error) {
 	if tokens < 0 {
 		return nil, fmt.Errorf("sim: %w: a region of %d tokens", device.ErrInvalid, tokens)
 	}
-	return &region{runner: r, groups: make([]group, len(r.spec.Groups)), capacity: device.Slabs(tokens)}, nil
+	return &region{runner: r, groups: make([]group, r.spec.Counts().Count()), capacity: r.spec.Head() + device.Slabs(tokens)}, nil
 }
 
 // windowed are the groups that give slabs back.
@@ -110,7 +111,7 @@ func (g *region) Close() { clear(g.groups) }
 
 // at returns the place of the state after the token at a position, in a group.
 func (g *region) at(position, of int) (*state, error) {
-	slab, from := position/device.SlabTokens, &g.groups[of]
+	slab, from := g.runner.spec.Head()+position/device.SlabTokens, &g.groups[of]
 	if position < 0 || slab < from.first || slab >= len(from.slabs) {
 		return nil, fmt.Errorf("position %d, slabs %d to %d of group %d are mapped", position, from.first, len(from.slabs)-1, of)
 	}
@@ -133,8 +134,16 @@ func (g *region) before(position int) (state, error) {
 		}
 		last = *s
 	}
+	for i := range g.runner.spec.Head() {
+		if *g.head(i) != last.part(i) {
+			return 0, fmt.Errorf("slab %d of the state is not of the tokens up to position %d", i, position-1)
+		}
+	}
 	return last, nil
 }
+
+// head returns the place of a part of the state that the region keeps of its last token.
+func (g *region) head(i int) *state { return &g.runner.kv[int(g.groups[0].slabs[i])*device.SlabTokens] }
 
 // put stores the state after a token at a position and returns it.
 func (g *region) put(position int, token int32, before state) (state, error) {
@@ -148,6 +157,9 @@ func (g *region) put(position int, token int32, before state) (state, error) {
 			return 0, err
 		}
 		*to = after
+	}
+	for i := range g.runner.spec.Head() {
+		*g.head(i) = after.part(i)
 	}
 	return after, nil
 }

@@ -20,6 +20,7 @@ type Options struct {
 	MaxOutputs   int   // output rows per step
 	MaxHidden    int   // rows per step whose hidden states are read, beside those
 	MaxSequences int   // sequences that the KV pool need hold at most, at full length
+	StateSlabs   int   // slabs of the state that layers of a sequence keep; 0: as many as that of the program needs
 	KVMemory     int64 // bytes of the KV pool; 0: what the weights leave of the device's memory
 
 	Behavior
@@ -80,7 +81,9 @@ func Open(o Options) (*Runner, error) {
 	if r.slabs, err = PoolSlabs(&r.options); err != nil {
 		return nil, err
 	}
-	r.spec = compute.KV(o.Program, device.ProgramInfo{}, o.MaxRows, r.slabs)
+	if r.spec = compute.KV(o.Program, device.ProgramInfo{}, o.MaxRows, r.slabs); o.stateSlabs() > 0 {
+		r.spec = compute.StateKV(o.stateSlabs(), o.MaxRows)
+	}
 	r.kv = make([]state, r.slabs*device.SlabTokens)
 	width := o.Program.HiddenWidth()
 	r.logits = logits{make([]float32, o.MaxOutputs*vocab), vocab, make([]float32, o.MaxHidden*width), width}
@@ -95,7 +98,7 @@ func PoolSlabs(o *Options) (int, error) {
 	if e := o.Program.Eviction; e.Sinks > 0 {
 		longest = min(longest, e.Sinks+e.Window+2*o.MaxRows+4*device.SlabTokens)
 	}
-	most := o.MaxSequences * o.Program.Groups().Count() * device.Slabs(longest)
+	most := o.MaxSequences * (o.Program.Groups().Count()*device.Slabs(longest) + 2*o.stateSlabs()) // a state, and a snapshot
 	switch {
 	case o.KVMemory > 0:
 		return kvmgr.SlabsIn(uint64(o.KVMemory), slab)
@@ -108,6 +111,11 @@ func PoolSlabs(o *Options) (int, error) {
 		return 0, fmt.Errorf("sim: %s has %g GB: %w", o.Device.ID, o.Device.Memory, err)
 	}
 	return min(slabs, most), nil
+}
+
+// stateSlabs is the number of slabs of a sequence's state.
+func (o *Options) stateSlabs() int {
+	return max(o.StateSlabs, o.Program.StateSlabs(int64(SlabBytes(o.Program))))
 }
 
 // pageBytes is the size of a page: backends keep slabs in whole pages.

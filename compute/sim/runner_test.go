@@ -251,3 +251,36 @@ func TestThePoolIsWhatTheWeightsLeave(t *testing.T) {
 	o.Device.Memory, o.MaxSequences = 0, 2
 	require.Equal(t, 2*device.Slabs(o.Program.MaxPositions), open(t, o).Slabs())
 }
+
+// TestAStateIsThatOfTheTokensBeforeARow: a step refuses another one, and takes a copy.
+func TestAStateIsThatOfTheTokensBeforeARow(t *testing.T) {
+	o := options(t)
+	o.StateSlabs = 2
+	r := open(t, o)
+	require.Equal(t, compute.StateKV(2, o.MaxRows), r.KV())
+	withState := func(slabs ...int32) compute.Region {
+		g, err := r.NewRegion(40)
+		require.NoError(t, err)
+		require.NoError(t, g.Append(slabs))
+		return g
+	}
+	rows := func(g compute.Region, at int, tokens ...int32) error {
+		_, err := r.Run([]compute.Rows{{Region: g, Tokens: tokens, Position: at, Output: true}})
+		return err
+	}
+	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+	one := withState(0, 1, 2, 3)
+	require.NoError(t, rows(one, 0, prompt...))
+	require.NoError(t, r.CopySlab(0, 8, device.SlabTokens))
+	require.NoError(t, r.CopySlab(1, 9, device.SlabTokens))
+	require.NoError(t, rows(one, 16, 17))
+	require.ErrorContains(t, rows(one, 16, 17), "slab 0 of the state is not of the tokens up to position 15")
+	two := withState(4, 5, 2, 6)
+	require.ErrorContains(t, rows(two, 16, 18), "slab 0 of the state")
+	require.NoError(t, r.CopySlab(8, 4, device.SlabTokens))
+	require.ErrorContains(t, rows(two, 16, 18), "slab 1 of the state")
+	require.NoError(t, r.CopySlab(9, 5, device.SlabTokens))
+	require.NoError(t, rows(two, 16, 18))
+	require.NoError(t, rows(two, 17, 19))
+	require.NoError(t, rows(two, 0, 20), "the first token needs none")
+}

@@ -10,9 +10,9 @@ import (
 // stateBytes is the size of the state of a token.
 const stateBytes = 8
 
-// SlabLayout is that of every simulated pool: the states of a slab's tokens in their order. As on a real device, lossy ones have none.
+// SlabLayout is that of every simulated pool: the states of a slab's tokens in their order. As on a real device, those whose slabs are not copied have none.
 func (r *Runner) SlabLayout() string {
-	if r.options.Program.Lossy() != "" {
+	if !r.spec.Copies {
 		return ""
 	}
 	return "sim"

@@ -14,6 +14,9 @@ func (s state) next(token int32) state {
 	return state(mix(uint64(s) ^ (uint64(uint32(token))+1)*0xD1342543DE82EF95))
 }
 
+// part returns what a slab of a state has of it.
+func (s state) part(i int) state { return s.next(int32(i)) }
+
 // draw returns random number i of a state.
 func (s state) draw(i uint64) uint64 { return mix(uint64(s) + (i+1)*0x9E3779B97F4A7C15) }
 

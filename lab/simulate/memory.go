@@ -40,7 +40,7 @@ type memory interface {
 func newMemory(cfg *Config) (memory, error) {
 	kv := cfg.Sched.KV
 	if cfg.Admission == Recompute {
-		return newPaged(cfg.Slabs/len(kv.Groups), kv.SlabTokens), nil
+		return newPaged(cfg.Slabs/kv.Counts().Count(), kv.SlabTokens), nil
 	}
 	k := kvmgr.Config{Slabs: cfg.Slabs, Spec: kv}
 	if cfg.Admission == Spill {
