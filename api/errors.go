@@ -106,7 +106,7 @@ func GrammarWithBeams(param string) *Error {
 
 // LossyWithBeams returns the error of a beam search where a worker keeps keys and values as KIVI or H2O does.
 func LossyWithBeams() *Error {
-	return Invalid("use_beam_search", "found a beam search, expected none with --kv-type kivi or --kv-eviction h2o")
+	return Invalid("use_beam_search", "found a beam search, expected none with --kv-type kivi or --kv-eviction h2o, or with a model whose layers keep a state")
 }
 
 // InvalidParam returns an Invalid error for a *sample.ParamError.

@@ -52,6 +52,9 @@ const (
 	branchTokens = 64
 )
 
+// Snapshots says whether sequences have a state, and begin at snapshots of it.
+func (s Spec) Snapshots() bool { return s.every() > 0 }
+
 // NextSnapshot returns the first position after start at which the state of a sequence with a prompt of some tokens is to be kept, 0 if there is none. These are
 // multiples of the distance of snapshots, the Branch of the sequence's Hit, and the last whole slab before the end of the prompt.
 func (s Spec) NextSnapshot(start, prompt, branch int) int {

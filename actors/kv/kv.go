@@ -76,7 +76,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
-		kv: allocator, groups: len(cfg.KV.Groups), memory: cfg.Memory, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
+		kv: allocator, groups: cfg.KV.Counts().Count(), memory: cfg.Memory, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
 		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit, leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
@@ -260,8 +260,8 @@ func (a *kvActor) Receive(ctx actor.Context) {
 
 // round does what the message says. An error says that the allocator and the scheduler disagree.
 func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
-	for _, c := range m.Commit {
-		if err := a.kv.Commit(kvmgr.Seq(c.Seq), c.Tokens, c.Tail); err != nil {
+	for i := range m.Commit {
+		if err := a.commit(&m.Commit[i]); err != nil {
 			return err
 		}
 	}
@@ -302,7 +302,22 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 			return err
 		}
 	}
+	for _, e := range m.Lend {
+		m.Lent = append(m.Lent, msg.Lent{Seq: e.Seq, Tokens: e.Tokens, Slabs: a.kv.Lend(kvmgr.Seq(e.Seq), e.Tokens)})
+	}
 	return nil
+}
+
+// commit offers what a step computed to others.
+func (a *kvActor) commit(c *msg.Commit) error {
+	seq := kvmgr.Seq(c.Seq)
+	if c.State && c.Tail {
+		return a.kv.Retire(seq, c.Tokens)
+	}
+	if err := a.kv.Commit(seq, c.Tokens, c.Tail); err != nil || !c.State {
+		return err
+	}
+	return a.kv.Snapshot(seq, len(c.Tokens))
 }
 
 // reserve grants or denies a reservation. short: there are too few slabs for now.
@@ -337,10 +352,13 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 	if err != nil {
 		return false, err
 	}
-	if err := a.lease(m, r.Seq, min(r.Lease, a.kv.Limit(kvmgr.Seq(r.Seq)))); err != nil || hit.Slabs == 0 {
+	if err := a.lease(m, r.Seq, min(r.Lease, a.kv.Limit(kvmgr.Seq(r.Seq)))); err != nil {
 		return false, err
 	}
 	g := &m.Granted[len(m.Granted)-1]
+	if g.Branch = hit.Branch; hit.Slabs == 0 {
+		return false, nil
+	}
 	g.Computed = hit.Tokens
 	g.First, g.Slabs = a.kv.Live(kvmgr.Seq(r.Seq)) // those of the hit, too
 	g.CopyFrom, g.CopyTo, g.CopyTokens = hit.Copy.From, hit.Copy.To, hit.Copy.Tokens

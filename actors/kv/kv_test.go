@@ -41,7 +41,10 @@ func newTestManagerOf(t *testing.T, cfg Config) *testManager {
 			m.ready <- r
 		}
 	}))
-	cfg.Root, cfg.KV, cfg.Broken, cfg.Metrics = system.Root, kvmgr.NewSpec(16, kvmgr.Full{}), func(err error) { m.broken <- err }, metrics.New(metrics.Build{}).Model("m")
+	cfg.Root, cfg.Broken, cfg.Metrics = system.Root, func(err error) { m.broken <- err }, metrics.New(metrics.Build{}).Model("m")
+	if cfg.KV.Groups == nil {
+		cfg.KV = kvmgr.NewSpec(16, kvmgr.Full{})
+	}
 	cfg.Spawn = func(name string, a actor.Actor) (*actor.PID, error) {
 		return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
 	}

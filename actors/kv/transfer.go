@@ -59,7 +59,7 @@ type exchange struct {
 	transfers []*transfer // to this worker, in the order of service
 	kept      []*transfer // that have ended, and keep their slabs for their sequences
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
-	copies    int         // slabs that the worker is to copy inside the pool: a transfer might overwrite them
+	copies    int         // copies that the worker is to make inside the pool: a transfer might overwrite their slabs
 	adopting  bool        // an adopt is in the mailbox
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
@@ -148,6 +148,11 @@ func (x *exchange) after(ctx actor.Context, m *msg.KVRound) {
 	}
 	for i := range m.Granted {
 		if m.Granted[i].CopyTokens > 0 {
+			x.copies++
+		}
+	}
+	for i := range m.Lent {
+		if m.Lent[i].Slabs != nil {
 			x.copies++
 		}
 	}

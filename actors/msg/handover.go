@@ -81,7 +81,7 @@ type KVReady struct {
 	Freed bool // slabs were given back that no KVRound released: denied requests may be repeated
 }
 
-// KVCopied answers a KVRound with Granted.CopyTokens: the slabs are copied.
+// KVCopied answers a KVRound with Granted.CopyTokens, or with Lent.Slabs: the slabs are copied, or will not be. Copies counts both.
 type KVCopied struct{ Copies int }
 
 var slabs = sync.Pool{New: func() any { return new(Slab) }}

@@ -269,6 +269,7 @@ type KVRound struct {
 	Restore []Reserve // copies them back: the tokens that were there are those before it, so Known is not needed
 	Reserve []Reserve // sets slabs aside for whole sequences, up to the first that is denied for now
 	Extend  []Extend  // leases more slabs to sequences
+	Lend    []Lend    // requests slabs for snapshots of states
 	Rows    int       // decode rows of the worker's sequences, with those that wait
 
 	Granted []Granted
@@ -277,6 +278,7 @@ type KVRound struct {
 	Paused  []SeqID // that may not grow until others release slabs
 	Parked  []Parked
 	Ready   []SeqID // whose wait has ended: they may reserve again
+	Lent    []Lent
 }
 
 // Commit offers the slabs of a sequence's first tokens to other sequences. The keys and values of these tokens are
@@ -285,6 +287,22 @@ type Commit struct {
 	Seq    SeqID
 	Tokens []int32
 	Tail   bool // also the last slab, if the tokens do not fill it
+	// State says that the state after the tokens is there: in the slabs that were lent for it, or with Tail in the sequence's own ones. It computes nothing then.
+	State bool
+}
+
+// Lend requests slabs for a copy of a sequence's state after its first tokens, which it has after the step that runs.
+type Lend struct {
+	Seq    SeqID
+	Tokens int
+}
+
+// Lent answers a Lend. The state is copied before anything else of the answer's round or a later one is written to the slabs, or it is not copied. A Commit says
+// that it is there.
+type Lent struct {
+	Seq    SeqID
+	Tokens int
+	Slabs  []int32 // nil: there is no use or no room for a copy
 }
 
 // Spill moves the slabs of a sequence's first tokens, which no step reads or writes from here on, to the tier. The answer is one of
@@ -338,6 +356,7 @@ type Granted struct {
 	Computed         int
 	CopyFrom, CopyTo []int32
 	CopyTokens       int
+	Branch           int // as of kvmgr.Hit
 }
 
 // Denied says that nothing was set aside for a sequence. Never: the pool is too small even
@@ -354,7 +373,7 @@ type Parked struct{ Seq, By SeqID }
 
 // Empty says whether there is nothing to ask.
 func (m *KVRound) Empty() bool {
-	return len(m.Release)+len(m.Spill)+len(m.Restore)+len(m.Reserve)+len(m.Extend)+len(m.Commit) == 0 && !m.Forget
+	return len(m.Release)+len(m.Spill)+len(m.Restore)+len(m.Reserve)+len(m.Extend)+len(m.Lend)+len(m.Commit) == 0 && !m.Forget
 }
 
 // Reset empties the message and keeps its room.
@@ -364,5 +383,6 @@ func (m *KVRound) Reset() {
 	*m = KVRound{
 		Reply: m.Reply, Release: m.Release[:0], Spill: m.Spill[:0], Restore: m.Restore[:0], Kept: m.Kept[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0], Commit: m.Commit[:0],
 		Granted: m.Granted[:0], Denied: m.Denied[:0], Paused: m.Paused[:0], Parked: m.Parked[:0], Ready: m.Ready[:0],
+		Lend: m.Lend[:0], Lent: m.Lent[:0],
 	}
 }

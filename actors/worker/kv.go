@@ -72,6 +72,12 @@ func (l *loop) answer(m *msg.KVRound) (err error) {
 	for _, seq := range m.Ready {
 		l.events = append(l.events, sched.Ready(sched.ID(seq)))
 	}
+	for i := range m.Lent {
+		if l.lending--; m.Lent[i].Slabs != nil {
+			copies++
+			err = cmp.Or(err, l.snapshot(&m.Lent[i]))
+		}
+	}
 	if copies > 0 {
 		l.Root.Send(l.KV, &msg.KVCopied{Copies: copies})
 	}
@@ -99,7 +105,7 @@ func (l *loop) askKV(plan *sched.Plan) {
 	m := l.kvRound()
 	for _, id := range plan.Release {
 		if s := l.sequences[id]; s != nil && s.decodes && s.beams == nil { // all that a next prompt may begin with
-			l.offer(s, len(s.tokens)-1, true)
+			l.offerAll(s)
 		}
 	}
 	m.Commit = append(m.Commit, l.commits...)
@@ -140,6 +146,9 @@ func (l *loop) askKV(plan *sched.Plan) {
 	for _, e := range plan.Lease {
 		l.trim(e)
 		m.Extend = append(m.Extend, msg.Extend{Seq: msg.SeqID(e.ID), UpTo: e.UpTo, Promise: e.Promise, From: e.From})
+	}
+	if l.states {
+		l.lend(m, plan)
 	}
 	m.Rows = l.sched.Rows()
 	if m.Empty() && m.Rows == l.rows {

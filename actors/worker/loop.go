@@ -39,6 +39,8 @@ type loop struct {
 	commits    []msg.Commit   // of the last step
 	forget     bool           // the KV memory lost its contents
 	unanswered int            // KVRounds that the KV manager has
+	lending    int            // snapshots whose slabs it was requested for
+	states     bool           // sequences have states
 	rows       int            // of the last one
 	rounds     []*msg.KVRound // that the KV manager does not have
 	mapping    mapping
@@ -91,6 +93,8 @@ type sequence struct {
 	next      []int32         // tokens that the grammar forces after choices
 	decodes   bool            // its first token is there
 	committed int             // tokens whose slabs were offered to others
+	head      []int32         // slabs of its state; nil without
+	stands    int             // tokens that its state is of
 	lacks     msg.Denied      // why it ends for sched.ReasonNoMemory
 	spilled   int             // tokens that were computed when it was spilled, until it is back
 	cancelled bool            // its end is to come
@@ -129,7 +133,7 @@ type output struct {
 
 func newLoop(cfg Config, s *sched.Scheduler) *loop {
 	l := &loop{
-		Config: cfg, sched: s, inFlight: newInFlight(cfg.Tracer),
+		Config: cfg, sched: s, states: cfg.Sched.KV.Snapshots(), inFlight: newInFlight(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}), masked: make(chan struct{}, 1),
 	}
@@ -200,6 +204,9 @@ func (l *loop) round() (plan *sched.Plan) {
 		}
 	}()
 	l.takeAll()
+	if l.lending > 0 {
+		l.awaitLent()
+	}
 	if err := l.remap(); err != nil {
 		l.deviceFailed(err)
 	}

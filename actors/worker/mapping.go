@@ -99,6 +99,9 @@ func (l *loop) granted(g *msg.Granted) error {
 		if err := l.openRegion(s, g.First); err != nil {
 			return err
 		}
+		if l.states {
+			s.head, s.stands = g.Slabs[:l.Sched.KV.Head()], g.Computed
+		}
 		if s.spilled > 0 {
 			l.Metrics.Recomputed(s.spilled-min(g.Computed, s.spilled), false)
 			s.spilled = 0
@@ -130,7 +133,7 @@ func (l *loop) granted(g *msg.Granted) error {
 // begun is the event of a grant, of which the first tokens are backed.
 func begun(g *msg.Granted, backed int) sched.Event {
 	e := sched.GrantedPrefix(sched.ID(g.Seq), backed, g.Computed)
-	e.Lease = g.UpTo
+	e.Lease, e.Branch = g.UpTo, g.Branch
 	return e
 }
 
@@ -146,7 +149,7 @@ func (l *loop) trim(e sched.Lease) {
 
 // mapNext maps the next n slabs of a sequence, or all that are left, and at least those of one position.
 func (l *loop) mapNext(s *sequence, n int) (err error) {
-	groups := len(l.Sched.KV.Groups)
+	groups := l.Sched.KV.Counts().Count()
 	positions := max(min(len(s.unmapped), n)/groups, min(len(s.unmapped), 1))
 	n = positions * groups
 	if s.beams != nil {
@@ -178,7 +181,7 @@ func (l *loop) close(s *sequence) bool {
 	if s.closes {
 		return false
 	}
-	if (s.mapped-s.first)*len(l.Sched.KV.Groups) <= mapAtOnce*l.piece() {
+	if (s.mapped-s.first)*l.Sched.KV.Counts().Count() <= mapAtOnce*l.piece() {
 		l.closeRegion(s)
 		return true
 	}

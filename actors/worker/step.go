@@ -73,6 +73,7 @@ func (l *loop) step(plan *sched.Plan) error {
 	for _, c := range plan.Chunks {
 		s := l.sequences[c.ID]
 		s.entry.computed.Store(int64(c.Start + c.Rows))
+		s.stands = c.Start + c.Rows
 		l.commit(s, c.Start+c.Rows)
 	}
 	l.took = time.Since(begin)

@@ -1,0 +1,218 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute/family"
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sim"
+)
+
+// These tests run the simulated device, whose tokens are a hash of all tokens before them, and which refuses a row whose state is not that of the tokens
+// before it. A sequence whose layers keep a state has the tokens of one without.
+
+// stateSlabs is the number of slabs of a state in these tests.
+const stateSlabs = 3
+
+// stateful is a worker whose sequences have states of some slabs, in a pool of slabs.
+func stateful(t *testing.T, state, slabs int, more func(*Config, *sim.Options)) *Node {
+	t.Helper()
+	cfg, err := family.LoadConfig(filepath.Join("../../testdata/models", "llama-gqa"))
+	require.NoError(t, err)
+	p, err := family.Build(cfg, nil)
+	require.NoError(t, err)
+	p.MaxPositions = 2048
+	d, _, err := sim.Find("cpu")
+	require.NoError(t, err)
+	o := sim.Options{Program: p, Device: d, MaxRows: 64, MaxOutputs: 8, MaxSequences: 8, StateSlabs: state, KVMemory: int64(slabs) * int64(sim.SlabBytes(p))}
+	c := testConfig(t, nil)
+	c.admitPatience = time.Second // a machine that is short of processors loses no snapshot
+	if more != nil {
+		more(&c, &o)
+	}
+	r, err := sim.Open(o)
+	require.NoError(t, err)
+	t.Cleanup(r.Close)
+	require.Equal(t, slabs, r.Slabs())
+	c.Model = r
+	return start(t, c)
+}
+
+// drawn is a prompt of random tokens.
+func drawn(seed uint64, n int) []int32 {
+	r := rand.New(rand.NewPCG(seed, 1))
+	prompt := make([]int32, n)
+	for i := range prompt {
+		prompt[i] = int32(r.IntN(131))
+	}
+	return prompt
+}
+
+// requireFree fails unless all slabs come back.
+func requireFree(t *testing.T, p *Node) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		s, err := p.KVState(context.Background(), false)
+		return err == nil && s.Check == "ok" && s.Stats.Regions == 0 && s.Stats.Free == s.Stats.Slabs
+	}, patience, time.Millisecond)
+}
+
+func TestAConversationContinuesWithItsState(t *testing.T) {
+	p, plain := stateful(t, stateSlabs, 200, nil), stateful(t, 0, 200, nil)
+	same := func(id string, prompt []int32, n int) (tokens []int32, cached int) {
+		want, _ := answer(t, plain, tokensRequest(id, prompt, n))
+		got, last := answer(t, p, tokensRequest(id, prompt, n))
+		require.Equal(t, want, got)
+		return got, last.Usage.CachedTokens
+	}
+	prompt := drawn(1, 150)
+	first, cached := same("first", prompt, 30)
+	require.Zero(t, cached)
+	_, cached = same("again", prompt, 30)
+	require.Equal(t, 128, cached, "the last whole slab before the end of the prompt")
+	turn := append(slices.Concat(prompt, first), drawn(2, 20)...)
+	_, cached = same("next turn", turn, 5)
+	require.Equal(t, 179, cached, "all but the token that was sampled last")
+	_, cached = same("other answer", append(slices.Clone(prompt[:140]), drawn(3, 30)...), 5)
+	require.Equal(t, 128, cached)
+	_, cached = same("shorter", append(slices.Clone(prompt[:100]), drawn(4, 30)...), 5)
+	require.Equal(t, 64, cached, "a snapshot for each step of the prompt")
+	requireFree(t, p)
+}
+
+// TestASystemPromptIsComputedTwice: the second one finds what it has in common with the first, and keeps its state there.
+func TestASystemPromptIsComputedTwice(t *testing.T) {
+	p := stateful(t, 20, 600, nil) // a snapshot every 320 tokens
+	system := drawn(1, 250)
+	for i, want := range []int{0, 0, 240, 240} {
+		_, last := answer(t, p, tokensRequest(fmt.Sprint(i), append(slices.Clone(system), drawn(uint64(10+i), 40)...), 5))
+		require.Equal(t, want, last.Usage.CachedTokens, "request %d", i)
+	}
+	requireFree(t, p)
+}
+
+func TestEqualPromptsWithAStateAreComputedOnce(t *testing.T) {
+	p, plain := stateful(t, stateSlabs, 400, nil), stateful(t, 0, 400, nil)
+	prompt := drawn(1, 150)
+	want, _ := answer(t, plain, tokensRequest("r", prompt, 20))
+	var streams []api.Stream
+	for i := range 6 {
+		s, err := p.Submit(t.Context(), tokensRequest(fmt.Sprint(i), prompt, 20))
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	cached := 0
+	for _, s := range streams {
+		tokens, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, want, tokens)
+		cached += last.Usage.CachedTokens
+	}
+	require.Equal(t, 5*128, cached)
+	requireFree(t, p)
+}
+
+// TestStatesUnderRandomTraffic: conversations beside each other in a pool that is short, with and without predictions. Some are cancelled.
+func TestStatesUnderRandomTraffic(t *testing.T) {
+	const turns, talks = 4, 12
+	plain := stateful(t, 0, 1000, nil)
+	for i, slabs := range []int{40, 70, 200, 200} {
+		p := stateful(t, stateSlabs, slabs, func(c *Config, _ *sim.Options) {
+			if c.Sched.Predict, c.Sched.DraftRows, c.Sched.ChunkTokens = i%2 == 1, 8, 24; i == 3 {
+				c.admitPatience = 1 // slabs for snapshots come too late
+			}
+		})
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		cached := 0
+		for talk := range talks {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(7, uint64(talk)))
+				prompt := append(drawn(uint64(talk%3), 60), drawn(uint64(100+talk), 20+r.IntN(60))...)
+				for turn := range turns {
+					id := fmt.Sprint(talk, " ", turn)
+					q := tokensRequest(id, prompt, 10+r.IntN(60))
+					q.Sampling = sample.Params{Temperature: 1, Seed: uint64(talk), TopP: 1}
+					if r.IntN(4) == 0 {
+						s, err := p.Submit(t.Context(), q)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						for range r.IntN(20) { // it goes away somewhere in the middle
+							if _, err := s.Next(t.Context()); err != nil {
+								break
+							}
+						}
+						s.Close()
+						_, _, _ = read(s)
+						q.ID += " again"
+					}
+					want, _ := answer(t, plain, q)
+					s, err := p.Submit(t.Context(), q)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, last, err := read(s)
+					if err != nil || last.Err != nil || !slices.Equal(want, got) {
+						t.Errorf("%s: %v, %v: %v, want %v", id, err, last.Err, got, want)
+						return
+					}
+					mu.Lock()
+					cached += last.Usage.CachedTokens
+					mu.Unlock()
+					prompt = append(slices.Concat(prompt, got), drawn(uint64(1000+turn), 5)...)
+				}
+			})
+		}
+		wg.Wait()
+		requireFree(t, p)
+		if slabs > 100 {
+			require.Positive(t, cached)
+		}
+		t.Logf("%d slabs: %d tokens cached", slabs, cached)
+	}
+}
+
+// TestStatesDoNotOutliveTheDevice: after a step that failed everything is computed again.
+func TestStatesDoNotOutliveTheDevice(t *testing.T) {
+	p := stateful(t, stateSlabs, 200, func(_ *Config, o *sim.Options) { o.Fault = "step:20:async" })
+	prompt := drawn(1, 150)
+	first, _ := answer(t, p, tokensRequest("first", prompt, 5))
+	s, err := p.Submit(t.Context(), tokensRequest("fails", prompt, 100))
+	require.NoError(t, err)
+	_, last, err := read(s)
+	require.NoError(t, err)
+	require.Error(t, last.Err)
+	require.Eventually(t, func() bool { return p.health.Err() == nil }, patience, time.Millisecond)
+	got, last := answer(t, p, tokensRequest("again", prompt, 5))
+	require.Equal(t, first, got)
+	require.Zero(t, last.Usage.CachedTokens)
+	requireFree(t, p)
+}
+
+func TestABeamSearchWithAStateIsRefused(t *testing.T) {
+	p := stateful(t, stateSlabs, 200, nil)
+	q := tokensRequest("beams", drawn(1, 20), 5)
+	q.Beams = &sample.BeamParams{Width: 2, LengthPenalty: 1}
+	s, err := p.Submit(t.Context(), q)
+	if err == nil {
+		var last api.Event
+		_, last, err = read(s)
+		require.NoError(t, err)
+		err = last.Err
+	}
+	require.ErrorContains(t, err, "found a beam search, expected none")
+}
