@@ -59,37 +59,40 @@ func (p *Program) Places() map[int]Place {
 	g, windows := p.Groups(), p.windows()
 	places := make(map[int]Place, len(windows))
 	full, windowed := 0, g.Full*g.Layers
-	for i, layer := range p.attentionLayers() {
+	for i, op := range p.attentions() {
 		w := windows[i]
 		next := &full
 		if w > 0 && g.Windowed > 0 {
 			next = &windowed
 		}
-		places[layer] = Place{*next / g.Layers, *next % g.Layers}
+		places[op.Layer] = Place{*next / g.Layers, *next % g.Layers}
 		*next++
 	}
 	return places
 }
 
-// attentionLayers are the layers that have keys and values, in the order of the ops.
-func (p *Program) attentionLayers() (layers []int) {
+// attentions are the ops of the layers that have keys and values. A program of sizes alone, without ops, has those of all layers.
+func (p *Program) attentions() (ops []*Op) {
 	for i := range p.Ops {
 		if op := &p.Ops[i]; op.Kind == OpAttention {
-			layers = append(layers, op.Layer)
+			ops = append(ops, op)
 		}
 	}
-	return layers
+	if len(p.Ops) == 0 {
+		for i := range p.Layers {
+			ops = append(ops, &Op{Layer: i})
+		}
+	}
+	return ops
 }
 
 // windows returns the window of each layer that has attention, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all
 // of them have a window.
 func (p *Program) windows() (windows []int) {
 	full := false
-	for i := range p.Ops {
-		if op := &p.Ops[i]; op.Kind == OpAttention {
-			windows = append(windows, op.Window)
-			full = full || op.Window == 0
-		}
+	for _, op := range p.attentions() {
+		windows = append(windows, op.Window)
+		full = full || op.Window == 0
 	}
 	for i, w := range windows {
 		if full && w >= p.MaxPositions {
