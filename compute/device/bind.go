@@ -91,6 +91,7 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 	case model.OpNorm:
 		*kind[C.mr_norm](&c) = C.mr_norm{
 			weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), kind: C.int32_t(o.Norm), eps: C.float(o.Eps), accumulate: flag(o.Accumulate),
+			offset: C.int32_t(o.NormOffset), width: C.int32_t(o.NormWidth), groups: C.int32_t(o.NormGroups),
 		}
 	case model.OpLinear:
 		err = b.linear(o, kind[C.mr_linear](&c))
@@ -125,7 +126,7 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		r := o.Routing
 		*kind[C.mr_route](&c) = C.mr_route{
 			experts: C.int32_t(r.Experts), top_k: C.int32_t(r.TopK), bias: C.int32_t(o.Bias), scores: C.int32_t(r.Scores), normalize: flag(r.Normalize),
-			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale),
+			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale), jitter: C.float(r.Jitter),
 		}
 	}
 	return c, err
@@ -140,10 +141,15 @@ func (b *binder) attention(o *model.Op, group int, c *C.mr_attention) (err error
 		scale: C.float(o.Scale), window: C.int32_t(o.Window),
 		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm), eps: C.float(o.Eps),
 		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved), rotary_scale: C.float(o.RotaryScale),
+		norm_last: flag(o.NormLast), chunked: flag(o.Chunked), softcap: C.float(o.Softcap), null_scores: C.int32_t(o.NullScores),
+		n_q_scales: C.int32_t(len(o.QScales)), q_scale_offset: C.int32_t(o.QScaleOffset), q_scale_tokens: C.int32_t(o.QScaleTokens),
 		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
 		heavy: C.int32_t(o.Heavy), recent: C.int32_t(o.Recent),
 	}
 	if c.inv_freq, err = b.floats(o.InvFreq); err != nil {
+		return err
+	}
+	if c.q_scales, err = b.floats(o.QScales); err != nil {
 		return err
 	}
 	c.alibi_slopes, err = b.floats(o.ALiBiSlopes)
@@ -152,9 +158,10 @@ func (b *binder) attention(o *model.Op, group int, c *C.mr_attention) (err error
 
 func (b *binder) linear(o *model.Op, c *C.mr_linear) error {
 	*c = C.mr_linear{
-		activation: C.int32_t(o.Activation), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
+		activation: C.int32_t(o.Activation), act_a: C.float(o.ActA), act_b: C.float(o.ActB), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
 		weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
 		routed: C.int32_t(o.Routed), experts: C.int32_t(o.Routing.Experts), top_k: C.int32_t(o.Routing.TopK), route: C.int32_t(o.Route),
+		weighs_in: flag(o.WeighsIn),
 	}
 	to := c.parts[:]
 	if o.Routed != model.RoutedNone {

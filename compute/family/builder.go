@@ -218,7 +218,7 @@ func (b *builder) op(op model.Op) {
 
 // newOp is an op with every tensor absent.
 func newOp(kind model.OpKind, name string, in, out int) model.Op {
-	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None}
+	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None, NullScores: model.None}
 }
 
 // scaledEmbed writes scale x table[token] to out.

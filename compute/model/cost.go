@@ -121,9 +121,14 @@ func (p *Program) embedCost(op *Op, rows int, s Sizes) Cost {
 // mean and a difference more, and the bias.
 func (p *Program) normCost(op *Op, rows int, s Sizes) Cost {
 	width := int64(p.Slots[op.In].Width)
+	moved := p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)
+	if op.NormWidth > 0 {
+		moved = moved / width * int64(op.NormWidth)
+		width = int64(op.NormWidth)
+	}
 	c := Cost{
 		WeightBytes:     width * 4, // norms are kept in float32
-		ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s),
+		ActivationBytes: moved,
 		Flops:           4 * width * int64(rows),
 	}
 	if op.Norm == NormLayer {

@@ -41,6 +41,16 @@ func (a Activation) String() string {
 		return "gelu_erf"
 	case ActReLU:
 		return "relu"
+	case ActReLU2:
+		return "relu2"
+	case ActXIELU:
+		return "xielu"
+	case ActClamp:
+		return "clamp"
+	case ActSoftcap:
+		return "softcap"
+	case ActSwiGLU:
+		return "swiglu"
 	}
 	return fmt.Sprintf("activation %d", int32(a))
 }

@@ -59,6 +59,11 @@ const (
 	ActGELUTanh Activation = 2
 	ActGELUErf  Activation = 3
 	ActReLU     Activation = 4
+	ActReLU2    Activation = 5
+	ActXIELU    Activation = 6
+	ActClamp    Activation = 7
+	ActSoftcap  Activation = 8
+	ActSwiGLU   Activation = 9
 )
 
 // RouteScores mirrors mr_route_scores.
@@ -69,6 +74,7 @@ const (
 	RouteSoftmax       RouteScores = 0
 	RouteSigmoid       RouteScores = 1
 	RouteSoftmaxChosen RouteScores = 2
+	RouteSparseMixer   RouteScores = 3
 )
 
 // Routed mirrors mr_routed.
@@ -88,6 +94,7 @@ type Routing struct {
 	Normalize         bool
 	Groups, TopGroups int // Groups 0 or 1: none
 	Scale             float32
+	Jitter            float32 // of RouteSparseMixer
 }
 
 // None marks an absent tensor or slot.
@@ -116,10 +123,13 @@ type Op struct {
 	Eps            float32
 	EmbedScale     float32
 	PositionOffset int
+	// Norm of some elements of a row; NormWidth 0: of all.
+	NormOffset, NormWidth, NormGroups int
 
 	// Linear.
 	Parts      []Part
 	Activation Activation
+	ActA, ActB float32 // of the activation
 	Gated      bool
 	Accumulate bool
 	Weights    Weights
@@ -127,13 +137,20 @@ type Op struct {
 	// RopeStore, Attention.
 	Heads, KVHeads, HeadDim int
 	QNorm, KNorm            int
+	NormLast                bool // these norms come after the rotation
 	RotaryDim               int
 	RotaryInterleaved       bool
 	RotaryScale             float32
 	InvFreq                 []float32
 	Scale                   float32
 	Window                  int
+	Chunked                 bool // the window is a chunk of that many positions
 	ALiBiSlopes             []float32
+	Softcap                 float32
+	NullScores              int       // a tensor
+	QScales                 []float32 // factors of queries, of QScaleTokens positions each; nil: none
+	QScaleOffset            int
+	QScaleTokens            int
 	Sinks                   int
 	SinkQ                   int // a slot; without Sinks not used
 	Heavy, Recent           int // of H2O, see Eviction
@@ -142,6 +159,8 @@ type Op struct {
 	Routing Routing
 	Routed  Routed
 	Route   int // a slot; without Routed not used
+	// WeighsIn makes the weights of experts factors of what RoutedEach reads, in place of those of RoutedSum.
+	WeighsIn bool
 
 	// What an op of the kind has; nil for others.
 	Conv  *Conv

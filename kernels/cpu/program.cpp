@@ -72,6 +72,8 @@ LinearSpec linear_spec(const Program& p, const Op& op, int expert) {
   spec.out_width =
       p.slots[op.out].width / (op.linear.routed == MR_ROUTED_EACH ? op.linear.top_k : 1);
   spec.activation = op.linear.activation;
+  spec.act_a = op.linear.act_a;
+  spec.act_b = op.linear.act_b;
   spec.gated = op.linear.gated != 0;
   spec.accumulate = op.linear.accumulate != 0 && op.linear.routed == MR_ROUTED_NONE;
   spec.out_f32 = p.slots[op.out].type == MR_SLOT_F32;
@@ -232,9 +234,9 @@ class CpuKernels : public Kernels {
     } else if (op.kind == MR_OP_LINEAR) {
       std::vector<std::unique_ptr<Linear>> experts;
       for (int e = 0; e < op.linear.experts; ++e) experts.push_back(linear(e));
-      packed.experts =
-          std::make_unique<Experts>(std::move(experts), op.linear.top_k,
-                                    op.linear.routed == MR_ROUTED_SUM, op.linear.accumulate != 0);
+      packed.experts = std::make_unique<Experts>(
+          std::move(experts), op.linear.top_k, op.linear.routed == MR_ROUTED_SUM,
+          op.linear.accumulate != 0, op.linear.weighs_in != 0);
     } else if (op.kind == MR_OP_ROUTE) {
       packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias));
     } else if (op.kind == MR_OP_NORM) {

@@ -7,6 +7,7 @@
 
 #include "exec/blocks.hpp"
 #include "exec/error.hpp"
+#include "exec/tensor.hpp"
 
 namespace millrace {
 namespace {
@@ -288,10 +289,39 @@ class Reader {
     writes(op.out);
     slot_width("out", op.out, width);
     in_range("norm_kind", op.norm.kind, MR_NORM_RMS, MR_NORM_LAYER);
-    vector_of("weight", op.norm.weight, width);
-    if (op.norm.bias >= 0) vector_of("bias", op.norm.bias, width);
+    if (op.norm.width != 0) {
+      norm_part(op, width);
+    } else {
+      if (op.norm.weight != -1) vector_of("weight", op.norm.weight, width);
+      if (op.norm.bias >= 0) vector_of("bias", op.norm.bias, width);
+    }
     finite("eps", op.norm.eps);
     if (op.norm.eps < 0) bad("eps is %g, expected >= 0", op.norm.eps);
+  }
+
+  // A norm of some of a row's elements.
+  void norm_part(const Op& op, int width) const {
+    const mr_norm& n = op.norm;
+    in_range("norm offset", n.offset, 0, width - 1);
+    in_range("norm width", n.width, 1, width - n.offset);
+    in_range("norm groups", n.groups, 1, n.width);
+    if (n.width % n.groups != 0) {
+      bad("norms %d elements in %d groups, expected equal ones", n.width, n.groups);
+    }
+    if (op.in != op.out || n.accumulate) {
+      bad("norms a part of slot %d to slot %d, expected one slot and no accumulation", op.in,
+          op.out);
+    }
+    const auto part_of = [&](const char* what, int index) {
+      if (index == -1) return;
+      const int64_t found = tensor(what, index, 1).dims[0];
+      if (found != n.width && found != n.width / n.groups) {
+        bad("%s (tensor %d) is [%lld], expected [%d] or [%d]", what, index,
+            static_cast<long long>(found), n.width, n.width / n.groups);
+      }
+    };
+    part_of("weight", n.weight);
+    part_of("bias", n.bias);
   }
 
   // index: for messages; width: of what the part multiplies
@@ -389,7 +419,8 @@ class Reader {
     slot_type("out", op.out, MR_SLOT_F32);
     slot_width("out", op.out, 2 * int64_t{op.route.top_k});
     if (op.route.bias >= 0) vector_of("bias", op.route.bias, op.route.experts);
-    in_range("route_scores", op.route.scores, MR_ROUTE_SOFTMAX, MR_ROUTE_SOFTMAX_CHOSEN);
+    in_range("route_scores", op.route.scores, MR_ROUTE_SOFTMAX, MR_ROUTE_SPARSE_MIXER);
+    finite("route_jitter", op.route.jitter);
     in_range("route_normalize", op.route.normalize, 0, 1);
     in_range("route_groups", op.route.groups, 0, op.route.experts);
     finite("route_scale", op.route.scale);
@@ -446,12 +477,23 @@ class Reader {
     return false;
   }
 
+  void activation(const mr_linear& l) const {
+    in_range("activation", l.activation, MR_ACT_NONE, MR_ACT_SWIGLU);
+    finite("act_a", l.act_a);
+    finite("act_b", l.act_b);
+    const bool limits = l.activation == MR_ACT_CLAMP || l.activation == MR_ACT_SOFTCAP ||
+                        l.activation == MR_ACT_SWIGLU;
+    if (limits && l.act_a <= 0) bad("act_a is %g, expected > 0", l.act_a);
+    if (l.activation == MR_ACT_SWIGLU && l.gated == 0) bad("has a SWIGLU without a gate");
+  }
+
   void linear(Op& op) {
     reads("in", op.in);
-    in_range("activation", op.linear.activation, MR_ACT_NONE, MR_ACT_RELU);
+    activation(op.linear);
     in_range("gated", op.linear.gated, 0, 1);
     in_range("accumulate", op.linear.accumulate, 0, 1);
     in_range("routed", op.linear.routed, MR_ROUTED_NONE, MR_ROUTED_SUM);
+    in_range("weighs_in", op.linear.weighs_in, 0, op.linear.routed == MR_ROUTED_NONE ? 0 : 1);
     slot("out", op.out);
     if (op.linear.routed != MR_ROUTED_NONE) {
       experts(op);
@@ -522,6 +564,11 @@ class Reader {
       bad("keeps %d heavy tokens with a window of %d", op.attention.heavy, op.attention.window);
     if (op.kind == MR_OP_ATTENTION && op.attention.alibi_slopes != nullptr)
       bad("keeps %d heavy tokens with ALiBi slopes", op.attention.heavy);
+    if (op.kind == MR_OP_ATTENTION && (op.attention.softcap > 0 || op.attention.null_scores >= 0)) {
+      fail(MR_UNSUPPORTED, "%d heavy tokens: found %s, expected plain attention",
+           op.attention.heavy,
+           op.attention.softcap > 0 ? "capped scores" : "scores of a key without a value");
+    }
     if (p_.kv_groups > 1) {
       bad("keeps %d heavy tokens with %d groups of layers, expected one", op.attention.heavy,
           p_.kv_groups);
@@ -540,7 +587,13 @@ class Reader {
       fail(MR_UNSUPPORTED, "a KV cache of kivi: found a window of %d tokens, expected none",
            op.attention.window);
     }
+    in_range("chunked", op.attention.chunked, 0, op.attention.window > 0 ? 1 : 0);
     if (op.attention.sinks == 0) return;
+    if (op.attention.chunked) bad("has %d sinks with chunks", op.attention.sinks);
+    if (op.attention.q_scales != nullptr) {
+      fail(MR_UNSUPPORTED, "%d sinks: found factors of queries by position, expected none",
+           op.attention.sinks);
+    }
     if (op.attention.window == 0) bad("has %d sinks without a window", op.attention.sinks);
     if (op.attention.alibi_slopes != nullptr)
       bad("has %d sinks with ALiBi slopes", op.attention.sinks);
@@ -565,6 +618,13 @@ class Reader {
     if (op.attention.k_norm >= 0) vector_of("k_norm", op.attention.k_norm, op.attention.head_dim);
     finite("eps", op.attention.eps);
     if (op.attention.eps < 0) bad("eps is %g, expected >= 0", op.attention.eps);
+    in_range("norm_last", op.attention.norm_last, 0, 1);
+    if (op.attention.q_scales != nullptr) {
+      in_range("n_q_scales", op.attention.n_q_scales, 1, 1 << 24);
+      in_range("q_scale_offset", op.attention.q_scale_offset, 0, 1 << 24);
+      in_range("q_scale_tokens", op.attention.q_scale_tokens, 1, 1 << 30);
+      op.attention.q_scales = constant("q_scales", op.attention.q_scales, op.attention.n_q_scales);
+    }
     in_range("rotary_dim", op.attention.rotary_dim, 0, op.attention.head_dim);
     if (op.attention.rotary_dim % 2 != 0)
       bad("rotary_dim is %d, expected an even number", op.attention.rotary_dim);
@@ -590,6 +650,10 @@ class Reader {
     slot_width("out", op.out, int64_t{op.attention.heads} * op.attention.head_dim);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
     finite("scale", op.attention.scale);
+    finite("softcap", op.attention.softcap);
+    if (op.attention.softcap < 0) bad("softcap is %g, expected >= 0", op.attention.softcap);
+    op.attention.q_scales = nullptr;
+    null_scores(op);
     window(op);
     int& lookback = p_.lookback[op.attention.kv_group];
     lookback =
@@ -696,6 +760,15 @@ class Reader {
     if (g.gates == op.out) bad("gates and out are both slot %d", op.out);
     writes(op.out);
     slot_width("out", op.out, width);
+  }
+
+  void null_scores(Op& op) {
+    if (op.attention.null_scores < 0) return;
+    vector_of("null_scores", op.attention.null_scores, op.attention.heads);
+    const mr_tensor& t = *p_.tensor(op.attention.null_scores);
+    std::vector<float>& values = p_.constants.emplace_back();
+    for (int h = 0; h < op.attention.heads; ++h) values.push_back(element(t, h));
+    op.null_values = values.data();
   }
 
   void select_rows(const Op& op) {

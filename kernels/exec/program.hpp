@@ -14,11 +14,12 @@ namespace millrace {
 
 inline constexpr int kStateLanes = 16;
 
-// An op with its place in the program. inv_freq and alibi_slopes point into
-// Program::constants.
+// An op with its place in the program. inv_freq, alibi_slopes, q_scales and null_values point
+// into Program::constants.
 struct Op : mr_op {
   int index = 0;
   int64_t state = 0;  // CONV, RECUR: where a sequence's state of the op begins, in floats
+  const float* null_values = nullptr;  // ATTENTION: what null_scores has
 
   // The parts of a linear op's expert, or of the op itself: all of one expert, and how many.
   const mr_part* parts_of(int expert) const {
@@ -38,6 +39,21 @@ struct Op : mr_op {
   }
   // RECUR: the floats of a row of a head's state, whole vectors.
   int state_row() const { return (recur.values + kStateLanes - 1) / kStateLanes * kStateLanes; }
+
+  // The factor of the queries of a position.
+  float q_scale(int position) const {
+    const mr_attention& a = attention;
+    if (a.q_scales == nullptr) return 1;
+    const int64_t number = (int64_t{position} + a.q_scale_offset) / a.q_scale_tokens;
+    return a.q_scales[std::min<int64_t>(a.n_q_scales - 1, number)];
+  }
+
+  // The first position that the query of a position sees.
+  int first_seen(int position) const {
+    const int window = attention.window;
+    if (window == 0 || position < window) return 0;
+    return attention.chunked ? position - position % window : position - window + 1;
+  }
 
   // The position that the query of a position has for the sinks.
   int sink_position(int position) const {

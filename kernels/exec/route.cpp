@@ -59,6 +59,17 @@ void Router::keep_groups(float* choice) const {
   }
 }
 
+// The softmax at the best of the choice, over those of the choice that are near it.
+float Router::near_share(const float* logits, const float* choice, int best) const {
+  const float most = choice[best];
+  float sum = 0;
+  for (int e = 0; e < rule_.experts; ++e) {
+    const float far = (most - logits[e]) / std::max(std::abs(logits[e]), most);
+    if (!(far > 2 * rule_.jitter)) sum += exponential(choice[e] - most);
+  }
+  return 1 / sum;
+}
+
 void Router::row(const float* logits, float* chosen, float* room) const {
   const int n = rule_.experts, k = rule_.top_k;
   float *const scores = room, *const choice = room + n, *const weights = choice + n;
@@ -71,9 +82,9 @@ void Router::row(const float* logits, float* chosen, float* room) const {
   if (rule_.groups > 1) keep_groups(choice);
   for (int j = 0; j < k; ++j) {
     const int e = best(choice, n);
+    weights[j] = rule_.scores == MR_ROUTE_SPARSE_MIXER ? near_share(scores, choice, e) : scores[e];
     choice[e] = kNone;
     chosen[2 * j] = static_cast<float>(e);
-    weights[j] = scores[e];
   }
   if (rule_.scores == MR_ROUTE_SOFTMAX_CHOSEN) softmax(weights, k);
   float sum = 0;

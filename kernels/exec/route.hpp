@@ -20,6 +20,7 @@ class Router {
 
  private:
   void keep_groups(float* choice) const;
+  float near_share(const float* logits, const float* choice, int best) const;
   static int best(const float* choice, int n);
 
   const mr_route rule_;

@@ -17,10 +17,40 @@ namespace {
 
 constexpr int kMostHeadDim = 256;
 
+// What an op has that the device code does not; null: nothing.
+const char* lacking(const Op& op) {
+  switch (op.kind) {
+    case MR_OP_NORM:
+      return op.norm.width > 0    ? "norms of a part of a row"
+             : op.norm.weight < 0 ? "norms without weights"
+                                  : nullptr;
+    case MR_OP_LINEAR:
+      return op.linear.activation > MR_ACT_RELU ? "kernels for the activation" : nullptr;
+    case MR_OP_ROPE_STORE:
+      return op.attention.norm_last             ? "norms after the rotation"
+             : op.attention.q_scales != nullptr ? "factors of queries by position"
+                                                : nullptr;
+    case MR_OP_ATTENTION:
+      return op.attention.softcap > 0    ? "capped scores"
+             : op.null_values != nullptr ? "scores of a key without a value"
+             : op.attention.chunked      ? "chunks"
+                                         : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
 void check_program(const Program& p) {
   if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
     fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d", p.head_dim,
          kPlatform, kMostHeadDim);
+  }
+  for (const Op& op : p.ops) {
+    if (const char* lacks = lacking(op); lacks != nullptr) {
+      fail(MR_UNSUPPORTED,
+           "op %d (%s, layer %d): the %s backend has no %s, expected the cpu backend", op.index,
+           op_name(op.kind), op.layer, kPlatform, lacks);
+    }
   }
 }
 

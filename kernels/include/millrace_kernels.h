@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 17
+#define MR_ABI_VERSION 18
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -82,9 +82,12 @@ typedef enum mr_op_kind {
 
 /* What becomes of the logits of a row's experts. */
 typedef enum mr_route_scores {
-  MR_ROUTE_SOFTMAX = 0,       /* over all experts */
-  MR_ROUTE_SIGMOID = 1,       /* of each */
-  MR_ROUTE_SOFTMAX_CHOSEN = 2 /* over the chosen ones, which the logits themselves choose */
+  MR_ROUTE_SOFTMAX = 0,        /* over all experts */
+  MR_ROUTE_SIGMOID = 1,        /* of each */
+  MR_ROUTE_SOFTMAX_CHOSEN = 2, /* over the chosen ones, which the logits themselves choose */
+  /* Of each choice, over those that were not chosen before it and are near its logit m: whose
+   * (m - logit) / max(|logit|, m) is up to twice the jitter (SparseMixer, arXiv:2409.12136) */
+  MR_ROUTE_SPARSE_MIXER = 3
 } mr_route_scores;
 
 /* The rows of a linear op that has experts. */
@@ -102,7 +105,14 @@ typedef enum mr_activation {
   MR_ACT_SILU = 1,
   MR_ACT_GELU_TANH = 2, /* 0.5x(1+tanh(sqrt(2/pi)(x+0.044715x^3))) */
   MR_ACT_GELU_ERF = 3,
-  MR_ACT_RELU = 4
+  MR_ACT_RELU = 4,
+  MR_ACT_RELU2 = 5,   /* relu(x)^2 */
+  MR_ACT_XIELU = 6,   /* x/2 + a x^2 for x > 0, x/2 + b (e^x - 1 - x) else (arXiv:2411.13010) */
+  MR_ACT_CLAMP = 7,   /* x within -a to a */
+  MR_ACT_SOFTCAP = 8, /* a tanh(x / a) */
+  /* Of gated ops only, y = g sigmoid(b g) * (u + 1), with g the gate up to a, and u within -a to a
+   * (gpt-oss) */
+  MR_ACT_SWIGLU = 9
 } mr_activation;
 
 /* How a linear op keeps its weights. Those of integers are multiplied with the rows of
@@ -169,12 +179,17 @@ typedef struct mr_embed {
   float scale;
 } mr_embed;
 
-/* NORM. weight: [width]; bias: [width], or -1. */
+/* NORM. weight: [width], or -1 (all are 1); bias: [width], or -1.
+ *
+ * With width above 0, in and out are the same slot, and of its rows only the elements [offset, offset
+ * + width) are normed, each of `groups` equal groups by itself. weight and bias are [width], or of
+ * one group, or -1. MR_UNSUPPORTED where the backend has none of this. */
 typedef struct mr_norm {
   int32_t weight, bias;
   int32_t kind; /* mr_norm_kind */
   float eps;
   int32_t accumulate; /* 1: out += norm, out is an F32 slot */
+  int32_t offset, width, groups;
 } mr_norm;
 
 /* LINEAR. The parts one below the other are W [N, in_width].
@@ -190,13 +205,15 @@ typedef struct mr_linear {
   const mr_part* expert_parts; /* copied at load */
   int32_t n_parts;
   int32_t activation; /* mr_activation */
+  float act_a, act_b; /* a and b of the activation */
   int32_t gated;
   int32_t accumulate;
   int32_t weights; /* mr_weights */
   int32_t group;   /* of MR_WEIGHTS_INT4: 32, 64 or 128; of _NF4: 64; else 0 */
   int32_t routed;  /* mr_routed */
   int32_t experts, top_k;
-  int32_t route; /* the slot of a ROUTE of the same experts and top_k */
+  int32_t route;     /* the slot of a ROUTE of the same experts and top_k */
+  int32_t weighs_in; /* 1: an expert's weight is a factor of what EACH reads, and none of SUM's y */
 } mr_linear;
 
 /* ROPE_STORE and ATTENTION of a layer. The slot `in` is [q heads | k heads | v heads] x head_dim.
@@ -209,10 +226,20 @@ typedef struct mr_attention {
   float scale;      /* on q . k */
   int32_t
       window; /* sliding window: key j is seen by query i when i - window < j <= i; 0: no window */
+  int32_t chunked; /* 1: key j is seen by query i when j <= i and j / window == i / window */
+  float softcap;   /* above 0: score = softcap * tanh(score / softcap), before slopes and mask */
+  int32_t null_scores; /* [heads] tensor, or -1: the score of a key whose value is zero, which all
+                        * queries see */
+
+  /* Of ROPE_STORE: NULL, or [n_q_scales] factors of queries, copied at load. Those of the row at
+   * position p are times number min(n_q_scales - 1, (p + q_scale_offset) / q_scale_tokens). */
+  const float* q_scales;
+  int32_t n_q_scales, q_scale_offset, q_scale_tokens;
 
   int32_t q_norm,
       k_norm;         /* RMS norm weights [head_dim] over each head before the rotation, or -1 */
   float eps;          /* of these norms */
+  int32_t norm_last;  /* 1: they come after the rotation */
   int32_t rotary_dim; /* 0: no rotary embedding */
   int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
   float rotary_scale;         /* on cos and sin (YaRN), 1 otherwise */
@@ -249,6 +276,7 @@ typedef struct mr_route {
   int32_t normalize;
   int32_t groups, top_groups;
   float scale;
+  float jitter; /* of MR_ROUTE_SPARSE_MIXER */
 } mr_route;
 
 /* CONV and RECUR keep a state of a fixed size for each sequence, in float32, in the head slabs of its

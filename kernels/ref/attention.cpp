@@ -15,7 +15,7 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
           const float* sink_q, float* out, float* scores) {
   const int d = op.attention.head_dim, kv_head = h / (op.attention.heads / op.attention.kv_heads);
   const int position = s.row_position(row);
-  const int first = op.attention.window > 0 ? std::max(0, position - op.attention.window + 1) : 0;
+  const int first = op.first_seen(position);
   // The sinks, then what follows them of the window.
   const auto each_key = [&](auto&& visit) {
     for (int j = 0; j < std::min(op.attention.sinks, position + 1); ++j) visit(j);
@@ -33,12 +33,18 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
     double sum = 0;
     for (int i = 0; i < d; ++i) sum += double{query[i]} * k[i];
     sum *= op.attention.scale;
+    if (op.attention.softcap > 0)
+      sum = op.attention.softcap * std::tanh(sum / op.attention.softcap);
     if (op.attention.alibi_slopes != nullptr)
       sum += double{op.attention.alibi_slopes[h]} * (j - position);
     scores[j] = static_cast<float>(sum);
     most = std::max(most, scores[j]);
   });
   double total = 0;
+  if (op.null_values != nullptr) {
+    most = std::max(most, op.null_values[h]);
+    total = std::exp(op.null_values[h] - most);
+  }
   each_key([&](int j) { total += scores[j] = std::exp(scores[j] - most); });
   for (int i = 0; i < d; ++i) {
     double sum = 0;

@@ -11,8 +11,8 @@ namespace {
 // Output rows that one thread takes at a time.
 constexpr int64_t kBlock = 16;
 
-float activate(int activation, float x) {
-  switch (activation) {
+float activate(const mr_linear& op, float x) {
+  switch (op.activation) {
     case MR_ACT_SILU:
       return x / (1 + std::exp(-x));
     case MR_ACT_GELU_TANH:
@@ -21,9 +21,25 @@ float activate(int activation, float x) {
       return 0.5f * x * (1 + std::erf(x * 0.7071067812f));
     case MR_ACT_RELU:
       return x > 0 ? x : 0;
+    case MR_ACT_RELU2:
+      return x > 0 ? x * x : 0;
+    case MR_ACT_XIELU:
+      return 0.5f * x + (x > 0 ? op.act_a * x * x : op.act_b * (std::expm1(x) - x));
+    case MR_ACT_CLAMP:
+      return std::clamp(x, -op.act_a, op.act_a);
+    case MR_ACT_SOFTCAP:
+      return op.act_a * std::tanh(x / op.act_a);
+    case MR_ACT_SWIGLU:
+      x = std::min(x, op.act_a);
+      return x / (1 + std::exp(-op.act_b * x));
     default:
       return x;
   }
+}
+
+// What an activated gate is multiplied with.
+float multiplier(const mr_linear& op, float up) {
+  return op.activation == MR_ACT_SWIGLU ? std::clamp(up, -op.act_a, op.act_a) + 1 : up;
 }
 
 // Sixteen running sums: closer to the exact sum than one.
@@ -98,8 +114,8 @@ void products(const Context& c, const Op& op, const mr_part* parts, int width, i
         round_trip(op, up, width, codes);
       }
       for (const Pair& pair : pairs) {
-        float y = activate(op.linear.activation, dot(pair.x, w, width) + bias);
-        if (op.linear.gated) y *= dot(pair.x, up, width) + up_bias;
+        float y = activate(op.linear, dot(pair.x, w, width) + bias);
+        if (op.linear.gated) y *= multiplier(op.linear, dot(pair.x, up, width) + up_bias);
         pair.y[n] = accumulate ? pair.y[n] + y : y;
       }
     }
@@ -120,13 +136,22 @@ void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slo
   const bool sums = op.linear.routed == MR_ROUTED_SUM;
   const int k = op.linear.top_k, width = sums ? in.width / k : in.width,
             n_out = sums ? out.width : out.width / k;
-  const std::vector<float> x = taken(op, rows * (sums ? k : 1), width, in.f32());
+  std::vector<float> weighed;
+  if (op.linear.weighs_in && !sums) {  // a row for each of its experts
+    for (int i = 0; i < rows * k; ++i) {
+      for (int n = 0; n < width; ++n)
+        weighed.push_back(chosen.f32()[2 * i + 1] * in.f32()[int64_t{i / k} * width + n]);
+    }
+  }
+  const bool each_own = sums || !weighed.empty();
+  const std::vector<float> x =
+      taken(op, rows * (each_own ? k : 1), width, weighed.empty() ? in.f32() : weighed.data());
   std::vector<float> each(sums ? int64_t{rows} * k * n_out : 0);
   float* const to = sums ? each.data() : out.f32();
   std::vector<std::vector<Pair>> pairs(op.linear.experts);
   for (int i = 0; i < rows * k; ++i) {
     pairs[static_cast<int>(chosen.f32()[2 * i])].push_back(
-        {&x[int64_t{sums ? i : i / k} * width], to + int64_t{i} * n_out});
+        {&x[int64_t{each_own ? i : i / k} * width], to + int64_t{i} * n_out});
   }
   for (int e = 0; e < op.linear.experts; ++e) {
     if (!pairs[e].empty()) products(c, op, op.parts_of(e), width, n_out, false, pairs[e]);
@@ -136,8 +161,8 @@ void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slo
     float* y = out.f32() + int64_t{r} * n_out;
     if (op.linear.accumulate == 0) std::fill_n(y, n_out, 0.0f);
     for (int i = r * k; i < (r + 1) * k; ++i) {
-      for (int n = 0; n < n_out; ++n)
-        y[n] += chosen.f32()[2 * i + 1] * each[int64_t{i} * n_out + n];
+      const float weight = op.linear.weighs_in ? 1.0f : chosen.f32()[2 * i + 1];
+      for (int n = 0; n < n_out; ++n) y[n] += weight * each[int64_t{i} * n_out + n];
     }
   }
 }

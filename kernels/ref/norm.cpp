@@ -8,12 +8,21 @@ namespace millrace::ref {
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
 // It is added to what out has, where the op accumulates.
 void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
-  const mr_tensor& weight = *c.program.tensor(op.norm.weight);
+  const mr_tensor* weight = c.program.tensor(op.norm.weight);
   const mr_tensor* bias = c.program.tensor(op.norm.bias);
-  const int width = in.width;
-  c.pool.parallel_for(rows, [&](int r, int) {
-    const float* x = in.f32() + int64_t{r} * width;
-    float* y = out.f32() + int64_t{r} * width;
+  const bool part = op.norm.width > 0;
+  const int groups = part ? op.norm.groups : 1;
+  const int width = part ? op.norm.width / groups : in.width;
+  // An element of weight or bias: of all groups, or of each.
+  const auto at = [&](const mr_tensor& t, int group, int i) {
+    return element(t, t.dims[0] > width ? group * width + i : i);
+  };
+  c.pool.parallel_for(rows * groups, [&](int task, int) {
+    const int group = task % groups;
+    const int64_t first =
+        int64_t{task / groups} * in.width + (part ? op.norm.offset : 0) + group * width;
+    const float* x = in.f32() + first;
+    float* y = out.f32() + first;
     double mean = 0, square = 0;
     if (op.norm.kind == MR_NORM_LAYER) {
       for (int i = 0; i < width; ++i) mean += x[i];
@@ -22,8 +31,9 @@ void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
     for (int i = 0; i < width; ++i) square += (x[i] - mean) * (x[i] - mean);
     const double scale = 1 / std::sqrt(square / width + op.norm.eps);
     for (int i = 0; i < width; ++i) {
-      const float value = static_cast<float>((x[i] - mean) * scale) * element(weight, i);
-      const float normed = value + (bias != nullptr ? element(*bias, i) : 0.0f);
+      const float value = static_cast<float>((x[i] - mean) * scale) *
+                          (weight != nullptr ? at(*weight, group, i) : 1.0f);
+      const float normed = value + (bias != nullptr ? at(*bias, group, i) : 0.0f);
       y[i] = op.norm.accumulate ? y[i] + normed : normed;
     }
   });

@@ -32,6 +32,12 @@ void rotate(const Op& op, int position, float* x) {
   }
 }
 
+// Norms a head, if the op has a norm there and it is its turn.
+void head_norm(const Op& op, const mr_tensor* weight, bool last, float* x) {
+  if (weight == nullptr || last != (op.attention.norm_last != 0)) return;
+  head_norm(*weight, op.attention.eps, x, op.attention.head_dim);
+}
+
 // What is left of a head's n elements by the codes that the cache keeps.
 void round_trip(int32_t type, float* x, int n) {
   uint8_t codes[MR_KV_GROUP];
@@ -97,17 +103,21 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slo
       const float* v = k + int64_t{op.attention.kv_heads} * d;
       const int position = s.row_position(i);
       for (int h = 0; h < op.attention.heads; ++h) {
-        if (q_norm != nullptr) head_norm(*q_norm, op.attention.eps, q + h * d, d);
+        head_norm(op, q_norm, false, q + h * d);
         if (op.attention.sinks > 0) {
           float* sinks = sink_q.f32() + int64_t{s.first_row + i} * sink_q.width + h * d;
           std::copy_n(q + h * d, d, sinks);
           rotate(op, op.sink_position(position), sinks);
+          head_norm(op, q_norm, true, sinks);
         }
         rotate(op, position, q + h * d);
+        head_norm(op, q_norm, true, q + h * d);
+        for (int k = 0; k < d; ++k) q[h * d + k] *= op.q_scale(position);
       }
       for (int h = 0; h < op.attention.kv_heads; ++h) {
-        if (k_norm != nullptr) head_norm(*k_norm, op.attention.eps, k + h * d, d);
+        head_norm(op, k_norm, false, k + h * d);
         rotate(op, position, k + h * d);
+        head_norm(op, k_norm, true, k + h * d);
         if (op.attention.heavy > 0) continue;  // attention stores them
         for (int value = 0; value < 2; ++value) {
           float* kept = kv_row(c.kv, s, i, op.layer, value, h, position);

@@ -20,15 +20,21 @@ struct AttentionCase {
   int sinks = 0;
   int heavy = 0, recent = 0;
   bool alibi = false;
-  int context = 0;  // tokens before the compared ones
-  int rows = 1;     // compared, in one step
+  bool norm_last = false, chunked = false, null_scores = false;
+  float softcap = 0;
+  int q_scale_tokens = 0;  // 0: queries have no factors
+  int context = 0;         // tokens before the compared ones
+  int rows = 1;            // compared, in one step
 
   std::string text() const {
     return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
            std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dim) +
            (interleaved ? " interleaved" : "") + (norms ? ", norms" : "") + ", window " +
            std::to_string(window) + ", sinks " + std::to_string(sinks) + (alibi ? ", alibi" : "") +
-           ", " + std::to_string(rows) + " rows after " + std::to_string(context);
+           (norm_last ? ", normed last" : "") + (chunked ? ", chunks" : "") +
+           (null_scores ? ", null scores" : "") + (softcap > 0 ? ", capped" : "") +
+           (q_scale_tokens > 0 ? ", factors" : "") + ", " + std::to_string(rows) + " rows after " +
+           std::to_string(context);
   }
 };
 
@@ -51,6 +57,13 @@ inline Builder attention_program(const AttentionCase& c) {
   if (c.norms) {
     rope.attention.q_norm = b.random(random, c.head_dim, 0, MR_BF16, 0.2f, 1.0f);
     rope.attention.k_norm = b.random(random, c.head_dim, 0, MR_F32, 0.2f, 1.0f);
+    rope.attention.norm_last = c.norm_last;
+  }
+  if (c.q_scale_tokens > 0) {
+    rope.attention.q_scales = b.constant({1, 1.5f, 0.5f, 2});
+    rope.attention.n_q_scales = 4;
+    rope.attention.q_scale_offset = 1;
+    rope.attention.q_scale_tokens = c.q_scale_tokens;
   }
   const int sink_q = c.sinks > 0 ? b.slot(MR_SLOT_F32, c.heads * c.head_dim) : -1;
   rope.attention.window = c.window;
@@ -64,6 +77,9 @@ inline Builder attention_program(const AttentionCase& c) {
   attention.attention.recent = c.recent;
   attention.attention.sink_q = sink_q;
   attention.attention.window = c.window;
+  attention.attention.chunked = c.chunked;
+  attention.attention.softcap = c.softcap;
+  if (c.null_scores) attention.attention.null_scores = b.random(random, c.heads, 0, MR_BF16, 2.0f);
   if (c.alibi) {
     std::vector<float> slopes;
     for (int h = 0; h < c.heads; ++h) slopes.push_back(std::exp2(-8.0f * (h + 1) / c.heads));

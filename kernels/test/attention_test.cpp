@@ -108,6 +108,47 @@ TEST(Attention, WindowsAreCloseToRef) {
   }
 }
 
+TEST(Attention, ChunksAreCloseToRef) {
+  for (const int window : {1, 15, 16, 17, 64, 1100}) {
+    for (const int context : {0, 90, 1100}) {
+      Case c;
+      c.heads = 2;
+      c.head_dim = 16;
+      c.window = window;
+      c.chunked = true;
+      c.context = context;
+      c.rows = 33;
+      expect_close(c);
+    }
+  }
+}
+
+TEST(Attention, CapsAndNullScoresAreCloseToRef) {
+  for (const int context : {0, 40, 1100}) {
+    for (const int what : {1, 2, 3}) {
+      Case c;
+      c.heads = 6;
+      c.head_dim = 40;
+      c.window = what == 3 ? 30 : 0;
+      if (what != 1) c.null_scores = true;
+      if (what != 2) c.softcap = 2;
+      c.context = context;
+      c.rows = 33;
+      expect_close(c);
+    }
+  }
+}
+
+// Factors change after 8 positions, and stay what they are at the end.
+TEST(Attention, FactorsOfQueriesAreCloseToRef) {
+  Case c;
+  c.rotary_dim = 64;
+  c.q_scale_tokens = 8;
+  c.context = 5;
+  c.rows = 33;
+  expect_close(c);
+}
+
 TEST(Attention, AlibiIsCloseToRef) {
   for (const int heads : {1, 3, 8}) {
     for (const int context : {0, 90, 1050}) {
@@ -131,6 +172,7 @@ TEST(Attention, RotaryEmbeddingsAreCloseToRef) {
         c.rotary_dim = rotary_dim;
         c.interleaved = interleaved;
         c.norms = norms;
+        c.norm_last = norms && rotary_dim > 30;
         c.rotary_scale = 1.1f;
         c.context = 40;
         c.rows = 3;
@@ -207,6 +249,10 @@ TEST_P(AttentionOn, ChunksDoNotMatter) {
       c.rotary_dim = 40;
       c.window = window;
       c.alibi = window == 100;
+      c.chunked = window == 30;
+      c.null_scores = window == 50;
+      c.softcap = window == 50 ? 2 : 0;
+      c.q_scale_tokens = window == 50 ? 16 : 0;
       Builder b = attention_program(c);
       b.max_rows = b.max_outputs = kTokens;
       Random random(5);

@@ -70,6 +70,17 @@ TEST(Router, ChoosesWithinGroups) {
   expect_chosen(rule, {2, 2, 5, -9, 1, 3}, {}, {{5, sigmoid(3)}, {0, sigmoid(2)}, {1, sigmoid(2)}});
 }
 
+// Each choice is weighed among those near it: with a jitter of 0.25, 3 and 2 are near 3, and of
+// what is left 2 alone is near 2.
+TEST(Router, ChoosesBySparseMixer) {
+  mr_route route = scored(MR_ROUTE_SPARSE_MIXER, false);
+  route.jitter = 0.25f;
+  expect_chosen(route, {0.5f, 3, -2, 2}, {},
+                {{1, std::exp(3.0) / (std::exp(3.0) + std::exp(2.0))}, {3, 1}});
+  route.jitter = 0.125f;
+  expect_chosen(route, {0.5f, 3, -2, 2}, {}, {{1, 1}, {3, 1}});
+}
+
 TEST(Router, OfEqualOnesTakesTheFirst) {
   expect_chosen(scored(MR_ROUTE_SOFTMAX, true), {4, 7, 7, 7}, {}, {{1, 0.5}, {2, 0.5}});
 }
@@ -96,6 +107,7 @@ struct Mixture {
   int experts = 5, top_k = 2, hidden = 64, mid = 48;
   bool gated = true;
   Kept kept;
+  bool weighs_in = false;
 };
 
 // The embedding of a token, and its sum with what its experts make of it.
@@ -130,6 +142,7 @@ Builder program(const Mixture& m) {
     op.linear.expert_parts = b.parts(std::move(all));
     op.linear.weights = m.kept.weights;
     op.linear.group = m.kept.group;
+    op.linear.weighs_in = m.weighs_in;
     return &op;
   };
   mr_op* up = experts(x, mid, MR_ROUTED_EACH, m.gated ? 2 : 1, m.mid, m.hidden);
@@ -167,6 +180,7 @@ TEST(Experts, AreCloseToRef) {
       for (const bool gated : {false, true}) {
         for (const int rows : {1, 3, 40, 128}) {
           Mixture m;
+          m.weighs_in = rows == 3 || rows == 40;
           m.kept = kept;
           m.gated = gated;
           const std::vector<int32_t> tokens = Random(3).tokens(rows, m.hidden);
@@ -184,7 +198,7 @@ TEST(Experts, HaveTheSameBitsInAnyCompany) {
   for (const std::string& isa : tested_isas()) {
     if (!has_experts(isa)) continue;
     for (const Kept& kept : tested_weights()) {
-      Mixture m{9, 3, 64, 64, true, kept};
+      Mixture m{9, 3, 64, 64, true, kept, kept.weights == MR_WEIGHTS_16BIT};
       const std::vector<int32_t> tokens = Random(7).tokens(100, m.hidden);
       const std::vector<float> together = run(isa, program(m), tokens);
       for (int i = 0; i < 100; i += 9) {
@@ -206,7 +220,7 @@ TEST(Experts, BadMixturesAreRefused) {
       {[](Builder& b) { b.ops[kRoute].route.top_k = 6; },
        "op 3 (ROUTE): top_k is 6, expected 1 to 5"},
       {[](Builder& b) { b.ops[kRoute].route.experts = 4; }, "in slot 2 is 5 wide, expected 4"},
-      {[](Builder& b) { b.ops[kRoute].route.scores = 3; }, "route_scores is 3"},
+      {[](Builder& b) { b.ops[kRoute].route.scores = 4; }, "route_scores is 4"},
       {[](Builder& b) {
          b.ops[kRoute].route.groups = 2;
          b.ops[kRoute].route.top_groups = 1;

@@ -166,7 +166,7 @@ mr_op& Builder::op(mr_op_kind kind, int in, int out) {
       break;
     case MR_OP_ROPE_STORE:
     case MR_OP_ATTENTION:
-      op.attention.q_norm = op.attention.k_norm = -1;
+      op.attention.q_norm = op.attention.k_norm = op.attention.null_scores = -1;
       op.attention.rotary_scale = 1;
       break;
     case MR_OP_ROUTE:

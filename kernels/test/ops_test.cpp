@@ -104,6 +104,53 @@ TEST(Norm, AccumulatesOverWhatIsThere) {
   }
 }
 
+// Groups of some of a row's elements, by weights of each, of all or of none. The others stay.
+TEST(Norm, GroupsOfAPartAreCloseToRef) {
+  for (const mr_norm_kind kind : {MR_NORM_RMS, MR_NORM_LAYER}) {
+    for (const int groups : {1, 3}) {
+      for (const int weights : {0, 1, groups}) {
+        SCOPED_TRACE(std::to_string(weights) + " weights of " + std::to_string(groups) + " groups");
+        constexpr int kGroup = 24, kOffset = 5;
+        Builder b;
+        Random random(6);
+        b.vocab = 3 * kGroup + 20;
+        const int x = input(b, random, MR_SLOT_F32, b.vocab);
+        const int weight =
+            weights > 0 ? b.random(random, int64_t{weights} * kGroup, 0, MR_BF16, 0.3f, 1.0f) : -1;
+        mr_op& op = b.norm(x, weight, x);
+        op.norm.kind = kind;
+        op.norm.offset = kOffset;
+        op.norm.width = groups * kGroup;
+        op.norm.groups = groups;
+        if (kind == MR_NORM_LAYER && weights > 0)
+          op.norm.bias = b.random(random, kGroup, 0, MR_F32, 0.3f);
+        finish(b, x);
+        expect_close(b, 7, kExact);
+
+        Builder untouched;
+        Random same(6);
+        untouched.vocab = b.vocab;
+        finish(untouched, input(untouched, same, MR_SLOT_F32, b.vocab));
+        const std::vector<float> before = result("ref", untouched, 3), after = result("ref", b, 3);
+        for (size_t i = 0; i < before.size(); ++i) {
+          const int element = static_cast<int>(i) % b.vocab - kOffset;
+          EXPECT_EQ(before[i] == after[i], element < 0 || element >= groups * kGroup) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Norm, RowsWithoutWeightsAreCloseToRef) {
+  Builder b;
+  Random random(7);
+  b.vocab = 100;
+  const int x = input(b, random, MR_SLOT_F32, 100);
+  b.norm(x, -1, x).norm.kind = MR_NORM_LAYER;
+  finish(b, x);
+  expect_close(b, 7, kExact);
+}
+
 TEST(Norm, RowsFarFromZeroKeepTheirVariance) {
   constexpr int kWidth = 130;
   Builder b;
@@ -136,6 +183,7 @@ struct LinearCase {
   mr_slot_type in = MR_SLOT_OPERAND;
   int rows = 7, in_width = 72, out_width = 61;
   int activation = MR_ACT_NONE;
+  float act_a = 0, act_b = 0;
   bool bias = false, gated = false, accumulate = false;
   Kept kept;
 };
@@ -155,6 +203,8 @@ void expect_linear(const LinearCase& c) {
   }
   mr_op& op = b.linear(x, parts, out);
   op.linear.activation = c.activation;
+  op.linear.act_a = c.act_a;
+  op.linear.act_b = c.act_b;
   op.linear.gated = c.gated;
   op.linear.accumulate = c.accumulate;
   op.linear.weights = c.kept.weights;
@@ -204,6 +254,30 @@ TEST(LinearOp, EveryEndingIsCloseToRef) {
             expect_linear(c);
           }
         }
+      }
+    }
+  }
+}
+
+TEST(LinearOp, ActivationsWithParametersAreCloseToRef) {
+  struct {
+    int activation;
+    float a, b;
+  } const all[] = {{MR_ACT_RELU2, 0, 0},    {MR_ACT_XIELU, 0.8f, 1.3f},
+                   {MR_ACT_CLAMP, 0.7f, 0}, {MR_ACT_SOFTCAP, 1.5f, 0},
+                   {MR_ACT_SOFTCAP, 30, 0}, {MR_ACT_SWIGLU, 0.9f, 1.702f}};
+  for (const auto& x : all) {
+    for (const bool gated : {false, true}) {
+      if (!gated && x.activation == MR_ACT_SWIGLU) continue;
+      for (const Kept& kept : tested_weights()) {
+        LinearCase c;
+        c.activation = x.activation;
+        c.act_a = x.a;
+        c.act_b = x.b;
+        c.bias = true;
+        c.gated = gated;
+        c.kept = kept;
+        expect_linear(c);
       }
     }
   }

@@ -30,6 +30,11 @@ struct Bad {
   const char* message;
 };
 
+// Of some elements of a row.
+mr_norm part_norm(int offset, int width, int groups) {
+  return {-1, -1, MR_NORM_RMS, 1e-5f, 0, offset, width, groups};
+}
+
 void expect_refused(const Bad& bad) {
   SCOPED_TRACE(bad.name);
   for (const char* backend : {"ref", ""}) {
@@ -155,8 +160,38 @@ TEST(Program, BadOpsAreRefused) {
          b.ops[kNorm + 5].norm.accumulate = 1;
        },
        "op 6 (NORM)"},
-      {"norm weight missing", [](Builder& b) { b.ops[kNorm].norm.weight = -1; },
-       "weight is tensor -1"},
+      {"norm weight missing", [](Builder& b) { b.ops[kNorm].norm.weight = -2; },
+       "weight is tensor -2"},
+      {"norm of a part of another slot", [](Builder& b) { b.ops[kNorm].norm = part_norm(0, 8, 1); },
+       "norms a part of slot 0 to slot 1, expected one slot"},
+      {"norm of a part beyond its slot",
+       [](Builder& b) { b.ops[kNorm].norm = part_norm(70, 8, 1); }, "norm width is 8"},
+      {"norm of unequal groups", [](Builder& b) { b.ops[kNorm].norm = part_norm(0, 8, 3); },
+       "norms 8 elements in 3 groups"},
+      {"unknown activation", [](Builder& b) { b.ops[kQkv].linear.activation = 10; },
+       "activation is 10"},
+      {"a limit of 0", [](Builder& b) { b.ops[kQkv].linear.activation = MR_ACT_SOFTCAP; },
+       "act_a is 0, expected > 0"},
+      {"a SwiGLU without a gate",
+       [](Builder& b) {
+         b.ops[kQkv].linear.activation = MR_ACT_SWIGLU;
+         b.ops[kQkv].linear.act_a = 1;
+       },
+       "a SWIGLU without a gate"},
+      {"weights of no experts", [](Builder& b) { b.ops[kQkv].linear.weighs_in = 1; },
+       "weighs_in is 1"},
+      {"chunks without a window", [](Builder& b) { b.ops[kAttention].attention.chunked = 1; },
+       "chunked is 1"},
+      {"a negative cap", [](Builder& b) { b.ops[kAttention].attention.softcap = -1; },
+       "softcap is -1"},
+      {"null scores that are none",
+       [](Builder& b) { b.ops[kAttention].attention.null_scores = 999; }, "null_scores is tensor"},
+      {"factors of no tokens",
+       [](Builder& b) {
+         b.ops[kRope].attention.q_scales = b.constant({1, 2});
+         b.ops[kRope].attention.n_q_scales = 2;
+       },
+       "q_scale_tokens is 0"},
       {"norm weight out of range", [](Builder& b) { b.ops[kNorm].norm.weight = 999; },
        "tensor 999"},
       {"norm weight of rank 2", [](Builder& b) { b.ops[kNorm].norm.weight = 0; },

@@ -62,9 +62,12 @@ AttentionTile tile_of(const Context& c, const Op& op, const Sequence& s, Slot in
   t.heads = heads;
   t.head_dim = op.attention.head_dim;
   t.window = op.attention.window;
+  t.chunked = op.attention.chunked != 0;
+  t.softcap = op.attention.softcap;
   t.scale = op.attention.scale;
   t.slopes =
       op.attention.alibi_slopes != nullptr ? op.attention.alibi_slopes + first_head : nullptr;
+  t.null_scores = op.null_values != nullptr ? op.null_values + first_head : nullptr;
   t.keys = s.kv + c.kv.block(op.layer, 0, kv_head);
   t.values = s.kv + c.kv.block(op.layer, 1, kv_head);
   t.slab_bytes = c.kv.slab_bytes;

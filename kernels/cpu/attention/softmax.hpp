@@ -180,12 +180,24 @@ struct Softmax {
     return x;
   }
 
-  // Biases and masks the scores of query i.
+  // most * tanh(score / most), with tanh |u| = (1 - e) / (1 + e), e = exp(-2 |u|).
+  static void cap(float most, float* scores) {
+    const Vector each = T::set1(-2.0f * kLog2E / most), one = T::set1(1.0f);
+    for (int v = 0; v < kBlockVectors; ++v) {
+      const Vector x = T::load(scores + v * kLanes);
+      const Vector e = exp2((x < 0.0f ? -x : x) * each);
+      const Vector y = (one - e) / (one + e) * most;
+      T::store(scores + v * kLanes, x < 0.0f ? -y : y);
+    }
+  }
+
+  // Caps, biases and masks the scores of query i.
   static void mask(const AttentionTile& t, const Keys& keys, int i, float* scores) {
     const int position = t.row_position(i / t.heads);
     // Visible keys of the block.
     const int first = t.first_visible(position) - keys.block;
     const int last = t.last_visible(position) - keys.block;
+    if (t.softcap > 0) cap(t.softcap * kLog2E, scores);
     if (t.slopes != nullptr) {
       const Vector slope = T::set1(t.slopes[i % t.heads] * kLog2E);
       for (int v = 0; v < kBlockVectors; ++v) {
@@ -249,6 +261,12 @@ struct Softmax {
     }
   }
 
+  // What the values of a query are multiplied with, where a key without a value has a score too.
+  static float beside(float score, float largest, float sum) {
+    const float now = larger(largest, score), keep = exp2(largest - now);
+    return keep / (sum * keep + exp2(score - now));
+  }
+
   static void finish(const AttentionTile& t, const AttentionState& state, int64_t out_stride,
                      bool out_f32, void* out) {
     const State total(state, t.head_dim);
@@ -257,7 +275,9 @@ struct Softmax {
       const float* from = total.out + int64_t{i} * width;
       const int64_t at = i / t.heads * out_stride + int64_t{i % t.heads} * t.head_dim;
       alignas(64) float y[kMaxHeadDim];
-      const float scale = 1.0f / total.sum[i];
+      const float scale = t.null_scores == nullptr ? 1.0f / total.sum[i]
+                                                   : beside(t.null_scores[i % t.heads] * kLog2E,
+                                                            total.largest[i], total.sum[i]);
       for (int d = 0; d < width; d += kLanes) T::store(y + d, T::load(from + d) * scale);
       if (out_f32) {
         __builtin_memcpy(static_cast<float*>(out) + at, y, sizeof(float) * t.head_dim);

@@ -21,8 +21,12 @@ const Share& share_of(const std::vector<Share>& shares, int Share::*before, int 
 }  // namespace
 
 Experts::Experts(std::vector<std::unique_ptr<Linear>> experts, int top_k, bool reduces,
-                 bool accumulates)
-    : experts_(std::move(experts)), top_k_(top_k), reduces_(reduces), accumulates_(accumulates) {}
+                 bool accumulates, bool weighs_in)
+    : experts_(std::move(experts)),
+      top_k_(top_k),
+      reduces_(reduces),
+      accumulates_(accumulates),
+      weighs_in_(weighs_in) {}
 
 Experts::Sorted Experts::sort(const float* chosen, int rows, int threads) const {
   const int all = rows * top_k_;
@@ -51,7 +55,7 @@ Experts::Sorted Experts::sort(const float* chosen, int rows, int threads) const 
 }
 
 // copies: room for [threads][kPackRows] rows.
-void Experts::pack(const Sorted& sorted, const bf16* in, std::byte* copies,
+void Experts::pack(const Sorted& sorted, const bf16* in, const float* chosen, std::byte* copies,
                    ThreadPool& pool) const {
   const int64_t width = experts_[0]->in_width();
   pool.parallel_for(sorted.packs, [&](int task, int thread) {
@@ -61,7 +65,11 @@ void Experts::pack(const Sorted& sorted, const bf16* in, std::byte* copies,
       for (int r = 0; r < count; ++r) {
         const int from = sorted.from[share.first + first + r];
         const bf16* row = in + (reduces_ ? from : from / top_k_) * width;
-        std::memcpy(copy + r * width, row, width * sizeof(bf16));
+        bf16* const to = copy + r * width;
+        std::memcpy(to, row, width * sizeof(bf16));
+        if (reduces_ || !weighs_in_) continue;
+        const float weight = chosen[2 * from + 1];
+        for (int64_t k = 0; k < width; ++k) to[k] = from_float(weight * to_float(to[k]));
       }
       return copy;
     });
@@ -92,7 +100,7 @@ void Experts::run(const bf16* in, const float* chosen, int rows, void* out,
     s.batch = {experts_[s.expert]->place(s.plan.tiling, operand), scratch + s.first * out_row};
     operand += whole_lines(any.operand_room(s.rows));
   }
-  pack(sorted, in, operand, pool);
+  pack(sorted, in, chosen, operand, pool);
   auto* const rooms = reinterpret_cast<float*>(operand + copies);
   pool.parallel_for(sorted.tasks, [&](int task, int thread) {
     const Share& s = share_of(sorted.shares, &Share::tasks, task);
@@ -117,7 +125,7 @@ void Experts::add_up(const Sorted& sorted, const float* chosen, const float* pro
     float* const y = out + r * width;
     if (!accumulates_) std::fill_n(y, width, 0.0f);
     for (int i = r * top_k_; i < (r + 1) * top_k_; ++i) {
-      const float weight = chosen[2 * i + 1];
+      const float weight = weighs_in_ ? 1.0f : chosen[2 * i + 1];
       const float* const x = products + sorted.place[i] * width;
       for (int64_t n = 0; n < width; ++n) y[n] += weight * x[n];
     }

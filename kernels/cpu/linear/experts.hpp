@@ -15,8 +15,10 @@ namespace millrace::cpu {
 
 class Experts {
  public:
-  // experts: of one shape. top_k: that a row chose. reduces: the op adds up what they give, by their weights.
-  Experts(std::vector<std::unique_ptr<Linear>> experts, int top_k, bool reduces, bool accumulates);
+  // experts: of one shape. top_k: that a row chose. reduces: the op adds up what they give, by their
+  // weights; weighs_in: these are factors of what the other op reads instead.
+  Experts(std::vector<std::unique_ptr<Linear>> experts, int top_k, bool reduces, bool accumulates,
+          bool weighs_in);
 
   // chosen: [rows][top_k][2], as of MR_OP_ROUTE. in: [rows, in_width] and out: [rows, top_k * out_width], where the op
   // reduces in: [rows, top_k * in_width] and out: [rows, out_width] floats.
@@ -39,13 +41,14 @@ class Experts {
     int packs = 0, tasks = 0;  // of all shares
   };
   Sorted sort(const float* chosen, int rows, int threads) const;
-  void pack(const Sorted& sorted, const bf16* in, std::byte* copies, ThreadPool& pool) const;
+  void pack(const Sorted& sorted, const bf16* in, const float* chosen, std::byte* copies,
+            ThreadPool& pool) const;
   void add_up(const Sorted& sorted, const float* chosen, const float* products, int rows,
               float* out, ThreadPool& pool) const;
 
   std::vector<std::unique_ptr<Linear>> experts_;
   int top_k_;
-  bool reduces_, accumulates_;
+  bool reduces_, accumulates_, weighs_in_;
 };
 
 }  // namespace millrace::cpu

@@ -118,6 +118,7 @@ struct Finish {
   int rows;
   int columns;  // valid ones, at most 2 * lanes (gated: lanes)
   int activation;
+  float act_a, act_b;
   bool gated, accumulate, out_f32;
 };
 

@@ -148,7 +148,7 @@ void Linear::finish(const Batch& b, int tile, int64_t p, const float* sums) cons
                    static_cast<std::byte*>(b.out) + (first * out_width_ + column) * out_bytes,
                    out_width_, b.tiling.height(tile),
                    static_cast<int>(std::min<int64_t>(columns, out_width_ - column)), activation_,
-                   gated_, accumulate_, out_f32_});
+                   act_a_, act_b_, gated_, accumulate_, out_f32_});
 }
 
 // Prefetches the lines that finish() will write; the products hide the latency.

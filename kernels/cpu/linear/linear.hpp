@@ -41,6 +41,7 @@ struct LinearSpec {
   bool out_f32;                    // else bf16
   int weights = MR_WEIGHTS_16BIT;  // mr_weights
   int group = 0;                   // of int4, NF4 and blocks
+  float act_a = 0, act_b = 0;      // of the activation
 };
 
 // Immutable after pack, but for its prefetch variants. Every output is one sum over K in
@@ -215,6 +216,7 @@ class Linear {
   std::array<uint8_t, kMaxTileRows + 1> variant_of_{};
   std::unique_ptr<BlockPanels> blocks_;  // of blocks, else null
   int activation_;
+  float act_a_, act_b_;
   bool gated_, accumulate_, out_f32_;
   // In the memory: [panels][units], see cpu/linear/kernels.hpp; [panels][2 * lanes] float scales
   // of int8 and FP8; [panels][2 * lanes] float biases. 0: there are none.

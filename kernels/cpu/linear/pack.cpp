@@ -96,6 +96,8 @@ Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
       panels_(ceil_div(spec.out_width, kernels.lanes * (spec.gated ? 1 : kPanelVectors))),
       cached_bytes_(cached_bytes()),
       activation_(spec.activation),
+      act_a_(spec.act_a),
+      act_b_(spec.act_b),
       gated_(spec.gated),
       accumulate_(spec.accumulate),
       out_f32_(spec.out_f32) {

@@ -236,6 +236,36 @@ typename Math<kLanes>::Vector plain_value(const Finish& f, int row, int vector) 
   return Math<kLanes>::load(f.sums + (vector * f.rows + row) * kLanes);
 }
 
+template <int kLanes>
+typename Math<kLanes>::Vector clamp(typename Math<kLanes>::Vector x, float most) {
+  using M = Math<kLanes>;
+  x = x > most ? M::splat(most) : x;
+  return x < -most ? M::splat(-most) : x;
+}
+
+// Activations with parameters, and those of Math.
+template <class Target, int kActivation>
+typename Math<Target::kLanes>::Vector activate(const Finish& f,
+                                               typename Math<Target::kLanes>::Vector x) {
+  using M = Math<Target::kLanes>;
+  switch (kActivation) {
+    case MR_ACT_RELU2:
+      return x < 0.0f ? M::splat(0.0f) : x * x;
+    case MR_ACT_XIELU:
+      return 0.5f * x +
+             (x > 0.0f ? f.act_a * x * x : f.act_b * (M::template exp<Target>(x) - 1.0f - x));
+    case MR_ACT_CLAMP:
+      return clamp<Target::kLanes>(x, f.act_a);
+    case MR_ACT_SOFTCAP:  // tanh(u) = 1 - 2 / (1 + e^2u)
+      return f.act_a - 2.0f * f.act_a / (1.0f + M::template exp<Target>(x * (2.0f / f.act_a)));
+    case MR_ACT_SWIGLU:
+      x = x > f.act_a ? M::splat(f.act_a) : x;
+      return x / (1.0f + M::template exp<Target>(-f.act_b * x));
+    default:
+      return M::template activate<Target>(x, kActivation);
+  }
+}
+
 // The rows of a panel; the op's properties are known at compile time, not tested row by row.
 template <class Target, int kActivation, bool kGated>
 void finish_rows(const Finish& panel) {
@@ -248,16 +278,19 @@ void finish_rows(const Finish& panel) {
   for (int r = 0; r < f.rows; ++r) {
     const Vector first = Target::value(f, r, 0) + bias0;
     const Vector second = Target::value(f, r, 1) + bias1;
-    const Vector y = M::template activate<Target>(first, kActivation);
+    const Vector y = activate<Target, kActivation>(f, first);
     const int64_t at = r * f.out_stride;
+    if constexpr (kGated && kActivation == MR_ACT_SWIGLU) {
+      write<kLanes>(f, at, y * (clamp<kLanes>(second, f.act_a) + 1.0f), f.columns);
+      continue;
+    }
     if constexpr (kGated) {
       write<kLanes>(f, at, y * second, f.columns);
       continue;
     }
     write<kLanes>(f, at, y, f.columns < kLanes ? f.columns : kLanes);
     if (f.columns > kLanes) {
-      write<kLanes>(f, at + kLanes, M::template activate<Target>(second, kActivation),
-                    f.columns - kLanes);
+      write<kLanes>(f, at + kLanes, activate<Target, kActivation>(f, second), f.columns - kLanes);
     }
   }
 }
@@ -279,6 +312,16 @@ template <class Target>
       return finish_activated<Target, MR_ACT_GELU_ERF>(f);
     case MR_ACT_RELU:
       return finish_activated<Target, MR_ACT_RELU>(f);
+    case MR_ACT_RELU2:
+      return finish_activated<Target, MR_ACT_RELU2>(f);
+    case MR_ACT_XIELU:
+      return finish_activated<Target, MR_ACT_XIELU>(f);
+    case MR_ACT_CLAMP:
+      return finish_activated<Target, MR_ACT_CLAMP>(f);
+    case MR_ACT_SOFTCAP:
+      return finish_activated<Target, MR_ACT_SOFTCAP>(f);
+    case MR_ACT_SWIGLU:
+      return finish_activated<Target, MR_ACT_SWIGLU>(f);
     default:
       return finish_activated<Target, MR_ACT_NONE>(f);
   }

@@ -50,6 +50,7 @@ struct HeadsRow {
   bool interleaved;
   const float* cosine;  // [rotary_dim / 2]
   const float* sine;
+  bool norm_last = false;  // after the rotation
 };
 
 // Where the beams of a tile have their past. Tokens before `prompt` are the tile's
@@ -90,9 +91,12 @@ struct AttentionTile {
   // [rows] of several sequences, which all see [begin, end), or null.
   const StepRow* step_rows = nullptr;
   int window;  // 0: none
+  bool chunked;
+  float softcap;  // 0: none
   float scale;
-  const float* slopes;    // ALiBi, [heads], or null
-  const std::byte* keys;  // the KV head's block in the region's first slab
+  const float* slopes;       // ALiBi, [heads], or null
+  const float* null_scores;  // [heads], or null
+  const std::byte* keys;     // the KV head's block in the region's first slab
   const std::byte* values;
   size_t slab_bytes;
   BeamRows beams;
@@ -123,6 +127,7 @@ struct AttentionTile {
   // First and last of the tile's positions that a row sees.
   int first_visible(int row_position) const {
     int first = window > 0 && row_position >= window ? row_position - window + 1 : 0;
+    if (chunked && first > 0) first = row_position - row_position % window;
     if (recent == Recent::only) first = kivi_exact(row_position);
     return first > begin ? first : begin;
   }

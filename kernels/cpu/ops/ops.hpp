@@ -51,8 +51,9 @@ class Norm {
   uint64_t bytes() const { return (weight_.size() + bias_.size()) * sizeof(float); }
 
  private:
+  int groups_, offset_;
   std::vector<float> weight_, bias_;
-  NormRow row_;
+  NormRow row_;  // of the first group
 };
 
 // Cosines and sines of a step's positions, the same in every layer, and of the largest position of

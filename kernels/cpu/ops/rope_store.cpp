@@ -67,7 +67,8 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
                    op_.attention.rotary_dim,
                    op_.attention.rotary_interleaved != 0,
                    angles_ != nullptr ? angles_->cosine(row) : nullptr,
-                   angles_ != nullptr ? angles_->sine(row) : nullptr};
+                   angles_ != nullptr ? angles_->sine(row) : nullptr,
+                   op_.attention.norm_last != 0};
     if (op_.attention.sinks > 0) {
       const int from = angles_->sink_row(op_, row, batch.positions[row]);
       float* sinks = sink_q.f32() + int64_t{row} * sink_q.width;
@@ -78,6 +79,10 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
       c.kernels.rotate(same, sinks);
     }
     c.kernels.rotate(heads, q);
+    if (op_.attention.q_scales != nullptr) {
+      const float scale = op_.q_scale(batch.positions[row]);
+      for (int i = 0; i < op_.attention.heads * d; ++i) q[i] *= scale;
+    }
     heads.heads = op_.attention.kv_heads;
     heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
     c.kernels.rotate(heads, k);

@@ -127,16 +127,15 @@ struct Rows {
 
   static void rotate(const HeadsRow& row, float* x) {
     for (int h = 0; h < row.heads; ++h, x += row.head_dim) {
-      if (row.norm != nullptr) {
-        const NormRow norm_row{row.norm, nullptr, row.head_dim, row.eps, false, true};
-        norm(norm_row, x, x);
-      }
+      const NormRow norm_row{row.norm, nullptr, row.head_dim, row.eps, false, true};
+      if (row.norm != nullptr && !row.norm_last) norm(norm_row, x, x);
       const int half = row.rotary_dim / 2;
       if (row.interleaved) {
         rotate_pairs(row, half, x);
       } else {
         rotate_halves(row, half, x, x + half);
       }
+      if (row.norm != nullptr && row.norm_last) norm(norm_row, x, x);
     }
   }
 
