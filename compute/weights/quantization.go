@@ -53,6 +53,7 @@ func quantMethods() map[string]quantMethod {
 		"fp8":                {checkFP8, []string{".weight_scale_inv", ".weight_scale"}, (*Checkpoint).scaledLayer},
 		"compressed-tensors": {checkCompressed, []string{".weight_scale"}, (*Checkpoint).scaledLayer},
 		"bitsandbytes":       {nil, []string{".weight.absmax", ".SCB"}, (*Checkpoint).bitsandbytesLayer},
+		"mxfp4":              {nil, []string{"_blocks"}, (*Checkpoint).mxfp4Layer},
 	}
 }
 
