@@ -36,7 +36,7 @@ func openModel(t *testing.T, path string) (*family.Config, *model.Program, *weig
 func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 	files, err := filepath.Glob(quantized + "gguf/*.gguf")
 	require.NoError(t, err)
-	require.Len(t, files, 10)
+	require.Len(t, files, 14)
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,9 @@ type blockPlan struct {
 	headBias bool // the head has a bias
 
 	plainNorms bool    // norms without a bias
+	bareNorms  bool    // norms without weights
+	qkNorms    bool    // layer norms over each head of q and k
+	clip       float32 // of q, k and v, within -clip to clip; 0: none
 	pairs      bool    // the rotary embedding turns pairs (2i, 2i+1)
 	local      bool    // only layers with a window have a rotary embedding
 	logitScale float32 // of Command-R: a factor of the logits
@@ -75,6 +78,10 @@ func (p blockPlan) build(b *builder) {
 		at := fmt.Sprintf("%s%d.", n.layers, i)
 		p.norm(b, "attn.norm", at+n.attnNorm, x, normed)
 		b.linear("attn.qkv", normed, qkv, model.ActNone, n.qkv(b, at)...)
+		if p.clip > 0 {
+			b.last().Activation, b.last().ActA = model.ActClamp, p.clip
+		}
+		p.headNorms(b, at+n.attention, qkv)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
@@ -114,11 +121,38 @@ func (p blockPlan) build(b *builder) {
 }
 
 func (p blockPlan) norm(b *builder, name, tensor string, in, out int) {
-	if p.plainNorms {
+	switch {
+	case p.bareNorms:
+		op := newOp(model.OpNorm, name, in, out)
+		op.Norm, op.Eps = model.NormLayer, b.cfg.Eps
+		b.op(op)
+	case p.plainNorms:
 		b.norm(model.NormLayer, name, tensor, in, out)
-	} else {
+	default:
 		b.layerNorm(name, tensor, in, out)
 	}
+}
+
+// headNorms appends the layer norms over each head of q and k.
+func (p blockPlan) headNorms(b *builder, at string, qkv int) {
+	c := b.cfg
+	if !p.qkNorms {
+		return
+	}
+	norm := func(name string, first, heads int) {
+		if p.plainNorms { // weights for each head
+			b.partNorm(model.NormLayer, "attn."+name, qkv, first*c.HeadDim, heads*c.HeadDim, heads, b.flat(at+name+".weight", heads, c.HeadDim), model.None)
+			return
+		}
+		weight, bias := b.tensor(at+name+".weight", c.HeadDim), b.tensor(at+name+".bias", c.HeadDim)
+		b.partNorm(model.NormLayer, "attn."+name, qkv, first*c.HeadDim, heads*c.HeadDim, heads, weight, bias)
+	}
+	names := [2]string{"q_layernorm", "k_layernorm"}
+	if p.plainNorms {
+		names = [2]string{"q_norm", "k_norm"}
+	}
+	norm(names[0], 0, c.Heads)
+	norm(names[1], c.Heads, c.KVHeads)
 }
 
 // qkv are the projections q, k and v.

@@ -85,8 +85,10 @@ func TestCohereDefaults(t *testing.T) {
 	require.False(t, c.QKVBias || c.OutBias || c.MLPBias)
 	require.Equal(t, float32(0.0625), c.plan.(blockPlan).logitScale)
 	require.Nil(t, c.Windows)
-	_, err = parse(t, blockJSON("CohereForCausalLM", object{"use_qk_norm": true}))
-	require.ErrorContains(t, err, "use_qk_norm: found true, expected false")
+	require.False(t, c.plan.(blockPlan).qkNorms)
+	c, err = parse(t, blockJSON("CohereForCausalLM", object{"use_qk_norm": true}))
+	require.NoError(t, err)
+	require.True(t, c.plan.(blockPlan).qkNorms)
 
 	c, err = parse(t, blockJSON("Cohere2ForCausalLM", object{"head_dim": 16, "num_hidden_layers": 5}))
 	require.NoError(t, err)

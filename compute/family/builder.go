@@ -2,6 +2,7 @@ package family
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,6 +84,16 @@ func (b *builder) findPrefix(probe string, prefixes ...string) {
 	}
 }
 
+// either is the second name where only that is there, else the first.
+func (b *builder) either(first, second string) string {
+	if _, ok := b.find(b.name(first)); !ok {
+		if _, ok := b.find(b.name(second)); ok {
+			return second
+		}
+	}
+	return first
+}
+
 // findHead takes another name for the head if the checkpoint has it.
 func (b *builder) findHead(name string) {
 	if _, ok := b.find(name); ok {
@@ -160,6 +171,25 @@ func (b *builder) matrices(name string, n, rows, in int) int {
 		return i
 	}
 	return b.add(name, t, []int64{want[0] * want[1], want[2]})
+}
+
+// flat is the index of a matrix that the program has as a vector, one row after the other.
+func (b *builder) flat(name string, rows, width int) int {
+	return b.shaped(name, []int{rows, width}, int64(rows)*int64(width))
+}
+
+// number is the value of a tensor of one element.
+func (b *builder) number(name string) float64 {
+	name = b.name(name)
+	if b.source == nil {
+		return 0
+	}
+	t, ok := b.source.Tensor(name)
+	v, one := t.Number()
+	if !ok || !one {
+		b.fault(cmp.Or(t.File, b.cfg.path()), name, fmt.Sprintf("shape %v", t.Shape), "one number")
+	}
+	return float64(v)
 }
 
 // biasOf is the index of a vector that some checkpoints have as a matrix of one row.
@@ -251,6 +281,18 @@ func (b *builder) norm(kind model.NormKind, name, tensor string, in, out int) {
 	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
 	b.op(op)
 }
+
+// partNorm norms some elements of the rows of a slot in place, in groups. weight and bias, which may be None, are of all of them or of a
+// group.
+func (b *builder) partNorm(kind model.NormKind, name string, slot, offset, width, groups, weight, bias int) {
+	op := newOp(model.OpNorm, name, slot, slot)
+	op.Norm, op.Eps, op.Weight, op.Bias = kind, b.cfg.Eps, weight, bias
+	op.NormOffset, op.NormWidth, op.NormGroups = offset, width, groups
+	b.op(op)
+}
+
+// last is the op that was appended last.
+func (b *builder) last() *model.Op { return &b.program.Ops[len(b.program.Ops)-1] }
 
 func (b *builder) rmsNorm(name, tensor string, in, out int) {
 	b.norm(model.NormRMS, name, tensor, in, out)

@@ -8,8 +8,8 @@ var cohere = family{
 	config:  cohereConfig,
 	tensors: cohereNorm,
 
-	models:   "Command-R, Aya 23, Aya Expanse",
-	features: "parallel attention and MLP, layer norms without bias, GQA, rotation of pairs (2i, 2i+1), `logit_scale`",
+	models:   "Command-R, Command-R+, Aya 23, Aya Expanse",
+	features: "parallel attention and MLP, layer norms without bias, also over each head of q and k (`use_qk_norm`), GQA, rotation of pairs (2i, 2i+1), `logit_scale`",
 }
 
 // cohere2 is Command-R7B and Command-A.
@@ -23,11 +23,12 @@ var cohere2 = family{
 	features: "as Command-R, sliding windows by `layer_types` or `sliding_window_pattern`, no rotary embedding in the other layers",
 }
 
-// cohereConfig: source is transformers, modeling_cohere.py. Norms of q and k have weights for each head, which no op has.
+// cohereConfig: source is transformers, modeling_cohere.py.
 func cohereConfig(f *fields, c *Config) plan {
 	f.defaults(map[string]any{"rope_theta": 500000})
-	f.without("use_qk_norm")
-	return coherePlan(f, c)
+	p := coherePlan(f, c)
+	p.qkNorms = f.flag(false, "use_qk_norm")
+	return p
 }
 
 func cohere2Spell(f *fields) {

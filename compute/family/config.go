@@ -278,7 +278,9 @@ func (c *Config) activation(f *fields, missing string, names ...string) {
 		c.Activation = model.ActGELUTanh
 	case "relu":
 		c.Activation = model.ActReLU
+	case "relu2", "relu_squared":
+		c.Activation = model.ActReLU2
 	default:
-		f.fault(name, fmt.Sprintf("%.40q", s), "silu, gelu, gelu_new or relu")
+		f.fault(name, fmt.Sprintf("%.40q", s), "silu, gelu, gelu_new, relu or relu2")
 	}
 }

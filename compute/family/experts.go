@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/compute/model"
 )
@@ -11,10 +12,14 @@ import (
 // experts are the MLPs of a mixture: each row goes through those that it chooses, and through the shared one.
 type experts struct {
 	routing      model.Routing
-	intermediate int   // of an expert
-	shared       int   // of the shared MLP; 0: there is none
-	sharedGate   bool  // the shared MLP's result is times the sigmoid of a number of its own
-	dense        []int // layers that have a plain MLP
+	intermediate int     // of an expert
+	shared       int     // of the shared MLP; 0: there is none
+	sharedGate   bool    // the shared MLP's result is times the sigmoid of a number of its own
+	dense        []int   // layers that have a plain MLP
+	biased       bool    // all projections, that of the router too, have biases
+	alternate    bool    // rows of gate and up alternate in one tensor
+	weighsIn     bool    // the weight of an expert is a factor of what it reads, not of what it gives
+	limit, alpha float32 // of SwiGLU with limits; 0: the configuration's activation
 	names        expertNames
 }
 
@@ -88,14 +93,18 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
 	if n.bias != "" {
 		bias = b.biasOf(at+n.bias, e.routing.Experts)
 	}
-	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+n.router, false, e.routing.Experts, c.Hidden))
+	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+n.router, e.biased, e.routing.Experts, c.Hidden))
 	b.route("mlp.route", s.logits, s.chosen, bias, e.routing)
 
 	up := newOp(model.OpLinear, "mlp.experts_up", in, s.mid)
 	up.Parts, up.Activation, up.Gated = e.gateUp(b, at), c.Activation, true
-	up.Routed, up.Route, up.Routing = model.RoutedEach, s.chosen, e.routing
+	up.Routed, up.Route, up.Routing, up.WeighsIn = model.RoutedEach, s.chosen, e.routing, e.weighsIn
+	if e.limit > 0 {
+		up.Activation, up.ActA, up.ActB = model.ActSwiGLU, e.limit, e.alpha
+	}
 	b.op(up)
 	b.addRouted("mlp.experts_down", s.mid, x, s.chosen, e.routing, e.parts(b, e.at(at), n.down, c.Hidden, e.intermediate))
+	b.last().WeighsIn = e.weighsIn
 	if e.shared == 0 {
 		return
 	}
@@ -153,9 +162,13 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 	at = e.at(at)
 	fused := cmp.Or(e.names.fused, "gate_up_proj") // as transformers 5 has them in memory
 	if _, ok := b.find(b.name(at + fused)); ok || b.source == nil && e.names.fused != "" {
-		tensor := b.matrices(at+fused, n, 2*rows, in)
+		tensor, bias := b.matrices(at+fused, n, 2*rows, in), e.bias(b, at+fused, 2*rows)
 		for i := range 2 * n {
-			parts = append(parts, model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows})
+			part := model.Part{Weight: tensor, Bias: bias, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}
+			if e.alternate {
+				part.Offset, part.Block, part.Stride = i/2*2*rows+i%2, 1, 2
+			}
+			parts = append(parts, part)
 		}
 		return parts
 	}
@@ -166,14 +179,25 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 	return parts
 }
 
+// bias is the index of all experts' biases of a projection.
+func (e *experts) bias(b *builder, name string, rows int) int {
+	if !e.biased {
+		return model.None
+	}
+	if matrix, ok := strings.CutSuffix(name, ".weight"); ok {
+		return b.flat(matrix+".bias", e.routing.Experts, rows)
+	}
+	return b.flat(name+"_bias", e.routing.Experts, rows)
+}
+
 // parts are a projection of each expert: a tensor of each, or of all.
 func (e *experts) parts(b *builder, at, name string, rows, in int) []model.Part {
 	parts := make([]model.Part, e.routing.Experts)
 	for _, all := range []string{at + name, at + name + ".weight"} {
 		if t, ok := b.find(b.name(all)); ok && len(t.Shape) == 3 {
-			tensor := b.matrices(all, len(parts), rows, in)
+			tensor, bias := b.matrices(all, len(parts), rows, in), e.bias(b, all, rows)
 			for i := range parts {
-				parts[i] = model.Part{Weight: tensor, Bias: model.None, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}
+				parts[i] = model.Part{Weight: tensor, Bias: bias, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}
 			}
 			return parts
 		}

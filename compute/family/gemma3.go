@@ -37,12 +37,18 @@ func gemma3Spell(f *fields) {
 	f.defaults(map[string]any{
 		"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
 		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rope_theta": 1e6, "sliding_window": 4096,
-		"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": true,
+		"tie_word_embeddings": true,
 	})
+	gemmaActivation(f)
+	f.patternTypes(6, "sliding_window_pattern", "_sliding_window_pattern")
+}
+
+// gemmaActivation gives the activation the name that most classes have.
+func gemmaActivation(f *fields) {
+	f.defaults(map[string]any{"hidden_act": "gelu_pytorch_tanh"})
 	if name, raw := f.get("hidden_activation"); raw != nil {
 		f.members["hidden_act"], f.alias["hidden_act"] = raw, name
 	}
-	f.patternTypes(6, "sliding_window_pattern", "_sliding_window_pattern")
 }
 
 // gemma3Config: source is transformers, modeling_gemma3.py.
@@ -57,7 +63,7 @@ func gemma3Config(f *fields, c *Config) plan {
 		}
 	}
 	f.without("use_bidirectional_attention")
-	local := gemma3Rope(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"))
+	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(10000, minTheta, maxTheta, "rope_local_base_freq"))
 	c.windows(f, 0, 0)
 	return llamaPlan{
 		local: &local,
@@ -70,9 +76,10 @@ func gemma3Config(f *fields, c *Config) plan {
 	}
 }
 
-// gemma3Rope reads the rotary embedding into c, and returns that of layers with a window, in either spelling.
-func gemma3Rope(f *fields, c *Config, positions int) (local Rope) {
-	local = Rope{Type: "default", Theta: f.number(10000, minTheta, maxTheta, "rope_local_base_freq")}
+// twoRopes reads the rotary embedding into c, and returns that of layers with a window, in either spelling. theta is its base in the older
+// one.
+func twoRopes(f *fields, c *Config, positions int, theta float64) (local Rope) {
+	local = Rope{Type: "default", Theta: theta}
 	types := f.ropeObject()
 	global := types
 	if types.has(sliding) || types.has(full) {

@@ -70,7 +70,7 @@ func TestGGUFFaultsNameTheFilesKeys(t *testing.T) {
 		value any // nil: absent
 		want  string
 	}{
-		{"general.architecture", "gemma", `general.architecture: found "gemma", expected llama, qwen2, qwen3, gemma3 or qwen3moe`},
+		{"general.architecture", "gemma", `general.architecture: found "gemma", expected llama, qwen2, qwen3, gemma2, gemma3, olmo2, qwen3moe, gpt-oss or olmoe`},
 		{"llama.embedding_length", nil, "llama.embedding_length: found nothing, expected an integer"},
 		{"llama.embedding_length", int64(50), "llama.attention.key_length: found nothing, expected a number, as 50 is no multiple of 6 heads"},
 		{"llama.block_count", int64(-1), "llama.block_count: found -1, expected an integer in 1.."},

@@ -82,6 +82,19 @@ type llamaPlan struct {
 	names       *strings.Replacer // from Llama's names of tensors to the family's; nil: they are the same
 	final       string            // the last norm; "": that of Llama
 
+	wideNorms  bool // q and k have norms over all heads together
+	plainNorms bool // heads of q and k that are rotated are normed, without weights
+	normLast   bool // the norms of heads come after the rotation
+	upOnly     bool // the MLP has no gate
+
+	softcap, finalSoftcap float32      // of the scores, and of the logits; 0: none
+	sinks                 bool         // heads have a score for a key without a value
+	chunked               bool         // windows are chunks
+	temperature           *temperature // of queries by their position; nil: none
+	xielu                 bool         // the activation, whose parameters are tensors
+	layerNorm             bool         // norms are layer norms with biases
+	headBias              bool         // the head has a bias
+
 	embedScale        float32 // on the embedding; 0: 1
 	embedScaleRounded bool    // to the type of the token table
 	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
@@ -97,6 +110,22 @@ type llamaPlan struct {
 type layerNorms struct {
 	attention, mlp    string // before a block
 	attended, mlpDone string // after it, before its sum with the residual
+}
+
+// temperature multiplies queries by 1 + beta log(1 + n) from position tokens x n - offset on.
+type temperature struct {
+	beta           float64
+	tokens, offset int
+	unrotated      bool // only in layers without a rotary embedding
+}
+
+// scales are the factors of a program's positions.
+func (t temperature) scales(positions int) []float32 {
+	scales := make([]float32, (positions-1+t.offset)/t.tokens+1)
+	for i := range scales {
+		scales[i] = float32(1 + t.beta*math.Log1p(float64(i)))
+	}
+	return scales
 }
 
 func (p llamaPlan) build(b *builder) {
@@ -134,7 +163,7 @@ func (p llamaPlan) build(b *builder) {
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
-		in := b.normIf("attn.norm", at, n.attention, x, normed)
+		in := p.normIf(b, "attn.norm", at, n.attention, x, normed)
 		if p.mixer != nil && p.recurrent[i] {
 			out, back := mix(at, in)
 			b.selectInLast(&x, &out)
@@ -144,18 +173,47 @@ func (p llamaPlan) build(b *builder) {
 			b.selectInLast(&x, &out)
 			b.addBlock("attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
 		}
-		in = b.normIf("mlp.norm", at, n.mlp, x, normed)
+		in = p.normIf(b, "mlp.norm", at, n.mlp, x, normed)
 		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
 			p.experts.build(b, mixture, at, in, x)
 			continue
 		}
-		gate, up := p.gateUp(b, at+"mlp.")
-		b.gatedLinear("mlp.gate_up", in, mid, c.Activation, gate, up)
+		p.firstMLP(b, at+"mlp.", in, mid)
 		b.addBlock("mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
-	b.rmsNorm("final.norm", cmp.Or(p.final, "norm"), x, normed)
-	b.logits(normed, table, false)
+	p.normIf(b, "final.norm", "", cmp.Or(p.final, "norm"), x, normed)
+	b.logits(normed, table, p.headBias)
+	if p.finalSoftcap > 0 {
+		b.last().Activation, b.last().ActA = model.ActSoftcap, p.finalSoftcap
+	}
+}
+
+// rowNorms appends the norms of q and k that are ops of their own.
+func (p llamaPlan) rowNorms(b *builder, at string, qkv int, rotated bool) {
+	c := b.cfg
+	q, k := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	switch {
+	case p.wideNorms:
+		b.partNorm(model.NormRMS, "attn.q_norm", qkv, 0, q, 1, b.tensor(at+"q_norm.weight", q), model.None)
+		b.partNorm(model.NormRMS, "attn.k_norm", qkv, q, k, 1, b.tensor(at+"k_norm.weight", k), model.None)
+	case p.plainNorms && rotated:
+		b.partNorm(model.NormRMS, "attn.qk_norm", qkv, 0, q+k, c.Heads+c.KVHeads, model.None, model.None)
+	}
+}
+
+// firstMLP appends the first of an MLP's two ops.
+func (p llamaPlan) firstMLP(b *builder, at string, in, mid int) {
+	c := b.cfg
+	if !p.upOnly {
+		gate, up := p.gateUp(b, at)
+		b.gatedLinear("mlp.gate_up", in, mid, c.Activation, gate, up)
+		return
+	}
+	b.linear("mlp.up", in, mid, c.Activation, b.part(at+"up_proj", c.MLPBias, c.Intermediate, c.Hidden))
+	if p.xielu {
+		b.xielu(b.last(), at+"act_fn.")
+	}
 }
 
 // attention returns what appends the ops of a layer's attention, up to the slot that it returns. Tensors' names begin with at.
@@ -172,15 +230,29 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in i
 	if p.gatedAttention {
 		raw, gates = b.slot("attended.raw", model.SlotF32, width), b.slot("attn.gate", model.SlotF32, width)
 	}
+	var scales []float32
+	if p.temperature != nil {
+		scales = p.temperature.scales(c.MaxPositions)
+	}
 	return func(at string, in int) int {
+		rotated := len(p.unrotated) == 0 || !p.unrotated[b.layer]
 		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at)...)
+		p.rowNorms(b, at, qkv, rotated)
 		b.attention(qkv, raw, func(rope, att *model.Op) {
 			b.qkNorm(rope, at)
-			att.Scale = cmp.Or(p.attentionScale, att.Scale)
+			rope.NormLast = p.normLast
+			att.Scale, att.Softcap = cmp.Or(p.attentionScale, att.Scale), p.softcap
 			if c.Windows != nil {
 				att.Window = c.Windows[b.layer]
+				att.Chunked = p.chunked && att.Window > 0
 			}
-			if len(p.unrotated) > 0 && p.unrotated[b.layer] {
+			if p.sinks {
+				att.NullScores = b.tensor(b.either(at+"sinks", at+"sinks.weight"), c.Heads)
+			}
+			if p.temperature != nil && !(rotated && p.temperature.unrotated) {
+				rope.QScales, rope.QScaleTokens, rope.QScaleOffset = scales, p.temperature.tokens, p.temperature.offset
+			}
+			if !rotated {
 				return
 			}
 			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
@@ -209,11 +281,15 @@ func (b *builder) gatedQuery(at string) (q, gate model.Part) {
 }
 
 // normIf appends the norm of x before a block, if the family has it. It returns what the block reads.
-func (b *builder) normIf(name, at, tensor string, x, normed int) int {
-	if tensor == "" {
+func (p llamaPlan) normIf(b *builder, name, at, tensor string, x, normed int) int {
+	switch {
+	case tensor == "":
 		return x
+	case p.layerNorm:
+		b.layerNorm(name, at+tensor, x, normed)
+	default:
+		b.rmsNorm(name, at+tensor, x, normed)
 	}
-	b.rmsNorm(name, at+tensor, x, normed)
 	return normed
 }
 

@@ -83,7 +83,9 @@ func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 	switch r.Type {
 	case "default":
 	case "dynamic": // sequences of up to max_position_embeddings have the plain rotation
-		s.factor("factor", 1)
+		if !s.has("alpha") { // Hunyuan's
+			s.factor("factor", 1)
+		}
 	case "linear":
 		r.Factor = s.factor("factor", 1)
 		c.MaxPositions = extended(positions, r.Factor)

@@ -6,6 +6,7 @@ import "fmt"
 const (
 	full    = "full_attention"
 	sliding = "sliding_attention"
+	chunks  = "chunked_attention"
 )
 
 // windows reads sliding_window for the layers from first on, unless
@@ -33,7 +34,10 @@ func (c *Config) windows(f *fields, first, missing int) {
 // patternTypes sets layer_types where there is none: each layer whose number is a multiple of the pattern's is full.
 func (f *fields) patternTypes(missing int, names ...string) {
 	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
-	pattern := f.integer(missing, 1, maxLayers, names...)
+	pattern := missing
+	if len(names) > 0 {
+		pattern = f.integer(missing, 1, maxLayers, names...)
+	}
 	types := make([]string, layers)
 	for i := range types {
 		types[i] = sliding

@@ -75,6 +75,19 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 	return c.derive(all)
 }
 
+// Number is the value of a tensor of one float; false for another one.
+func (t Tensor) Number() (float32, bool) {
+	for _, n := range t.Shape {
+		if n != 1 {
+			return 0, false
+		}
+	}
+	if t.DType == Other || t.DType.Blocks() || int64(len(t.Data)) != t.DType.Bytes(1) {
+		return 0, false
+	}
+	return number(t, 0), true
+}
+
 // Transpose replaces matrices, or stacks of matrices, by those with rows in place of columns. A name that is not there, or of a tensor
 // of another shape or of no floats, is left out: its use is the error.
 func (c *Checkpoint) Transpose(names []string) error {

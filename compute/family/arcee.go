@@ -1,0 +1,72 @@
+package family
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// arcee is Llama whose MLP has no gate.
+var arcee = family{
+	class: "ArceeForCausalLM", bare: "ArceeModel", kind: "arcee",
+	spell:  arceeSpell,
+	config: arceeConfig,
+
+	models:   "AFM 4.5B",
+	features: "MLP without a gate, with the square of ReLU",
+}
+
+// apertus is Llama with norms over each head of q and k, and an MLP of xIELU without a gate.
+var apertus = family{
+	class: "ApertusForCausalLM", bare: "ApertusModel", kind: "apertus",
+	spell:  apertusSpell,
+	config: apertusConfig,
+
+	models:   "Apertus 8B, 70B",
+	features: "RMS norm over each head of q and k, MLP without a gate, with xIELU",
+}
+
+// arceeSpell sets the defaults of ArceeConfig.
+func arceeSpell(f *fields) {
+	f.defaults(map[string]any{"hidden_act": "relu2", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5})
+}
+
+func arceeConfig(f *fields, c *Config) plan {
+	p := llamaConfig(f, c).(llamaPlan)
+	p.upOnly = true
+	return p
+}
+
+// apertusSpell sets the defaults of ApertusConfig.
+func apertusSpell(f *fields) {
+	f.defaults(map[string]any{"hidden_act": "xielu", "max_position_embeddings": 65536, "rms_norm_eps": 1e-5})
+	if !f.has("rope_parameters") && !f.has("rope_scaling") && !f.has("rope_theta") {
+		f.set("rope_scaling", map[string]any{
+			"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192,
+		})
+	}
+	f.defaults(map[string]any{"rope_theta": 12e6})
+}
+
+// apertusConfig: source is transformers, modeling_apertus.py.
+func apertusConfig(f *fields, c *Config) plan {
+	xielu := f.text("", "hidden_act") == "xielu"
+	if xielu {
+		f.set("hidden_act", "silu")
+	}
+	p := llamaConfig(f, c).(llamaPlan)
+	c.QKNorm, c.MLPBias = true, false
+	p.upOnly, p.xielu = true, xielu
+	p.norms = layerNorms{attention: "attention_layernorm", mlp: "feedforward_layernorm"}
+	return p
+}
+
+// xielu makes the op end with xIELU, whose parameters the checkpoint has for each layer.
+func (b *builder) xielu(op *model.Op, at string) {
+	const beta = 0.5
+	softplus := func(name string) float64 { return math.Log1p(math.Exp(b.number(at + name))) }
+	op.Activation, op.ActA, op.ActB = model.ActXIELU, float32(softplus("alpha_p")), float32(beta+softplus("alpha_n"))
+	if _, ok := b.find(b.name(at + "beta")); ok && b.number(at+"beta") != beta {
+		b.fault(b.cfg.path(), b.name(at+"beta"), "another number", "0.5")
+	}
+}

@@ -1,0 +1,69 @@
+package family
+
+import "math"
+
+// gemma2 is Gemma 2: Gemma 1 with norms after each block too, sliding windows, and caps on scores and logits.
+var gemma2 = family{
+	class: "Gemma2ForCausalLM", bare: "Gemma2Model", kind: "gemma2",
+	spell:   gemma2Spell,
+	config:  gemma2Config,
+	tensors: gemmaNorms,
+	gguf: &ggufForm{
+		name: "gemma2",
+		parts: map[string]string{
+			"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+		},
+		keys: map[string]string{
+			"attention.sliding_window": "sliding_window", "attn_logit_softcapping": "attn_logit_softcapping",
+			"final_logit_softcapping": "final_logit_softcapping",
+		},
+		spell: gemma2GGUF,
+	},
+
+	models:   "Gemma 2",
+	features: "RMS norms before and after each block, scaled embedding, gated GELU, sliding windows by `layer_types` or in every other layer, `attn_logit_softcapping`, `final_logit_softcapping`",
+}
+
+// gemma2Spell sets the defaults of Gemma2Config. A cap of null is none; without the member there is one.
+func gemma2Spell(f *fields) {
+	f.defaults(map[string]any{
+		"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096, "tie_word_embeddings": true,
+		"query_pre_attn_scalar": 256,
+	})
+	for name, cap := range map[string]float64{"attn_logit_softcapping": 50, "final_logit_softcapping": 30} {
+		if _, ok := f.members[name]; !ok {
+			f.set(name, cap)
+		}
+	}
+	gemmaActivation(f)
+	f.patternTypes(2)
+}
+
+// gemma2Config: source is transformers, modeling_gemma2.py.
+func gemma2Config(f *fields, c *Config) plan {
+	llamaSizes(f, c, 0, 0)
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	f.without("use_bidirectional_attention")
+	c.windows(f, 0, 0)
+	return llamaPlan{
+		norms: layerNorms{
+			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
+		},
+		embedScale:        float32(math.Sqrt(float64(c.Hidden))),
+		embedScaleRounded: true,
+		attentionScale:    float32(1 / math.Sqrt(f.number(0, 1, maxWidth, "query_pre_attn_scalar"))),
+		softcap:           float32(f.number(0, 1e-3, 1e6, "attn_logit_softcapping")),
+		finalSoftcap:      float32(f.number(0, 1e-3, 1e6, "final_logit_softcapping")),
+	}
+}
+
+// gemma2GGUF sets what llama.cpp knows by the model's size.
+func gemma2GGUF(f *fields) {
+	scalar := f.integer(0, 1, maxHeadDim, "head_dim")
+	if layers := f.size(maxLayers, "num_hidden_layers"); layers == 46 { // 27B
+		scalar = f.size(maxWidth, "hidden_size") / max(f.size(maxHeads, "num_attention_heads"), 1)
+	}
+	f.set("query_pre_attn_scalar", scalar)
+}

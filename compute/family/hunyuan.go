@@ -1,0 +1,71 @@
+package family
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// hunyuan is Hunyuan: Llama with norms over each head of q and k after the rotation.
+var hunyuan = family{
+	class: "HunYuanDenseV1ForCausalLM", bare: "HunYuanDenseV1Model", kind: "hunyuan_v1_dense",
+	spell:  hunyuanSpell,
+	config: hunyuanConfig,
+
+	models:   "Hunyuan 0.5B to 7B",
+	features: "RMS norm over each head of q and k after the rotation, `dynamic` by `alpha`",
+}
+
+// hunyuanMoe is Hunyuan with a mixture of experts.
+var hunyuanMoe = family{
+	class: "HunYuanMoEV1ForCausalLM", bare: "HunYuanMoEV1Model", kind: "hunyuan_v1_moe",
+	spell:  hunyuanSpell,
+	config: hunyuanMoeConfig,
+
+	models:   "Hunyuan A13B",
+	features: "Hunyuan with experts: softmax, a shared one",
+}
+
+// hunyuanSpell sets the defaults of HunYuanDenseV1Config. Numbers of experts may be lists of one for each layer.
+func hunyuanSpell(f *fields) {
+	f.defaults(map[string]any{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5})
+	for _, name := range []string{"num_experts", "moe_topk"} {
+		_, raw := f.get(name)
+		var all []int
+		if raw == nil || json.Unmarshal(raw, &all) != nil || len(all) == 0 {
+			continue
+		}
+		for _, n := range all {
+			if n != all[0] {
+				f.fault(name, excerpt(raw), "the same number for each layer")
+			}
+		}
+		f.set(name, all[0])
+	}
+}
+
+func hunyuanConfig(f *fields, c *Config) plan { return hunyuanPlan(f, c) }
+
+// hunyuanPlan: source is transformers, modeling_hunyuan_v1_dense.py.
+func hunyuanPlan(f *fields, c *Config) llamaPlan {
+	p := llamaConfig(f, c).(llamaPlan)
+	c.QKNorm, c.MLPBias = true, false
+	p.names, p.normLast = strings.NewReplacer("q_norm", "query_layernorm", "k_norm", "key_layernorm"), true
+	if alpha := f.ropeObject().number(0, 1e-3, 1e9, "alpha"); alpha > 0 && c.Rope.Type == "dynamic" {
+		c.Rope.Theta *= math.Pow(alpha, float64(c.HeadDim)/float64(max(c.HeadDim-2, 1)))
+	}
+	return p
+}
+
+// hunyuanMoeConfig: source is transformers, modeling_hunyuan_v1_moe.py.
+func hunyuanMoeConfig(f *fields, c *Config) plan {
+	p := hunyuanPlan(f, c)
+	e := readExperts(f, []string{"num_experts"}, []string{"moe_topk", "num_experts_per_tok"}, []string{"intermediate_size"})
+	e.routing.Scores, e.routing.Normalize = model.RouteSoftmax, true
+	e.shared = e.intermediate
+	e.names.router, e.names.shared = "gate.wg", "mlp.shared_mlp."
+	p.experts = e
+	return p
+}

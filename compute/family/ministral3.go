@@ -1,0 +1,34 @@
+package family
+
+// ministral3 is Mistral whose queries grow with the position.
+var ministral3 = family{
+	class: "Ministral3ForCausalLM", also: []string{"Mistral3ForConditionalGeneration"}, bare: "Ministral3Model", kind: "ministral3",
+	spell:  ministral3Spell,
+	config: ministral3Config,
+
+	models:   "Ministral 3, also the text of models with images",
+	features: "as Mistral, factors of queries by `llama_4_scaling_beta`",
+}
+
+// ministral3Spell sets the defaults of Ministral3Config.
+func ministral3Spell(f *fields) {
+	f.liftText()
+	f.defaults(map[string]any{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5})
+	if !f.has("rope_parameters") && !f.has("rope_scaling") {
+		f.set("rope_parameters", map[string]any{
+			"rope_type": "yarn", "rope_theta": 1e6, "factor": 16, "original_max_position_embeddings": 16384, "mscale": 1, "mscale_all_dim": 1,
+			"llama_4_scaling_beta": 0.1,
+		})
+	}
+}
+
+// ministral3Config: source is transformers, modeling_ministral3.py.
+func ministral3Config(f *fields, c *Config) plan {
+	llamaSizes(f, c, 0, 0)
+	c.windows(f, 0, 0)
+	var p llamaPlan
+	if beta := f.ropeObject().number(0, 0, 100, "llama_4_scaling_beta"); beta > 0 {
+		p.temperature = &temperature{beta: beta, tokens: c.Rope.OriginalPositions}
+	}
+	return p
+}

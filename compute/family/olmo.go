@@ -1,0 +1,115 @@
+package family
+
+import "github.com/millrace/millrace/compute/model"
+
+// olmo2 is OLMo 2: Llama with norms after the blocks instead of before them, and over all of q and of k.
+var olmo2 = family{
+	class: "Olmo2ForCausalLM", bare: "Olmo2Model", kind: "olmo2",
+	spell:  olmoSpell,
+	config: olmo2Config,
+	gguf: &ggufForm{
+		name:  "olmo2",
+		parts: map[string]string{"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"},
+	},
+
+	models:   "OLMo 2",
+	features: "RMS norms after each block, and over all heads of q and of k together",
+}
+
+// olmo3 is OLMo 2 with sliding windows in most layers.
+var olmo3 = family{
+	class: "Olmo3ForCausalLM", bare: "Olmo3Model", kind: "olmo3",
+	spell:  olmo3Spell,
+	config: olmo3Config,
+
+	models:   "OLMo 3",
+	features: "as OLMo 2, sliding windows by `layer_types` or in three of four layers, with a rotary embedding of their own",
+}
+
+// olmoe is Llama with norms over all of q and of k, and a mixture of experts.
+var olmoe = family{
+	class: "OlmoeForCausalLM", bare: "OlmoeModel", kind: "olmoe",
+	spell:  olmoeSpell,
+	config: olmoeConfig,
+	gguf:   &ggufForm{name: "olmoe", keys: map[string]string{"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}},
+
+	models:   "OLMoE 1B-7B",
+	features: "RMS norms over all heads of q and of k together, experts: softmax, `norm_topk_prob`",
+}
+
+// olmo is OLMo 1.
+var olmo = family{
+	class: "OlmoForCausalLM", bare: "OlmoModel", kind: "olmo",
+	spell:  olmoSpell,
+	config: olmoConfig,
+
+	models:   "OLMo 1B, 7B",
+	features: "layer norms without weights, `clip_qkv`",
+}
+
+// olmoSpell sets the defaults of OlmoConfig and Olmo2Config.
+func olmoSpell(f *fields) {
+	f.defaults(map[string]any{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5})
+}
+
+// olmo2Config: source is transformers, modeling_olmo2.py.
+func olmo2Config(f *fields, c *Config) plan { return olmo2Plan(f, c) }
+
+func olmo2Plan(f *fields, c *Config) llamaPlan {
+	p := llamaConfig(f, c).(llamaPlan)
+	c.MLPBias = false
+	p.wideNorms, p.norms = true, layerNorms{attended: "post_attention_layernorm", mlpDone: "post_feedforward_layernorm"}
+	return p
+}
+
+// olmo3Spell: rope_scaling is that of layers without a window only.
+func olmo3Spell(f *fields) {
+	olmoSpell(f)
+	f.defaults(map[string]any{"rope_theta": 500000, "sliding_window": 4096})
+	f.patternTypes(4)
+}
+
+// olmo3Config: source is transformers, modeling_olmo3.py.
+func olmo3Config(f *fields, c *Config) plan {
+	decoderSizes(f, c, 0)
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(0, minTheta, maxTheta, "rope_theta"))
+	c.windows(f, 0, 0)
+	return llamaPlan{
+		local: &local, wideNorms: true,
+		norms: layerNorms{attended: "post_attention_layernorm", mlpDone: "post_feedforward_layernorm"},
+	}
+}
+
+// olmoeSpell sets the defaults of OlmoeConfig.
+func olmoeSpell(f *fields) {
+	f.defaults(map[string]any{
+		"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "intermediate_size": 2048, "num_experts": 64, "num_experts_per_tok": 8,
+	})
+}
+
+// olmoeConfig: source is transformers, modeling_olmoe.py. It clips q and k after their norms, which no op does.
+func olmoeConfig(f *fields, c *Config) plan {
+	p := llamaConfig(f, c).(llamaPlan)
+	c.MLPBias = false
+	if _, raw := f.get("clip_qkv"); raw != nil {
+		f.fault("clip_qkv", excerpt(raw), "null")
+	}
+	p.wideNorms = true
+	p.experts = readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
+	p.experts.routing.Scores, p.experts.routing.Normalize = model.RouteSoftmax, f.flag(false, "norm_topk_prob")
+	return p
+}
+
+// olmoConfig: source is transformers, modeling_olmo.py.
+func olmoConfig(f *fields, c *Config) plan {
+	blockSizes(f, c, 0, "silu")
+	c.Eps = 1e-5 // OlmoLayerNorm
+	f.wholeHeads(ropeConfig(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings")))
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	names := llamaNames()
+	names.gate, names.up, names.down = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+	return blockPlan{names: names, rotary: c.HeadDim, bareNorms: true, clip: float32(f.number(0, 1e-6, 1e6, "clip_qkv"))}
+}
