@@ -25,7 +25,7 @@ func (g Full) validate(int) error {
 
 func (g Full) uses() Uses {
 	plain := g.Head == 0
-	return Uses{Shares: plain, Copies: plain, Beams: plain, Rollback: plain}
+	return Uses{Shares: plain, Copies: plain, Spills: plain, Beams: plain, Rollback: plain}
 }
 
 func (g Full) alone() bool { return g.Head > 0 }

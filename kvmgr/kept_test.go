@@ -27,7 +27,7 @@ func TestAManagerRefusesWhatItsSpecExcludes(t *testing.T) {
 // TestADeviceMayAllowLessThanTheGroups: no prefix is shared then, and nothing leaves the pool.
 func TestADeviceMayAllowLessThanTheGroups(t *testing.T) {
 	s := NewSpec(4, Full{})
-	s.Copies, s.Shares = false, false
+	s.Copies, s.Spills, s.Shares = false, false, false
 	require.ErrorContains(t, s.Validate(Wants{Tier: true}), "cannot be spilled")
 	require.ErrorContains(t, s.Validate(Wants{Disk: true}), "cannot be stored on a disk")
 	m, err := New(Config{Slabs: 10, Spec: s})

@@ -85,7 +85,7 @@ func (l layout) config() Config {
 		c = Counts{Windowed: 1}
 	}
 	if l.Every > 0 {
-		return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Spec: NewSpec(l.SlabTokens, Full{}, State{l.Head, l.Every})}
+		return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Slots: l.Slots, Spec: NewSpec(l.SlabTokens, Full{}, State{l.Head, l.Every})}
 	}
 	full := Group(Full{Head: l.Head})
 	if l.Most > 0 {

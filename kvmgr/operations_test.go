@@ -564,7 +564,9 @@ func (w *world) spill(seq Seq) bool {
 	gone.moves = moves
 	w.noSlots(seq, gone.slots)
 	*q = gone
-	w.happened["spill"]++
+	if w.happened["spill"]++; w.cfg.Every > 0 {
+		w.happened["spill of a state"]++
+	}
 	return true
 }
 

@@ -66,7 +66,7 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 	t.Logf("%d operations: %v", seeds*operations, happened)
 	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
 		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy", "grown", "shrunk",
-		"hit of a state", "wait for a state", "hit of a state inside a slab", "state taken over", "snapshot", "no room for a snapshot", "snapshot whose slabs went to others", "state of an answer"} {
+		"hit of a state", "wait for a state", "spill of a state", "hit of a state inside a slab", "state taken over", "snapshot", "no room for a snapshot", "snapshot whose slabs went to others", "state of an answer"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}
@@ -102,7 +102,7 @@ func lossy(cfg layout, rng *rand.Rand) layout {
 
 // stateful gives the sequences of a manager a state.
 func stateful(cfg layout, rng *rand.Rand) layout {
-	cfg.Slots, cfg.Window, cfg.Live = 0, 0, 0
+	cfg.Window, cfg.Live = 0, 0
 	cfg.Head, cfg.Every = 1+rng.IntN(4), cfg.SlabTokens*(1+rng.IntN(4))
 	cfg.Slabs += (1 + rng.IntN(6)) * cfg.Head
 	return cfg

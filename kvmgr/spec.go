@@ -16,13 +16,14 @@ type Spec struct {
 // Uses is what may be done with the slabs of sequences, beside computing their next tokens.
 type Uses struct {
 	Shares   bool // sequences share the slabs of the tokens that they begin with
-	Copies   bool // slabs may be copied out of the pool and back: to the disk, to the tier, to another worker
+	Copies   bool // slabs may be copied out of the pool and back: to the disk, to another worker
+	Spills   bool // all slabs of a sequence may be, while it is paused: to the tier
 	Beams    bool // beams share the slabs of their prompt
 	Rollback bool // the last tokens may be taken back, as rejected draft tokens are
 }
 
 func (u Uses) and(o Uses) Uses {
-	return Uses{u.Shares && o.Shares, u.Copies && o.Copies, u.Beams && o.Beams, u.Rollback && o.Rollback}
+	return Uses{u.Shares && o.Shares, u.Copies && o.Copies, u.Spills && o.Spills, u.Beams && o.Beams, u.Rollback && o.Rollback}
 }
 
 // Wants are the options of a process that not every Spec allows.
@@ -67,7 +68,7 @@ func NewSpec(slabTokens int, groups ...Group) Spec {
 
 // allowed are the uses that all groups allow.
 func (s Spec) allowed() Uses {
-	u := Uses{Shares: true, Copies: true, Beams: true, Rollback: true}
+	u := Uses{Shares: true, Copies: true, Spills: true, Beams: true, Rollback: true}
 	for _, g := range s.Groups {
 		u = u.and(g.uses())
 	}
@@ -111,7 +112,7 @@ func (s Spec) validateWants(w Wants) error {
 		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be stored on a disk", ErrInvalid, s.last())
 	case w.Disk && n > 1:
 		return fmt.Errorf("%w: the slabs of %d groups of layers cannot be stored on a disk, expected one group", ErrInvalid, n)
-	case w.Tier && !s.Copies:
+	case w.Tier && !s.Spills:
 		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be spilled", ErrInvalid, s.last())
 	case w.Drafts && !s.Rollback:
 		return fmt.Errorf("%w: a sequence that keeps %v takes no draft tokens back", ErrInvalid, s.last())

@@ -48,7 +48,7 @@ func TestASpecThatCannotBeIsRefused(t *testing.T) {
 
 // TestWhatAGroupExcludesIsRefused: each option, and each use, of each kind of group.
 func TestWhatAGroupExcludesIsRefused(t *testing.T) {
-	everything := Uses{Shares: true, Copies: true, Beams: true, Rollback: true}
+	everything := Uses{Shares: true, Copies: true, Spills: true, Beams: true, Rollback: true}
 	for _, c := range []struct {
 		groups             []Group
 		uses               Uses
@@ -68,8 +68,8 @@ func TestWhatAGroupExcludesIsRefused(t *testing.T) {
 			"keeps tokens in 3 slabs at most takes no draft tokens back",
 		},
 		{
-			[]Group{Full{}, State{Slabs: 2, Every: 8}}, Uses{Shares: true},
-			"keeps a state of 2 slabs cannot be stored on a disk", "keeps a state of 2 slabs cannot be spilled", "keeps a state of 2 slabs takes no draft tokens back",
+			[]Group{Full{}, State{Slabs: 2, Every: 8}}, Uses{Shares: true, Spills: true},
+			"keeps a state of 2 slabs cannot be stored on a disk", "", "keeps a state of 2 slabs takes no draft tokens back",
 		},
 		{
 			[]Group{Window{Tokens: 10, Live: 8, Sinks: 1}}, Uses{Beams: true, Rollback: true},

@@ -15,7 +15,7 @@ type tier struct {
 
 // spilled is a sequence in the tier, on its way there, or on its way back: in the pool it has a region of its own then.
 type spilled struct {
-	slots     []int32 // by position, those of the slabs from first on
+	slots     []int32 // of the head, and then by position, those of the slabs from first on
 	first     int     // as of region
 	tokens    int     // in them
 	end       int     // as of region
@@ -67,7 +67,7 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased slabs for %d", ErrInvalid, tokens, seq, r.positions()*m.slabTokens)
 	}
 	first := max(r.first, m.firstKept(tokens))
-	n := m.groups.Slabs(m.slabsFor(tokens), first)
+	n := len(r.head) + m.groups.Slabs(m.slabsFor(tokens), first)
 	if n > m.tier.unused.count {
 		return nil, fmt.Errorf("%w: spill of %d slabs, the tier has %d", ErrNoSlabs, n, m.tier.unused.count)
 	}
@@ -83,6 +83,9 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	r.denied = false
 	m.settle(r)
 	moves := make([]Move, 0, n)
+	for _, id := range r.head {
+		moves = append(moves, Move{id, s.slots[len(moves)]})
+	}
 	for i := range m.slabsFor(tokens) {
 		for group := range m.groups.Count() {
 			if group < m.groups.Full || i >= first {
@@ -148,8 +151,7 @@ func (m *Manager) Restored(seq Seq) (tokens int, err error) {
 	if s == nil || !s.returning {
 		return 0, fmt.Errorf("%w: sequence %d is restored", ErrUnknownSequence, seq)
 	}
-	r := m.regions[seq]
-	m.leased(seq, 0, r.slabs)
+	m.leased(seq, 0, m.Slabs(seq))
 	m.tier.free(seq)
 	return s.tokens, nil
 }

@@ -26,8 +26,9 @@ func (g State) validate(slabTokens int) error {
 	return nil
 }
 
-// uses: a sequence begins where a snapshot is. One that runs cannot go back to it, and its state is not copied out of the pool yet.
-func (State) uses() Uses { return Uses{Shares: true} }
+// uses: a sequence begins where a snapshot is, and waits in the tier with its state. One that runs cannot go back to a snapshot. Slabs of tokens are of no use
+// without snapshots, which no disk and no other worker gets.
+func (State) uses() Uses { return Uses{Shares: true, Spills: true} }
 
 // alone is false: the tokens of a Full group follow the state.
 func (State) alone() bool { return false }

@@ -264,3 +264,36 @@ func TestSlabsOfASnapshotGoToWhoIsPromisedThem(t *testing.T) {
 	_, err = m.ReserveSegments(3, Segments{Prompt: 4, Response: 4, Beams: 2}, Prompt{})
 	require.ErrorIs(t, err, ErrInvalid)
 }
+
+// TestAPausedSequenceTakesItsStateAlong to the tier: with the slabs of its tokens it is all that it needs.
+func TestAPausedSequenceTakesItsStateAlong(t *testing.T) {
+	m, err := New(Config{Slabs: 20, Slots: 12, Spec: NewSpec(4, Full{}, State{Slabs: 2, Every: 8})})
+	require.NoError(t, err)
+	prompt := tokensFrom(0, 14)
+	run(t, m, 1, prompt)
+	slabs := m.Slabs(1)
+	moves, err := m.Spill(1, 14)
+	require.NoError(t, err)
+	require.Len(t, moves, 2+4)
+	for i, mv := range moves {
+		require.Equal(t, slabs[i], mv.Slab)
+	}
+	require.NoError(t, m.Spilled(1))
+	require.Equal(t, 6, m.Stats().Spilled)
+	require.Equal(t, 20, m.Stats().Free)
+	back, err := m.Restore(1, Declared(20))
+	require.NoError(t, err)
+	require.Len(t, back, 6)
+	for i, mv := range back {
+		require.Equal(t, moves[i].Slot, mv.Slot)
+		require.Equal(t, m.Slabs(1)[i], mv.Slab)
+	}
+	tokens, err := m.Restored(1)
+	require.NoError(t, err)
+	require.Equal(t, 14, tokens)
+	require.NoError(t, m.Retire(1, prompt))
+	_, err = m.Release(1)
+	require.NoError(t, err)
+	require.Equal(t, []int{4, 14}, kept(m), "both from the tree")
+	require.NoError(t, m.Check())
+}

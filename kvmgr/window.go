@@ -37,7 +37,7 @@ func (g Window) validate(slabTokens int) error {
 
 func (g Window) uses() Uses {
 	plain := g.Sinks == 0
-	return Uses{Shares: plain, Copies: plain, Beams: true, Rollback: true}
+	return Uses{Shares: plain, Copies: plain, Spills: plain, Beams: true, Rollback: true}
 }
 
 func (g Window) alone() bool { return g.Sinks > 0 }

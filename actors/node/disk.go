@@ -45,7 +45,8 @@ func (p *Node) openTier() (kv.Tier, error) {
 	if err := spec.Validate(kvmgr.Wants{Tier: true}); err != nil {
 		return nil, fmt.Errorf("node: backend %s: %w", p.cfg.Backend, err)
 	}
-	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64((s.MaxSequenceTokens+spec.SlabTokens-1)/spec.SlabTokens*spec.Counts().Count()) // slabs of all sequences
+	longest := spec.Need().AtOnce((s.MaxSequenceTokens + spec.SlabTokens - 1) / spec.SlabTokens)
+	most := int64(s.MaxBatchSize+s.MaxWaiting) * int64(longest) // slabs of all sequences
 	file, err := tier.Open(c.Dir, min(c.Size, most*int64(model.SlabBytes())), model.SlabBytes())
 	if err != nil {
 		return nil, fmt.Errorf("%w (--kv-spill-size sets less aside, --kv-spill uses another directory)", err)

@@ -186,6 +186,31 @@ func TestStatesUnderRandomTraffic(t *testing.T) {
 	}
 }
 
+// TestStatesWaitInTheTier: sequences, of which each may need most of the memory, run at once.
+func TestStatesWaitInTheTier(t *testing.T) {
+	plain := stateful(t, 0, 1000, nil)
+	p := stateful(t, stateSlabs, 46, func(c *Config, o *sim.Options) { // two fit at first
+		c.Sched.Predict, c.KVSpill = true, KVDisk{Dir: t.TempDir(), Size: 1 << 20}
+		o.Speed, o.Device.OpSeconds = 1, 1e-5 // else the first one ends before the last one begins
+	})
+	var streams []api.Stream
+	for i := range 5 {
+		s, err := p.Submit(t.Context(), tokensRequest(fmt.Sprint(i), drawn(uint64(i), 40), 450))
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	for i, s := range streams {
+		want, _ := answer(t, plain, tokensRequest(fmt.Sprint(i), drawn(uint64(i), 40), 450))
+		got, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, want, got)
+	}
+	require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
+	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
+	requireFree(t, p)
+}
+
 // TestStatesDoNotOutliveTheDevice: after a step that failed everything is computed again.
 func TestStatesDoNotOutliveTheDevice(t *testing.T) {
 	p := stateful(t, stateSlabs, 200, func(_ *Config, o *sim.Options) { o.Fault = "step:20:async" })

@@ -31,7 +31,7 @@ func (n *Null) Slabs() int { return n.slabs }
 // KV is that of one group of layers that see all tokens, whose slabs are not copied.
 func (n *Null) KV() kvmgr.Spec {
 	s := kvmgr.NewSpec(SlabTokens, kvmgr.Full{})
-	s.Copies = false
+	s.Copies, s.Spills = false, false
 	return s
 }
 

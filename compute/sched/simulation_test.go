@@ -97,7 +97,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		groups = append(full, slices.Repeat(groups, 1+rng.IntN(2))...)
 		pool.Slabs, pool.Slots = len(groups)*pool.Slabs, len(groups)*pool.Slots
 	}
-	if seed%5 == 4 && !cfg.Spill { // layers with a state beside others
+	if seed%5 == 4 { // layers with a state beside others
 		groups = append(groups, kvmgr.State{Slabs: 1 + rng.IntN(3), Every: slab * (1 + rng.IntN(8))})
 		cfg.DraftRows = 0
 	}
