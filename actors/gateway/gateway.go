@@ -306,7 +306,7 @@ func (g *Gateway) Watch(quit <-chan struct{}) {
 				g.cfg.Cluster.Probe(node)
 			}
 		}
-		idle := len(g.cfg.Cluster.Others()) == 0 && g.watch.rest()
+		idle := len(g.cfg.Cluster.Others()) == 0 && g.watch.rest(time.Now())
 		switch {
 		case idle && !rests:
 			tick.Reset(restEvery)

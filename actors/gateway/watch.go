@@ -17,7 +17,7 @@ import (
 // missing shows within these times.
 const (
 	watchEvery = 50 * time.Millisecond
-	// restEvery is the time between two ticks of a process that is alone and has no request.
+	// restEvery is the time between two ticks of a process that is alone and had no request for as long.
 	restEvery = time.Second
 	// stopped is a time between two ticks that says that this process did not run.
 	stopped = 500 * time.Millisecond
@@ -69,6 +69,7 @@ type watch struct {
 	waiting map[*actor.PID]*waiting           // requests, see wait
 	ended   []ended                           // sequences of the last ticks, in their order
 	ticked  time.Time
+	used    time.Time // when a sequence or a wait began last
 	rests   bool
 	woken   chan struct{} // receives a value when a rest is over
 }
@@ -134,15 +135,16 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 }
 
 // rest reports that there is nothing to watch until woken receives a value.
-func (w *watch) rest() bool {
+func (w *watch) rest(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rests = len(w.workers)+len(w.waiting)+len(w.ended) == 0
+	w.rests = len(w.workers)+len(w.waiting)+len(w.ended) == 0 && now.Sub(w.used) >= restEvery
 	return w.rests
 }
 
 // wakeUp ends a rest. The time since the last tick is no pause of this process then.
 func (w *watch) wakeUp(now time.Time) {
+	w.used = now
 	if !w.rests {
 		return
 	}

@@ -467,25 +467,27 @@ func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
 // TestARestOfTheWatchIsNoPauseOfItsProcess: a sequence that begins after it is judged at the next tick.
 func TestARestOfTheWatchIsNoPauseOfItsProcess(t *testing.T) {
 	w := newTestWatch()
-	require.True(t, w.rest())
+	require.True(t, w.rest(w.now))
 	require.Empty(t, w.woken)
 	w.now = w.now.Add(time.Minute)
 	w.slow = true
 	w.runs(1, "a", "me", 0)
 	require.Len(t, w.woken, 1)
-	require.False(t, w.rest())
+	require.False(t, w.rest(w.now))
 	w.gone["a"] = true
 	w.now = w.now.Add(watchEvery)
 	losses, _ := w.look()
 	require.Equal(t, []string{"1 worker_dead"}, losses)
 	w.prompts(1, "a", []chain.Hash{{1}})
 	w.end(1, "a")
-	require.False(t, w.rest(), "its slabs may be on their way to the index")
+	require.False(t, w.rest(w.now), "its slabs may be on their way to the index")
 	w.now = w.now.Add(2 * eventsLate)
 	w.look()
-	require.True(t, w.rest())
+	require.False(t, w.rest(w.now), "the next request may be near")
+	w.now = w.now.Add(restEvery)
+	require.True(t, w.rest(w.now))
 	<-w.woken
 	w.wait(w.now, w.request(2), nil, 0)
 	require.Len(t, w.woken, 1)
-	require.False(t, w.rest())
+	require.False(t, w.rest(w.now))
 }

@@ -366,8 +366,8 @@ func (p *Node) longest() int {
 // care reports what this process does for others, and ends what it did for those
 // that are gone.
 func (p *Node) care() {
-	const rest = time.Second // between two ticks without a sequence in flight
-	tick := time.NewTicker(rest)
+	const rest = time.Second // between two ticks after a time without a sequence in flight
+	tick := time.NewTicker(msg.ProgressEvery)
 	defer tick.Stop()
 	var begun <-chan struct{}
 	if p.worker != nil {
@@ -381,7 +381,7 @@ func (p *Node) care() {
 		case <-begun:
 			tick.Reset(msg.ProgressEvery)
 		case now := <-tick.C:
-			if p.worker != nil && p.worker.InFlight() == 0 {
+			if p.worker == nil || p.worker.Rest(rest) {
 				tick.Reset(rest)
 			}
 			if p.worker != nil {

@@ -23,7 +23,9 @@ type inFlight struct {
 	seqs   map[msg.SeqID]*entry
 	ended  []*ended      // in the order of their ends
 	tokens int           // of ended
-	begun  chan struct{} // receives a value when there is a sequence after none
+	opened time.Time     // when the last one was
+	rests  bool          // see rest
+	begun  chan struct{} // receives a value when a rest is over
 }
 
 // entry is one sequence of the table.
@@ -72,13 +74,22 @@ func (l *inFlight) open(g *msg.Generate) bool {
 	a := &entry{request: g.RequestID, tenant: g.Tenant, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
-	if len(l.seqs) == 1 {
+	if l.opened = time.Now(); l.rests {
+		l.rests = false
 		select {
 		case l.begun <- struct{}{}:
 		default:
 		}
 	}
 	return true
+}
+
+// rest reports that there was no sequence for some time, until begun receives a value.
+func (l *inFlight) rest(quiet time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rests = len(l.seqs) == 0 && time.Since(l.opened) >= quiet
+	return l.rests
 }
 
 func (l *inFlight) get(seq msg.SeqID) *entry {

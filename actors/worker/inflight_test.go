@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -69,17 +70,28 @@ func TestAnAnswerIsKeptAsLongAsItsGatewayMayBeReplaced(t *testing.T) {
 	require.Zero(t, l.tokens)
 }
 
-func TestTheFirstSequenceAfterNoneIsAnnounced(t *testing.T) {
-	l := newInFlight(tracing.Off())
-	open := func(seq msg.SeqID) {
-		require.True(t, l.open(&msg.Generate{Seq: seq, Choices: []msg.SeqID{seq}, Watch: actor.NewPID("a", "watch")}))
-	}
-	open(1)
-	<-l.begun
-	open(2)
-	require.Empty(t, l.begun)
-	l.close(1)
-	l.close(2)
-	open(3)
-	require.Len(t, l.begun, 1)
+func TestTheFirstSequenceAfterARestIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const quiet = time.Second
+		l := newInFlight(tracing.Off())
+		open := func(seq msg.SeqID) {
+			require.True(t, l.open(&msg.Generate{Seq: seq, Choices: []msg.SeqID{seq}, Watch: actor.NewPID("a", "watch")}))
+		}
+		require.True(t, l.rest(quiet))
+		open(1)
+		<-l.begun
+		open(2)
+		l.close(1)
+		<-time.After(2 * quiet)
+		require.False(t, l.rest(quiet))
+		l.close(2)
+		open(3)
+		l.close(3)
+		require.False(t, l.rest(quiet), "the next one may be near")
+		require.Empty(t, l.begun)
+		<-time.After(quiet)
+		require.True(t, l.rest(quiet))
+		open(4)
+		require.Len(t, l.begun, 1)
+	})
 }

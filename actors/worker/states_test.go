@@ -77,7 +77,7 @@ func TestALoopWaitsForLentSlabsBriefly(t *testing.T) {
 	require.Equal(t, 1, l.lending)
 	l.AdmitPatience = time.Millisecond
 	l.awaitLent()
-	require.Equal(t, 1, l.lending, "it went on")
+	require.Equal(t, 1, l.lending, "it continues without them")
 	l.AdmitPatience = time.Hour
 	l.unanswered, m.Lent = 1, []msg.Lent{{Seq: 7, Tokens: 48}} // no room
 	l.inbox.push(m)

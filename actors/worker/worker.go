@@ -103,7 +103,10 @@ func (w *Worker) Stop() error {
 // InFlight is the number of sequences that are here.
 func (w *Worker) InFlight() int { return w.loop.inFlight.len() }
 
-// Begun receives a value when there is a sequence after none. It is for one reader.
+// Rest reports that there was no sequence for some time. Then Begun receives a value with the next one.
+func (w *Worker) Rest(quiet time.Duration) bool { return w.loop.inFlight.rest(quiet) }
+
+// Begun is for one reader, see Rest.
 func (w *Worker) Begun() <-chan struct{} { return w.loop.inFlight.begun }
 
 // Owners counts them by the node of their gateway.
