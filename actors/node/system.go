@@ -28,6 +28,9 @@ func newSystem(log zerolog.Logger) *actor.ActorSystem {
 	buckets := s.ProcessRegistry.LocalPIDs.LocalPIDs
 	few := &actor.SliceMap{LocalPIDs: append(buckets[:0:0], buckets[:registryBuckets]...)}
 	for _, bucket := range buckets { // the system's own processes
+		if bucket.IsEmpty() { // Items starts 32 goroutines
+			continue
+		}
 		for id, process := range bucket.Items() {
 			bucket.Remove(id)
 			few.GetBucket(id).Set(id, process)

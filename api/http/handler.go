@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -79,10 +80,6 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		opts.Calls = call.NewDirect(engine)
 	}
 	s := &server{engine: engine, opts: opts, mux: http.NewServeMux(), bodies: newBodies(opts.MaxBody, opts.Tenants)}
-	openAPI, err := document.OpenAPI(opts.Version, opts.Metrics != nil)
-	if err != nil {
-		return nil, fmt.Errorf("httpapi: document: %w", err)
-	}
 	routes := []route{
 		{"/v1/streams/{id}", "GET, DELETE", s.authenticated(s.streams)},
 		{"/v1/models", "GET", s.authenticated(s.models)},
@@ -98,7 +95,7 @@ func New(engine api.Engine, opts Options) (http.Handler, error) {
 		{"/slots", "GET", s.authenticated(s.slots)},
 		{"/health/live", "GET", s.live},
 		{"/health/ready", "GET", s.ready},
-		{"/openapi.json", "GET", static(openAPI)},
+		{"/openapi.json", "GET", lately(func() ([]byte, error) { return document.OpenAPI(opts.Version, opts.Metrics != nil) })},
 	}
 	routes = append(routes, s.responseRoutes()...)
 	for _, r := range opts.Routes {
@@ -152,8 +149,16 @@ func mounted(h http.Handler) handlerFunc {
 	}
 }
 
-func static(body []byte) handlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) error { return writeJSON(w, body) }
+// lately answers with a body that the first request makes.
+func lately(body func() ([]byte, error)) handlerFunc {
+	once := sync.OnceValues(body)
+	return func(w http.ResponseWriter, _ *http.Request) error {
+		made, err := once()
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, made)
+	}
 }
 
 // ServeHTTP gives a request its id and serves it.

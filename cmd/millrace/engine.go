@@ -69,15 +69,53 @@ func (e *engine) storePacked(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// openEngine loads what the roles of s need of the model and starts a pipeline for
+// loadingModel is what the roles of a process need of the model, while it is loaded.
+type loadingModel struct {
+	begin time.Time
+	done  chan struct{}
+	model *openModel // these are set then
+	err   error
+}
+
+// beginLoading begins to load the model of s.
+func beginLoading(s *config.Serve, log zerolog.Logger) *loadingModel {
+	l := &loadingModel{begin: time.Now(), done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		switch {
+		case s.Roles.List() == nil || s.Roles.Computes():
+			l.model, l.err = newModel(s, openPools(s, log), log)
+		case s.Roles.NeedsModel():
+			l.model, l.err = newTokenizer(s)
+		default:
+			l.model = &openModel{}
+		}
+	}()
+	return l
+}
+
+// wait returns the model, which the caller closes, even after an error.
+func (l *loadingModel) wait() (*openModel, error) {
+	<-l.done
+	return l.model, l.err
+}
+
+// abandon closes the model once it is there, without a wait.
+func (l *loadingModel) abandon() {
+	go func() {
+		<-l.done
+		l.model.close()
+	}()
+}
+
+// openEngine waits for what the roles of s need of the model and starts a pipeline for
 // it: one among others where there are connections. generate has no roles: all.
-func openEngine(s *config.Serve, to *links, tracer trace.Tracer, log zerolog.Logger) (*engine, error) {
-	begin := time.Now()
+func openEngine(s *config.Serve, loading *loadingModel, to *links, tracer trace.Tracer, log zerolog.Logger) (*engine, error) {
 	e := &engine{modelID: s.ServedModelName, vllmNames: s.MetricsNames == "vllm"}
 	if e.modelID == "" && s.Model != "" {
 		e.modelID = fileName(s.Model)
 	}
-	if err := e.open(s, to, tracer, log); err != nil {
+	if err := e.open(s, loading, to, tracer, log); err != nil {
 		e.close()
 		return nil, err
 	}
@@ -88,7 +126,7 @@ func openEngine(s *config.Serve, to *links, tracer trace.Tracer, log zerolog.Log
 			Uint64("weight_bytes", m.costs.WeightBytes).Uint64("activation_bytes", m.costs.ActivationBytes).
 			Str("kv_type", m.costs.KVType).Int("kv_slabs", m.Slabs()).Uint64("kv_bytes", uint64(m.Slabs())*m.costs.SlabBytes).
 			Uint64("kv_committed_bytes", m.committed()).
-			Dur("took", time.Since(begin)).Msg("model loaded")
+			Dur("took", time.Since(loading.begin)).Msg("model loaded")
 		if m.device.Backend == "sycl" && m.device.OnCPU && s.DeviceName == "auto" {
 			log.Warn().Str("device", m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: an Intel GPU needs the packages intel-level-zero-gpu and level-zero (millrace doctor lists the devices); --device cpu says that the CPU is meant")
 		}
@@ -96,17 +134,9 @@ func openEngine(s *config.Serve, to *links, tracer trace.Tracer, log zerolog.Log
 	return e, nil
 }
 
-func (e *engine) open(s *config.Serve, to *links, tracer trace.Tracer, log zerolog.Logger) (err error) {
+func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer trace.Tracer, log zerolog.Logger) (err error) {
 	roles := s.Roles.List()
-	switch {
-	case roles == nil || s.Roles.Computes():
-		e.model, err = newModel(s, openPools(s, log), log)
-	case s.Roles.NeedsModel():
-		e.model, err = newTokenizer(s)
-	default:
-		e.model = &openModel{}
-	}
-	if err != nil {
+	if e.model, err = loading.wait(); err != nil {
 		return err
 	}
 	m := e.model

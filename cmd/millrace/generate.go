@@ -100,7 +100,7 @@ func generate(ctx context.Context, out io.Writer, a *app, o *generateOptions) er
 		return err
 	}
 	o.serve.MaxBatchTokens, o.serve.MaxBatchSize, o.serve.DraftRows = 512, max(o.beams.Width, 1), config.DraftRows
-	e, err := openEngine(&o.serve, nil, nil, a.log)
+	e, err := openEngine(&o.serve, beginLoading(&o.serve, a.log), nil, nil, a.log)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"slices"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/rs/zerolog"
@@ -93,17 +95,27 @@ func newTokenizer(s *config.Serve) (*openModel, error) {
 
 // load puts the model on the device that the options name.
 func (m *openModel) load(o compute.Options) error {
+	var tokens sync.WaitGroup
+	var tokenizerErr error
+	tokens.Go(func() { m.tokenizer, tokenizerErr = tokenizer.LoadOrBare(o.Dir, 0) })
 	opened, err := compute.Open(o)
+	tokens.Wait()
+	if tokenizerErr == nil {
+		m.closers = append(m.closers, func() { m.tokenizer.Close() }) //nolint:errcheck // nothing was written
+	}
 	if err != nil {
 		return err
 	}
 	m.closers = append(m.closers, opened.Close)
 	m.Runner, m.config, m.program, m.costs = opened, opened.Config, opened.Program, opened.Engine().Info()
 	m.numerics = opened.Numerics()
-	if m.device, err = opened.Device.Info(); err != nil {
-		return err
+	if m.device, err = opened.Device.Info(); err != nil || tokenizerErr != nil {
+		return cmp.Or(err, tokenizerErr)
 	}
-	return m.loadTokenizer(o.Dir)
+	if m.tokenizer.VocabSize() > 0 {
+		return nil
+	}
+	return m.loadTokenizer(o.Dir) // a bare one, which needs the model's vocabulary
 }
 
 // simulate opens the model on the simulated device, from its configuration alone.

@@ -32,7 +32,7 @@ func simulated(t *testing.T, dir string) *engine {
 	t.Helper()
 	s := &config.Serve{Model: dir, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4}
 	s.Backend, s.DeviceName = "sim", deviceFile(t, `{"base": "flex-170", "speed": 0, "answer_tokens": 0}`)
-	e, err := openEngine(s, nil, nil, zerolog.Nop())
+	e, err := openEngine(s, beginLoading(s, zerolog.Nop()), nil, nil, zerolog.Nop())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })
 	return e
@@ -43,7 +43,7 @@ func TestTheSimulatedDeviceHasNoHeavyTokens(t *testing.T) {
 	require.NoError(t, err)
 	s := &config.Serve{Model: demo, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4}
 	s.Backend, s.DeviceName, s.KVEviction = "sim", deviceFile(t, `{"base": "flex-170", "speed": 0}`), "h2o"
-	_, err = openEngine(s, nil, nil, zerolog.Nop())
+	_, err = openEngine(s, beginLoading(s, zerolog.Nop()), nil, nil, zerolog.Nop())
 	require.ErrorContains(t, err, "--kv-eviction: found h2o with --backend sim, expected none or streaming")
 }
 
@@ -53,7 +53,7 @@ func TestHeavyTokensHaveNoDrafts(t *testing.T) {
 	require.NoError(t, err)
 	s := &config.Serve{Model: demo, MaxBatchTokens: 32, MaxBatchSize: 4, MaxWaiting: 4, DraftRows: 8}
 	s.Backend, s.KVEviction, s.KVMemory, s.Packed, s.Threads = "cpu", "h2o:heavy=40,recent=20", 4<<20, "off", 1
-	e, err := openEngine(s, nil, nil, zerolog.Nop())
+	e, err := openEngine(s, beginLoading(s, zerolog.Nop()), nil, nil, zerolog.Nop())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })
 	answerOf(t, e, strings.Repeat("The badger took the short path. ", 12), sample.Default())
@@ -95,7 +95,7 @@ func computing(t *testing.T, dir string, change func(*config.Serve)) *engine {
 	s := &config.Serve{Model: dir, ServedModelName: "m", MaxBatchTokens: 32, MaxBatchSize: 2, MaxWaiting: 4}
 	s.KVMemory = 8 << 20
 	change(s)
-	e, err := openEngine(s, nil, nil, zerolog.Nop())
+	e, err := openEngine(s, beginLoading(s, zerolog.Nop()), nil, nil, zerolog.Nop())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.shutdown(time.Second)) })
 	return e

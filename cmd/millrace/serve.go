@@ -126,8 +126,10 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 		}
 		return nil
 	})
+	loading := beginLoading(s, log) // meanwhile
 	to, err := openNATS(ctx, s, secure.keys, log)
 	if err != nil {
+		loading.abandon()
 		return fail(err)
 	}
 	defer to.stop()
@@ -136,6 +138,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 	var service atomic.Pointer[natsapi.Service]
 	if s.Roles.Has(cluster.Gateway) {
 		if gw, err = openGateway(ctx, conn, engine, late, secure, tracer, s, log); err != nil {
+			loading.abandon()
 			return fail(err)
 		}
 		defer gw.stop()
@@ -145,14 +148,20 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 	}
 	group.Go(func() error { return secure.watch(ctx, log) })
 	group.Go(func() error { trim.Run(ctx, log); return nil })
+	loaded := make(chan struct{})
 	if s.Roles.Has(cluster.Gateway) {
 		group.Go(func() error {
-			if !untilReady(ctx, late) {
-				return nil
-			}
 			schemas, err := document.Schemas()
 			if err != nil {
 				return err
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-loaded:
+			}
+			if !untilReady(ctx, late) {
+				return nil
 			}
 			joined, err := natsapi.Start(to.front, engine, natsapi.Options{
 				Logger: log, Fingerprint: fingerprint(), MaxBody: int(s.BodyLimit), PingAfter: s.PingInterval,
@@ -164,7 +173,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 		})
 	}
 	group.Go(func() error {
-		e, err := openEngine(s, to, tracer, log)
+		e, err := openEngine(s, loading, to, tracer, log)
 		if err != nil {
 			return err
 		}
@@ -173,6 +182,7 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 			e.metrics.Registry().MustRegister(gw.kept)
 		}
 		late.loaded.Store(e)
+		close(loaded)
 		log.Info().Str("http", secure.scheme()+listener.Addr().String()).Str("nats", conn.ConnectedUrlRedacted()).
 			Str("model", e.modelID).Strs("roles", s.Roles.Names).Dur("took", time.Since(begin)).Msg("ready")
 		ready(secure.scheme() + listener.Addr().String())

@@ -162,7 +162,7 @@ func openPipeline(a *app, s *config.Simulate) (p *calibrate.Pipeline, stop func(
 	serve.Backend, serve.DeviceName = "cpu", ""
 	serve.Admission = s.Admissions[0]
 	serve.MaxQueueWait = 0 // every request of a comparison is served
-	e, err := openEngine(&serve, nil, nil, a.log.Level(zerolog.WarnLevel))
+	e, err := openEngine(&serve, beginLoading(&serve, a.log.Level(zerolog.WarnLevel)), nil, nil, a.log.Level(zerolog.WarnLevel))
 	if err != nil {
 		return nil, nil, err
 	}
