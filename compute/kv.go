@@ -13,7 +13,7 @@ import (
 // zero value is that of a device that has not been opened.
 func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
 	if p.StateBytes() > 0 {
-		return StateKV(cmp.Or(info.HeadSlabs, p.StateSlabs(slabBytes(p))), rows)
+		return StateKV(cmp.Or(info.HeadSlabs, p.StateSlabs(SlabBytes(p))), rows)
 	}
 	c := counts(p)
 	full := kvmgr.Group(kvmgr.Full{Head: info.HeadSlabs})
@@ -35,9 +35,15 @@ func StateKV(slabs, rows int) kvmgr.Spec {
 	return kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}, kvmgr.State{Slabs: slabs, Every: every})
 }
 
-// slabBytes is the size of a slab on a device that has not been opened, without what fills its last page.
-func slabBytes(p *model.Program) int64 {
-	return p.SlabBytesPerToken(model.BF16Sizes()) * device.SlabTokens
+// SlabBytes is the size of a KV slab, for a group of layers, on a device that has not been opened, whose keys and values of a float type have 16 bits.
+// Slabs are whole pages. Where no layer has keys, a state has at most mostStateSlabs of them.
+func SlabBytes(p *model.Program) int64 {
+	const page, mostStateSlabs = 4096, 64
+	slab := p.SlabBytesPerToken(model.BF16Sizes()) * device.SlabTokens
+	if p.KVBytesPerToken(model.BF16Sizes()) == 0 {
+		slab = max(slab, (p.StateBytes()+mostStateSlabs-1)/mostStateSlabs)
+	}
+	return (slab + page - 1) / page * page
 }
 
 func counts(p *model.Program) kvmgr.Counts {

@@ -118,14 +118,8 @@ func (o *Options) stateSlabs() int {
 	return max(o.StateSlabs, o.Program.StateSlabs(int64(SlabBytes(o.Program))))
 }
 
-// pageBytes is the size of a page: backends keep slabs in whole pages.
-const pageBytes = 4096
-
-// SlabBytes is the size of a KV slab, for a group of layers, on a device whose keys and values of a float type have 16 bits.
-func SlabBytes(p *model.Program) uint64 {
-	slab := uint64(p.SlabBytesPerToken(model.BF16Sizes())) * device.SlabTokens
-	return (slab + pageBytes - 1) / pageBytes * pageBytes
-}
+// SlabBytes is the size of a KV slab.
+func SlabBytes(p *model.Program) uint64 { return uint64(compute.SlabBytes(p)) }
 
 // WeightBytes returns the size of a program's weights on a device: the weights that a step reads,
 // and the whole of the tables of which it reads rows.
