@@ -161,7 +161,7 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 	n, rows, in := e.routing.Experts, e.intermediate, b.cfg.Hidden
 	at = e.at(at)
 	fused := cmp.Or(e.names.fused, "gate_up_proj") // as transformers 5 has them in memory
-	if _, ok := b.find(b.name(at + fused)); ok || b.source == nil && e.names.fused != "" {
+	if _, ok := b.find(b.name(at + fused)); ok || b.source == nil && e.together() {
 		tensor, bias := b.matrices(at+fused, n, 2*rows, in), e.bias(b, at+fused, 2*rows)
 		for i := range 2 * n {
 			part := model.Part{Weight: tensor, Bias: bias, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}
@@ -179,6 +179,9 @@ func (e *experts) gateUp(b *builder, at string) []model.Part {
 	return parts
 }
 
+// together says that checkpoints have the experts of a layer in one tensor only.
+func (e *experts) together() bool { return e.names.fused != "" || e.biased }
+
 // bias is the index of all experts' biases of a projection.
 func (e *experts) bias(b *builder, name string, rows int) int {
 	if !e.biased {
@@ -194,7 +197,7 @@ func (e *experts) bias(b *builder, name string, rows int) int {
 func (e *experts) parts(b *builder, at, name string, rows, in int) []model.Part {
 	parts := make([]model.Part, e.routing.Experts)
 	for _, all := range []string{at + name, at + name + ".weight"} {
-		if t, ok := b.find(b.name(all)); ok && len(t.Shape) == 3 {
+		if t, ok := b.find(b.name(all)); ok && len(t.Shape) == 3 || b.source == nil && e.together() {
 			tensor, bias := b.matrices(all, len(parts), rows, in), e.bias(b, all, rows)
 			for i := range parts {
 				parts[i] = model.Part{Weight: tensor, Bias: bias, Offset: i * rows, Rows: rows, Block: rows, Stride: rows}
