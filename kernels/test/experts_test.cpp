@@ -186,8 +186,10 @@ TEST(Experts, AreCloseToRef) {
           const std::vector<int32_t> tokens = Random(3).tokens(rows, m.hidden);
           const double error =
               normalized_error(run(isa, program(m), tokens), run("ref", program(m), tokens));
-          EXPECT_LT(error, 5e-5) << isa << " " << kept.name() << (gated ? " gated, " : ", ") << rows
-                                 << " rows";
+          // Rows times their weights are rounded before they become codes.
+          const bool codes = m.weighs_in && kept.weights != MR_WEIGHTS_16BIT;
+          EXPECT_LT(error, codes ? 2e-4 : 5e-5)
+              << isa << " " << kept.name() << (gated ? " gated, " : ", ") << rows << " rows";
         }
       }
     }
