@@ -249,7 +249,7 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in i
 			if p.sinks {
 				att.NullScores = b.tensor(b.either(at+"sinks", at+"sinks.weight"), c.Heads)
 			}
-			if p.temperature != nil && !(rotated && p.temperature.unrotated) {
+			if p.temperature != nil && (!rotated || !p.temperature.unrotated) {
 				rope.QScales, rope.QScaleTokens, rope.QScaleOffset = scales, p.temperature.tokens, p.temperature.offset
 			}
 			if !rotated {

@@ -76,9 +76,10 @@ func (p llamaPlan) chunks(f *fields, c *Config) {
 	}
 	size := f.integer(0, 1, maxPositions, "attention_chunk_size")
 	for i, t := range types {
-		if t == chunks {
+		switch t {
+		case chunks:
 			types[i] = sliding
-		} else if t == "" {
+		case "":
 			types[i] = full
 		}
 	}
