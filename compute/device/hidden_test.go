@@ -85,12 +85,14 @@ func hiddenStates(t *testing.T, m *fixture.Model, o device.Options, tokens []int
 type head struct {
 	w      [][]float64
 	b      []float64   // nil: none
+	cap    float64     // logits are cap tanh(. / cap) of these; 0: they are not
 	normal [][]float64 // w^T w
 }
 
 func headOf(t *testing.T, m *fixture.Model) *head {
 	t.Helper()
-	part := m.Program.Ops[len(m.Program.Ops)-1].Parts[0]
+	last := m.Program.Ops[len(m.Program.Ops)-1]
+	part := last.Parts[0]
 	values := func(index int) []float64 {
 		w, ok := m.Weights.Tensor(m.Program.Tensors[index].Name)
 		require.True(t, ok)
@@ -101,6 +103,9 @@ func headOf(t *testing.T, m *fixture.Model) *head {
 	h := &head{normal: make([][]float64, width)}
 	for row := range m.Program.Vocab {
 		h.w = append(h.w, flat[row*width:(row+1)*width])
+	}
+	if last.Activation == model.ActSoftcap {
+		h.cap = float64(last.ActA)
 	}
 	if part.Bias != model.None {
 		h.b = values(part.Bias)
@@ -152,6 +157,9 @@ func (h *head) solve(logits []float32) []float64 {
 		sum := 0.0
 		for row, w := range h.w {
 			v := float64(logits[row])
+			if h.cap > 0 {
+				v = h.cap * math.Atanh(v/h.cap)
+			}
 			if h.b != nil {
 				v -= h.b[row]
 			}
