@@ -1,0 +1,82 @@
+package node
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/kvmgr"
+)
+
+// These tests run hybrid models of testdata on the kernels, with and without snapshots of their states.
+
+// openHybrid opens a model of testdata with a longer context.
+func openHybrid(t *testing.T, name, backend string) *compute.Model {
+	t.Helper()
+	dir, from := t.TempDir(), filepath.Join("../../testdata/models", name)
+	raw, err := os.ReadFile(filepath.Join(from, "config.json"))
+	require.NoError(t, err)
+	var config map[string]any
+	require.NoError(t, json.Unmarshal(raw, &config))
+	config["max_position_embeddings"] = 1024
+	raw, err = json.Marshal(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o600))
+	tensors, err := os.ReadFile(filepath.Join(from, "model.safetensors"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), tensors, 0o600))
+	m, err := compute.Open(compute.Options{
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, MaxRows: modelRows, MaxOutputs: 8, KVMemory: 4 << 20, NoPacked: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(m.Close)
+	require.True(t, m.KV().Snapshots())
+	return m
+}
+
+// unshared is a model whose sequences all begin at their first token.
+type unshared struct{ *compute.Model }
+
+func (m unshared) KV() kvmgr.Spec {
+	kv := m.Model.KV()
+	kv.Shares = false
+	return kv
+}
+
+// TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts: the next turn of a conversation, and a prompt that begins as another one.
+func TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts(t *testing.T) {
+	for _, name := range []string{"lfm2", "qwen3_5", "qwen3-next", "granite-hybrid", "mamba2"} {
+		for _, backend := range []string{"cpu", "ref"} {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				m := openHybrid(t, name, backend)
+				c, plain := testConfig(t, nil), testConfig(t, nil)
+				modelConfig(&c, m, true)
+				modelConfig(&plain, openHybrid(t, name, backend), true)
+				plain.Model = unshared{plain.Model.(*compute.Model)}
+				p, cold := start(t, c), start(t, plain)
+				same := func(id string, prompt []int32) (tokens []int32, cached int) {
+					want, none := answer(t, cold, tokensRequest(id, prompt, 40))
+					require.Zero(t, none.Usage.CachedTokens)
+					got, last := answer(t, p, tokensRequest(id, prompt, 40))
+					require.Equal(t, want, got, id)
+					return got, last.Usage.CachedTokens
+				}
+				prompt := drawn(1, 150)
+				first, cached := same("first", prompt)
+				require.Zero(t, cached)
+				turn := append(slices.Concat(prompt, first), drawn(2, 20)...)
+				_, cached = same("next turn", turn)
+				require.GreaterOrEqual(t, cached, 176, "up to the answer's last whole slab at least")
+				_, cached = same("other question", append(slices.Clone(prompt[:140]), drawn(3, 30)...))
+				require.GreaterOrEqual(t, cached, 64)
+				requireFree(t, p)
+			})
+		}
+	}
+}
