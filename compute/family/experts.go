@@ -16,6 +16,7 @@ type experts struct {
 	shared       int     // of the shared MLP; 0: there is none
 	sharedGate   bool    // the shared MLP's result is times the sigmoid of a number of its own
 	dense        []int   // layers that have a plain MLP
+	plain        bool    // no expert has a gate
 	biased       bool    // all projections, that of the router too, have biases
 	alternate    bool    // rows of gate and up alternate in one tensor
 	weighsIn     bool    // the weight of an expert is a factor of what it reads, not of what it gives
@@ -97,7 +98,12 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
 	b.route("mlp.route", s.logits, s.chosen, bias, e.routing)
 
 	up := newOp(model.OpLinear, "mlp.experts_up", in, s.mid)
-	up.Parts, up.Activation, up.Gated = e.gateUp(b, at), c.Activation, true
+	up.Activation, up.Gated = c.Activation, !e.plain
+	if e.plain {
+		up.Parts = e.parts(b, e.at(at), n.up, e.intermediate, c.Hidden)
+	} else {
+		up.Parts = e.gateUp(b, at)
+	}
 	up.Routed, up.Route, up.Routing, up.WeighsIn = model.RoutedEach, s.chosen, e.routing, e.weighsIn
 	if e.limit > 0 {
 		up.Activation, up.ActA, up.ActB = model.ActSwiGLU, e.limit, e.alpha
@@ -108,8 +114,12 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
 	if e.shared == 0 {
 		return
 	}
-	gate, sharedUp := e.sharedGateUp(b, shared)
-	b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, gate, sharedUp)
+	if e.plain {
+		b.linear("mlp.shared_up", in, s.sharedMid, c.Activation, b.part(shared+"up_proj", c.MLPBias, e.shared, c.Hidden))
+	} else {
+		gate, up := e.sharedGateUp(b, shared)
+		b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, gate, up)
+	}
 	part := b.part(shared+cmp.Or(n.sharedDown, "down_proj"), c.MLPBias, c.Hidden, e.shared)
 	if !e.sharedGate {
 		b.addLinear("mlp.shared_down", s.sharedMid, x, part)

@@ -38,9 +38,12 @@ func readMamba(f *fields, n mambaNames, missing mamba2) *mamba2 {
 	return m
 }
 
+// stepUnlimited is the most of a step without a limit.
+var stepUnlimited = float32(math.Inf(1))
+
 // stepLimit is the least and the most of a step.
 func (f *fields) stepLimit() (least, most float32) {
-	most = float32(math.Inf(1))
+	most = stepUnlimited
 	name, raw := f.get("time_step_limit")
 	if raw == nil {
 		return least, most

@@ -77,7 +77,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 		// attention, six of a recurrence.
 		mixtures := map[string][]int{
 			"qwen3_5": {10, 10, 10}, "qwen3-next": {10, 10, 16}, "qwen3_5-moe": {16, 16}, "lfm2": {7, 8, 7}, "lfm2-moe": {7, 8, 9},
-			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7},
+			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7}, "nemotron-h": {7, 3, 5, 7}, "nemotron-h-moe": {5, 7, 7},
 			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12}, "ernie4_5-moe": {8, 12},
 			"granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "solar-open": {12, 12}, "qwen3-vl-moe": {10, 10},
 			"olmoe": {12, 12}, "minimax-m2": {12, 12}, "hunyuan-moe": {12, 12}, "phimoe": {10, 10}, "gpt-oss": {10, 10}, "gpt-oss-mxfp4": {10, 10},
@@ -117,13 +117,13 @@ func TestLlamaLayerIsThePapersSequence(t *testing.T) {
 	require.Equal(t, []int32{2, 5}, m.Config.Generation.EOS)
 }
 
-// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last op over a sequence, or the gate of what it gives. Slots
+// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last op over a sequence, the gate of what it gives, or the norm of a layer without one. Slots
 // written before it are read after it only by OpSelectRows.
 func TestTheLastLayerContinuesWithTheOutputs(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		ops := m.Program.Ops
 		first := slices.IndexFunc(ops, func(op model.Op) bool { return op.Kind == model.OpSelectRows })
-		last := []model.OpKind{model.OpAttention, model.OpConv, model.OpGate}
+		last := []model.OpKind{model.OpAttention, model.OpConv, model.OpGate, model.OpNorm}
 		require.Contains(t, last, ops[first-1].Kind)
 		require.Equal(t, m.Config.Layers-1, ops[first-1].Layer)
 		outputs := map[int]bool{} // slots that hold their rows

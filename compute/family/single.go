@@ -16,6 +16,7 @@ type singlePlan struct {
 // Kinds of layers of a singlePlan, beside full and linearAttention.
 const (
 	mlpLayer = "mlp"
+	moeLayer = "moe"
 )
 
 func (p singlePlan) build(b *builder) {
@@ -25,6 +26,10 @@ func (p singlePlan) build(b *builder) {
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	blocks := map[string]func(at string, in int) (out int, back model.Part){linearAttention: p.mixer.open(b)}
+	var mixture expertSlots
+	if p.experts != nil {
+		mixture = p.experts.makeSlots(b)
+	}
 	if slices.Contains(p.kinds, full) {
 		qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
 		attend := p.attention(b, qkv, b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim))
@@ -46,6 +51,11 @@ func (p singlePlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
 		b.rmsNorm("norm", at+"norm", x, normed)
+		if kind == moeLayer {
+			b.selectInLast(&x, &normed)
+			p.experts.build(b, mixture, at, normed, x)
+			continue
+		}
 		out, back := blocks[kind](at, normed)
 		b.selectInLast(&x, &out)
 		b.addLinear(kind[:3]+".out", out, x, back)
