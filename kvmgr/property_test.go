@@ -138,6 +138,7 @@ func TestAHitIsTheLongestPrefixThatWasComputed(t *testing.T) {
 func FuzzManager(f *testing.F) {
 	f.Add([]byte{3, 16})
 	f.Add([]byte("\x40\x10reserve, lease, fork, release"))
+	f.Add([]byte("\x41\x03reserve, lease, lend, retire"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) < 2 {
 			return
@@ -149,6 +150,10 @@ func FuzzManager(f *testing.F) {
 			if in[0]%2 == 1 {
 				cfg.Groups, cfg.Slabs = Counts{Full: 1, Windowed: 2}, 3*cfg.Slabs
 			}
+		}
+		if in[0] < 128 && in[0]%4 == 1 {
+			cfg.Head, cfg.Every = 1+int(in[1])%3, cfg.SlabTokens*(1+int(in[1])%4)
+			cfg.Slabs += cfg.Head
 		}
 		if in[0]%4 == 3 {
 			cfg.Committed = 1 + int(in[1])%cfg.Slabs
