@@ -157,3 +157,25 @@ func TestMLPsWithoutAGate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{8, true, 16384}, []any{c.KVHeads, c.plan.(blockPlan).qkNorms, c.MaxPositions})
 }
+
+func TestKEXAONELayers(t *testing.T) {
+	c, p := llamaPlanOf(t, "ExaoneMoeForCausalLM", object{"num_key_value_heads": 8, "num_experts": 16, "num_shared_experts": 2})
+	require.Equal(t, []int{4096, 4096, 4096, 0}, c.Windows)
+	require.Equal(t, []bool{false, false, false, true}, p.unrotated)
+	require.Equal(t, []int{0}, p.experts.dense)
+	require.Equal(t, []int{16, 8}, []int{p.experts.routing.Experts, p.experts.routing.TopK})
+	require.Equal(t, 2048, p.experts.shared)
+	require.Equal(t, layerNorms{}, p.norms)
+	_, p = llamaPlanOf(t, "ExaoneMoeForCausalLM", object{"num_key_value_heads": 8, "num_experts_per_tok": 2, "mlp_layer_types": []string{"sparse", "dense", "sparse", "dense"}})
+	require.Equal(t, []int{1, 3}, p.experts.dense)
+	requireFault(t, "ExaoneMoeForCausalLM", "mlp_layer_types: found 1 entries, expected one for each of 4 layers", object{"num_key_value_heads": 8, "mlp_layer_types": []string{"dense"}})
+}
+
+func TestVaultGemmaHasNoNormsAfterBlocks(t *testing.T) {
+	_, p := llamaPlanOf(t, "VaultGemmaForCausalLM", nil)
+	require.Equal(t, layerNorms{attention: "input_layernorm", mlp: "pre_feedforward_layernorm"}, p.norms)
+	require.InDelta(t, 50, p.softcap, 0)
+	c, err := parse(t, plain("Jais2ForCausalLM", nil))
+	require.NoError(t, err)
+	require.Equal(t, []any{model.ActReLU2, 8192, true, true}, []any{c.Activation, c.MaxPositions, c.QKVBias, c.MLPBias})
+}

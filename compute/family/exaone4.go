@@ -1,5 +1,7 @@
 package family
 
+import "fmt"
+
 // exaone4 is EXAONE 4: Llama with norms after the blocks instead of before them, and over each head of q and k.
 var exaone4 = family{
 	class: "Exaone4ForCausalLM", bare: "Exaone4Model", kind: "exaone4",
@@ -21,7 +23,46 @@ func exaone4Spell(f *fields) {
 	}
 }
 
-func exaone4Config(f *fields, c *Config) plan {
+// exaoneMoe is K-EXAONE: the attention of EXAONE 4 with norms before the blocks, and the experts of GLM-4.5.
+var exaoneMoe = family{
+	class: "ExaoneMoeForCausalLM", bare: "ExaoneMoeModel", kind: "exaone_moe",
+	spell:  exaoneMoeSpell,
+	config: exaoneMoeConfig,
+
+	models:   "K-EXAONE 236B A23B",
+	features: "attention as EXAONE 4.0, experts as GLM-4.5, plain layers by `mlp_layer_types` or `first_k_dense_replace`",
+}
+
+// exaoneMoeSpell gives members the names of GLM-4.5, and sets the defaults of ExaoneMoeConfig.
+func exaoneMoeSpell(f *fields) {
+	exaone4Spell(f)
+	f.rename(map[string]string{"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"})
+	f.defaults(map[string]any{"n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5})
+}
+
+// exaoneMoeConfig: source is transformers, modeling_exaone_moe.py.
+func exaoneMoeConfig(f *fields, c *Config) plan {
+	p := exaone4Plan(f, c)
+	p.norms = layerNorms{}
+	p.experts = glm4Experts(f, c)
+	p.experts.names.bias = "e_score_correction_bias"
+	if kinds := f.texts("mlp_layer_types"); kinds != nil {
+		if f.err == nil && len(kinds) != c.Layers {
+			f.fault("mlp_layer_types", fmt.Sprintf("%d entries", len(kinds)), fmt.Sprintf("one for each of %d layers", c.Layers))
+		}
+		p.experts.dense = nil
+		for i, kind := range kinds {
+			if kind == "dense" {
+				p.experts.dense = append(p.experts.dense, i)
+			}
+		}
+	}
+	return p
+}
+
+func exaone4Config(f *fields, c *Config) plan { return exaone4Plan(f, c) }
+
+func exaone4Plan(f *fields, c *Config) llamaPlan {
 	llamaSizes(f, c, 0, 0)
 	c.QKNorm = true
 	c.windows(f, 0, 0)

@@ -24,6 +24,17 @@ var gemma2 = family{
 	features: "RMS norms before and after each block, scaled embedding, gated GELU, sliding windows by `layer_types` or in every other layer, `attn_logit_softcapping`, `final_logit_softcapping`",
 }
 
+// vaultGemma is Gemma 2 without the norms after the blocks.
+var vaultGemma = family{
+	class: "VaultGemmaForCausalLM", bare: "VaultGemmaModel", kind: "vaultgemma",
+	spell:   gemma2Spell,
+	config:  vaultGemmaConfig,
+	tensors: gemmaNorms,
+
+	models:   "VaultGemma 1B",
+	features: "as Gemma 2, RMS norms before each block only",
+}
+
 // gemma2Spell sets the defaults of Gemma2Config. A cap of null is none; without the member there is one.
 func gemma2Spell(f *fields) {
 	f.defaults(map[string]any{
@@ -41,7 +52,16 @@ func gemma2Spell(f *fields) {
 }
 
 // gemma2Config: source is transformers, modeling_gemma2.py.
-func gemma2Config(f *fields, c *Config) plan {
+func gemma2Config(f *fields, c *Config) plan { return gemma2Plan(f, c) }
+
+// vaultGemmaConfig: source is transformers, modeling_vaultgemma.py.
+func vaultGemmaConfig(f *fields, c *Config) plan {
+	p := gemma2Plan(f, c)
+	p.norms = layerNorms{attention: "input_layernorm", mlp: "pre_feedforward_layernorm"}
+	return p
+}
+
+func gemma2Plan(f *fields, c *Config) llamaPlan {
 	llamaSizes(f, c, 0, 0)
 	c.QKVBias = f.flag(false, "attention_bias")
 	c.OutBias = c.QKVBias
