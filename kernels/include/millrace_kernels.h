@@ -85,7 +85,7 @@ typedef enum mr_route_scores {
   MR_ROUTE_SOFTMAX = 0,        /* over all experts */
   MR_ROUTE_SIGMOID = 1,        /* of each */
   MR_ROUTE_SOFTMAX_CHOSEN = 2, /* over the chosen ones, which the logits themselves choose */
-  /* Of each choice, over those that were not chosen before it and are near its logit m: whose
+  /* Over those that were not chosen before a choice and are near its logit m: whose
    * (m - logit) / max(|logit|, m) is up to twice the jitter (SparseMixer, arXiv:2409.12136) */
   MR_ROUTE_SPARSE_MIXER = 3
 } mr_route_scores;
@@ -110,7 +110,7 @@ typedef enum mr_activation {
   MR_ACT_XIELU = 6,   /* x/2 + a x^2 for x > 0, x/2 + b (e^x - 1 - x) else (arXiv:2411.13010) */
   MR_ACT_CLAMP = 7,   /* x within -a to a */
   MR_ACT_SOFTCAP = 8, /* a tanh(x / a) */
-  /* Of gated ops only, y = g sigmoid(b g) * (u + 1), with g the gate up to a, and u within -a to a
+  /* In gated ops, y = g sigmoid(b g) * (u + 1), with g the gate up to a, and u within -a to a
    * (gpt-oss) */
   MR_ACT_SWIGLU = 9
 } mr_activation;

@@ -30,7 +30,7 @@ struct Bad {
   const char* message;
 };
 
-// Of some elements of a row.
+// A norm of some elements of a row.
 mr_norm part_norm(int offset, int width, int groups) {
   return {-1, -1, MR_NORM_RMS, 1e-5f, 0, offset, width, groups};
 }
