@@ -126,8 +126,8 @@ func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o devic
 					t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 					require.NoError(t, m.Program.SetWeights(model.WeightPlan{}.WithoutBlocks())) // rows that meet blocks lose more
 					n := len(m.Expected.Tokens())
-					if m.Program.HasExperts() && device.IsOptional(backend) {
-						requireNoExperts(t, o, m, n)
+					if device.IsOptional(backend) && onlyOnCPU(m.Program) {
+						requireUnsupported(t, o, m, n)
 						return
 					}
 					test(t, m, o, openWith(t, o, m.Program, m.Weights, n))
@@ -137,15 +137,31 @@ func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o devic
 	}
 }
 
-// requireNoExperts: a backend without kernels for mixtures of experts says so.
-func requireNoExperts(t *testing.T, o device.Options, m *fixture.Model, n int) {
+// onlyOnCPU says whether the kernels of devices lack something that a program has.
+func onlyOnCPU(p *model.Program) bool {
+	return p.HasExperts() || slices.ContainsFunc(p.Ops, func(o model.Op) bool {
+		switch o.Kind {
+		case model.OpNorm:
+			return o.NormWidth > 0 || o.Weight == model.None
+		case model.OpLinear:
+			return o.Activation > model.ActReLU
+		case model.OpRopeStore, model.OpAttention:
+			return o.NormLast || o.QScales != nil || o.Softcap > 0 || o.NullScores != model.None || o.Chunked
+		default:
+			return o.Kind > model.OpRoute // those of states
+		}
+	})
+}
+
+// requireUnsupported: a backend without the kernels of a program says so.
+func requireUnsupported(t *testing.T, o device.Options, m *fixture.Model, n int) {
 	t.Helper()
 	d, err := device.Open(o)
 	require.NoError(t, err)
 	defer d.Close()
 	_, err = d.Load(m.Program, m.Weights, device.Limits{MaxRows: n, MaxOutputs: n})
 	require.ErrorIs(t, err, device.ErrUnsupported)
-	require.ErrorContains(t, err, "no kernels for mixtures of experts, expected the cpu backend")
+	require.ErrorContains(t, err, "expected the cpu backend")
 }
 
 func TestLogitsEqualThoseOfTransformers(t *testing.T) {
