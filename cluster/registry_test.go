@@ -67,10 +67,10 @@ func TestANodeThatNobodyHearsSendsNoBeats(t *testing.T) {
 	beats := make(chan *nats.Msg, 1024)
 	_, err := connect(t, s).ChanSubscribe(BeatSubject, beats)
 	require.NoError(t, err)
-	var heard, checks atomic.Int64
+	var listeners, checks atomic.Int64
 	r, err := Join(Config{
 		Conn: connect(t, s), Beat: beat, Dead: dead, Key: NewKey(), Self: func() Member { return Member{} },
-		Unheard: func() bool { checks.Add(1); return heard.Load() == 0 },
+		Unheard: func() bool { checks.Add(1); return listeners.Load() == 0 },
 		Metrics: metrics.New(metrics.Build{}).Cluster(), Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestANodeThatNobodyHearsSendsNoBeats(t *testing.T) {
 		return checks.Load() > 30
 	}, 20*time.Second, time.Millisecond)
 	require.Empty(t, beats)
-	heard.Store(1)
+	listeners.Store(1)
 	for range 3 {
 		<-beats
 	}
