@@ -142,7 +142,7 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		change object
 		want   string
 	}{
-		{"architecture", object{"architectures": []string{"MambaForCausalLM"}}, "architectures: found MambaForCausalLM, expected one of ApertusForCausalLM, "},
+		{"architecture", object{"architectures": []string{"MambaForCausalLM"}}, "architectures: found MambaForCausalLM, expected one of AfmoeForCausalLM, "},
 		{"no architecture", object{"architectures": "absent"}, "architectures: found nothing, expected one of"},
 		{"architecture no list", object{"architectures": 7}, "architectures: found 7, expected a list of strings"},
 		{"zero", object{"hidden_size": 0}, "hidden_size: found 0, expected an integer in 1..262144"},

@@ -85,8 +85,8 @@ func (e *experts) makeSlots(b *builder) (s expertSlots) {
 	return s
 }
 
-// build appends x += the experts' sum of in. at is before the layer's tensors.
-func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
+// build appends x += the experts' sum of in, or x = that sum. at is before the layer's tensors.
+func (e *experts) build(b *builder, s expertSlots, at string, in, x int, adds bool) {
 	c, n := b.cfg, e.names
 	shared := at + n.shared
 	at += n.layer
@@ -110,7 +110,7 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int) {
 	}
 	b.op(up)
 	b.addRouted("mlp.experts_down", s.mid, x, s.chosen, e.routing, e.parts(b, e.at(at), n.down, c.Hidden, e.intermediate))
-	b.last().WeighsIn = e.weighsIn
+	b.last().WeighsIn, b.last().Accumulate = e.weighsIn, adds
 	if e.shared == 0 {
 		return
 	}

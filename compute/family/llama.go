@@ -102,8 +102,9 @@ type llamaPlan struct {
 	experts *experts // in place of the MLP of most layers; nil: none
 
 	mixer          mixer  // in place of attention in the layers that are recurrent; nil: none
-	recurrent      []bool // layers with the mixer
+	recurrent      []bool // layers with the mixer; nil: all have it, beside their attention
 	gatedAttention bool   // each head of q has a gate of its result after it
+	attentionGate  string // the tensor of a gate of the attention's result; "": there is none
 }
 
 // layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
@@ -164,18 +165,30 @@ func (p llamaPlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
 		in := p.normIf(b, "attn.norm", at, n.attention, x, normed)
-		if p.mixer != nil && p.recurrent[i] {
+		switch {
+		case p.mixer != nil && p.recurrent == nil:
+			out, back := mix(at, in)
+			other := attend(at+"self_attn.", in)
+			b.selectInLast(&x, &out, &other)
+			b.addLinear("mix.out", out, x, back)
+			b.addLinear("attn.out", other, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+		case p.mixer != nil && p.recurrent[i]:
 			out, back := mix(at, in)
 			b.selectInLast(&x, &out)
 			b.addBlock("mix.out", "attn.post_norm", at, n.attended, out, branch, x, back)
-		} else {
+		default:
 			out := attend(at+"self_attn.", in)
 			b.selectInLast(&x, &out)
 			b.addBlock("attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
 		}
 		in = p.normIf(b, "mlp.norm", at, n.mlp, x, normed)
 		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
-			p.experts.build(b, mixture, at, in, x)
+			if n.mlpDone == "" {
+				p.experts.build(b, mixture, at, in, x, true)
+				continue
+			}
+			p.experts.build(b, mixture, at, in, branch, false)
+			b.addNorm("mlp.post_norm", at+n.mlpDone, branch, x)
 			continue
 		}
 		p.firstMLP(b, at+"mlp.", in, mid)
@@ -227,7 +240,7 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in i
 	}
 	width := c.Heads * c.HeadDim
 	raw, gates := attended, model.None
-	if p.gatedAttention {
+	if p.gatedAttention || p.attentionGate != "" {
 		raw, gates = b.slot("attended.raw", model.SlotF32, width), b.slot("attn.gate", model.SlotF32, width)
 	}
 	var scales []float32
@@ -261,8 +274,13 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in i
 				rope.InvFreq, rope.RotaryScale = local, localScale
 			}
 		})
-		if p.gatedAttention {
-			_, gate := b.gatedQuery(at)
+		if raw != attended {
+			var gate model.Part
+			if p.gatedAttention {
+				_, gate = b.gatedQuery(at)
+			} else {
+				gate = b.part(at+p.attentionGate, false, width, c.Hidden)
+			}
 			b.linear("attn.gate", in, gates, model.ActNone, gate)
 			b.gate("attn.gated", raw, attended, model.Gate{Gates: gates, Sigmoid: true, Weight: model.None})
 		}

@@ -17,8 +17,11 @@ type mamba2 struct {
 	groups, states   int // heads / groups heads in sequence share B and C, of `states` numbers
 	kernel           int
 	convBias, inBias bool
+	outBias          bool
 	least, most      float32 // of a step
 	eps              float32 // of the norm over the heads of a group
+	plain            bool    // the gate has no norm
+	normFirst        bool    // the norm is before the gate
 }
 
 // mambaNames are the names of a mixer's sizes in config.json.
@@ -34,6 +37,7 @@ func readMamba(f *fields, n mambaNames, missing mamba2) *mamba2 {
 	m.kernel = f.integer(m.kernel, 2, maxKernel, n.kernel)
 	m.convBias, m.inBias = f.flag(true, n.convBias), f.flag(false, n.inBias)
 	f.divides(n.heads, m.heads, n.groups, m.groups)
+	m.outBias = m.inBias
 	m.least, m.most = f.stepLimit()
 	return m
 }
@@ -85,10 +89,12 @@ func (m *mamba2) open(b *builder) func(at string, in int) (out int, back model.P
 			ALog: b.tensor(at+"A_log", m.heads), DtBias: b.tensor(at+"dt_bias", m.heads), Skip: b.tensor(at+"D", m.heads),
 			LeastStep: m.least, MostStep: m.most,
 		})
-		b.gate("mamba.gate", read, gated, model.Gate{
-			Gates: gates, Group: inner / m.groups, Weight: b.tensor(at+"norm.weight", inner), First: true, Eps: m.eps,
-		})
-		return gated, b.part(at+"out_proj", m.inBias, b.cfg.Hidden, inner)
+		gate := model.Gate{Gates: gates, Weight: model.None}
+		if !m.plain {
+			gate.Group, gate.Weight, gate.First, gate.Eps = inner/m.groups, b.tensor(at+"norm.weight", inner), !m.normFirst, m.eps
+		}
+		b.gate("mamba.gate", read, gated, gate)
+		return gated, b.part(at+"out_proj", m.outBias, b.cfg.Hidden, inner)
 	}
 }
 

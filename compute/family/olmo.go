@@ -37,6 +37,16 @@ var olmoe = family{
 	features: "RMS norms over all heads of q and of k together, experts: softmax, `norm_topk_prob`",
 }
 
+// flexOlmo is OLMo 2 with a mixture of experts.
+var flexOlmo = family{
+	class: "FlexOlmoForCausalLM", bare: "FlexOlmoModel", kind: "flex_olmo",
+	spell:  flexOlmoSpell,
+	config: flexOlmoConfig,
+
+	models:   "FlexOlmo",
+	features: "OLMo 2 with experts: softmax, `norm_topk_prob`",
+}
+
 // olmo is OLMo 1.
 var olmo = family{
 	class: "OlmoForCausalLM", bare: "OlmoModel", kind: "olmo",
@@ -97,6 +107,21 @@ func olmoeConfig(f *fields, c *Config) plan {
 		f.fault("clip_qkv", excerpt(raw), "null")
 	}
 	p.wideNorms = true
+	p.experts = readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
+	p.experts.routing.Scores, p.experts.routing.Normalize = model.RouteSoftmax, f.flag(false, "norm_topk_prob")
+	return p
+}
+
+// flexOlmoSpell sets the defaults of FlexOlmoConfig.
+func flexOlmoSpell(f *fields) {
+	f.defaults(map[string]any{
+		"max_position_embeddings": 4096, "rope_theta": 500000, "num_experts": 7, "num_experts_per_tok": 5, "intermediate_size": 11008,
+	})
+}
+
+// flexOlmoConfig: source is transformers, modeling_flex_olmo.py.
+func flexOlmoConfig(f *fields, c *Config) plan {
+	p := olmo2Plan(f, c)
 	p.experts = readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
 	p.experts.routing.Scores, p.experts.routing.Normalize = model.RouteSoftmax, f.flag(false, "norm_topk_prob")
 	return p

@@ -77,7 +77,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 		// attention, six of a recurrence.
 		mixtures := map[string][]int{
 			"qwen3_5": {10, 10, 10}, "qwen3-next": {10, 10, 16}, "qwen3_5-moe": {16, 16}, "lfm2": {7, 8, 7}, "lfm2-moe": {7, 8, 9},
-			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7}, "nemotron-h": {7, 3, 5, 7}, "nemotron-h-moe": {5, 7, 7},
+			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7}, "nemotron-h": {7, 3, 5, 7}, "falcon-h1": {14, 14}, "falcon-h1-norm": {14, 14}, "afmoe": {12, 16}, "hy-v3": {8, 12}, "flex-olmo": {12, 12}, "nemotron-h-moe": {5, 7, 7},
 			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12}, "ernie4_5-moe": {8, 12},
 			"granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "exaone-moe": {8, 12}, "solar-open": {12, 12}, "qwen3-vl-moe": {10, 10},
 			"olmoe": {12, 12}, "minimax-m2": {12, 12}, "hunyuan-moe": {12, 12}, "phimoe": {10, 10}, "gpt-oss": {10, 10}, "gpt-oss-mxfp4": {10, 10},

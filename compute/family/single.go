@@ -53,7 +53,7 @@ func (p singlePlan) build(b *builder) {
 		b.rmsNorm("norm", at+"norm", x, normed)
 		if kind == moeLayer {
 			b.selectInLast(&x, &normed)
-			p.experts.build(b, mixture, at, normed, x)
+			p.experts.build(b, mixture, at, normed, x, true)
 			continue
 		}
 		out, back := blocks[kind](at, normed)

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -72,6 +73,33 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 			}
 		}})
 	}
+	return c.derive(all)
+}
+
+// Scale multiplies the rows of matrices, or the elements of vectors, in F32. by returns the factor of each row of a tensor, nil for one that stays.
+func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
+	var all []*derived
+	for name, t := range c.tensors {
+		factor := by(name)
+		rank := len(t.Shape)
+		if factor == nil || rank != 1 && rank != 2 || t.DType == Other || t.DType.Blocks() {
+			continue
+		}
+		from, width := t, int64(1)
+		if rank == 2 {
+			width = t.Shape[1]
+		}
+		t.DType, t.Type = F32, F32.String()
+		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
+			for row := first; row < last; row++ {
+				f := factor(row)
+				for i := row * width; i < (row+1)*width; i++ {
+					binary.LittleEndian.PutUint32(dst[4*(i-first*width):], math.Float32bits(f*number(from, int(i))))
+				}
+			}
+		}})
+	}
+	slices.SortFunc(all, func(a, b *derived) int { return cmp.Compare(a.Name, b.Name) })
 	return c.derive(all)
 }
 

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"math"
@@ -192,6 +193,35 @@ func TestTransposedMatricesHaveTheirColumnsAsRows(t *testing.T) {
 		got, ok := c.Tensor(name)
 		require.True(t, ok)
 		require.Equal(t, want, got)
+	}
+	require.NoError(t, c.Close())
+}
+
+func TestScaledRowsAreProductsInFloat32(t *testing.T) {
+	halves := func(values ...float32) (data []byte) {
+		for _, v := range values {
+			data = binary.LittleEndian.AppendUint16(data, uint16(math.Float32bits(v)>>16))
+		}
+		return data
+	}
+	c := &Checkpoint{tensors: map[string]Tensor{
+		"m": {Name: "m", DType: BF16, Shape: []int64{3, 2}, Data: halves(1, 2, 3, 4, 5, 6)},
+		"v": {Name: "v", DType: BF16, Shape: []int64{3}, Data: halves(1, -2, 3)},
+		"o": {Name: "o", DType: BF16, Shape: []int64{3}, Data: halves(1, 2, 3)},
+	}}
+	require.NoError(t, c.Scale(func(name string) func(int64) float32 {
+		if name == "o" {
+			return nil
+		}
+		return func(row int64) float32 { return 0.1 + float32(row) }
+	}))
+	for name, want := range map[string][]float32{"m": {0.1, 0.2, 1.1 * 3, 1.1 * 4, 2.1 * 5, 2.1 * 6}, "v": {0.1, -1.1 * 2, 2.1 * 3}, "o": {1, 2, 3}} {
+		got, ok := c.Tensor(name)
+		require.True(t, ok)
+		require.Equal(t, name != "o", got.DType == F32)
+		for i, v := range want {
+			require.InDelta(t, v, number(got, i), 1e-6, "%s %d", name, i)
+		}
 	}
 	require.NoError(t, c.Close())
 }

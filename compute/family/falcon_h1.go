@@ -1,0 +1,127 @@
+package family
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/compute/weights"
+)
+
+// falconH1 has Mamba-2 beside attention in each layer, and factors of what its projections give.
+var falconH1 = family{
+	class: "FalconH1ForCausalLM", bare: "FalconH1Model", kind: "falcon_h1",
+	config:  falconH1Config,
+	tensors: falconH1Tensors,
+
+	models:   "Falcon-H1, Falcon-H1R",
+	features: "Mamba-2 beside attention in each layer, with or without a norm (`mamba_rms_norm`), factors (`..._multiplier`)",
+}
+
+// falconH1Plan is a llamaPlan with the factors.
+type falconH1Plan struct {
+	llamaPlan
+	attentionIn, attentionOut, key float32
+	ssmIn, ssmOut, head            float32
+	ssm                            []float32 // of z, x, B, C and the step
+	mlp                            []float32 // of gate and down
+}
+
+// falconH1Config: source is transformers, modeling_falcon_h1.py.
+func falconH1Config(f *fields, c *Config) plan {
+	f.defaults(map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "intermediate_size": 14336})
+	llamaSizes(f, c, 0, 8192)
+	c.QKVBias = f.flag(false, "attention_bias")
+	c.OutBias = c.QKVBias
+	c.MLPBias = f.flag(false, "mlp_bias")
+	multiplier := func(name string) float32 { return float32(f.number(1, 1e-6, 1e6, name)) }
+	p := falconH1Plan{
+		llamaPlan: llamaPlan{
+			norms: layerNorms{attention: "input_layernorm", mlp: "pre_ff_layernorm"},
+			names: replacer("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mlp.down_proj", "feed_forward.down_proj"),
+			final: "final_layernorm", embedScale: multiplier("embedding_multiplier"),
+		},
+		attentionIn: multiplier("attention_in_multiplier"), attentionOut: multiplier("attention_out_multiplier"), key: multiplier("key_multiplier"),
+		ssmIn: multiplier("ssm_in_multiplier"), ssmOut: multiplier("ssm_out_multiplier"), head: multiplier("lm_head_multiplier"),
+		ssm: f.multipliers("ssm_multipliers", 5), mlp: f.multipliers("mlp_multipliers", 2),
+	}
+	inner := f.integer(2, 1, 64, "mamba_expand") * c.Hidden
+	inner = f.integer(inner, 1, maxWidth, "mamba_d_ssm")
+	heads := f.integer(128, 1, maxHeads, "mamba_n_heads")
+	if _, raw := f.get("mamba_d_head"); string(raw) == `"auto"` || raw == nil {
+		f.set("mamba_d_head", max(inner/max(heads, 1), 1))
+	}
+	m := readMamba(f, graniteMamba(), mamba2{at: "mamba.", heads: 128, headDim: 64, groups: 1, states: 256, kernel: 4, eps: c.Eps})
+	m.plain, m.normFirst = !f.flag(false, "mamba_rms_norm"), f.flag(true, "mamba_norm_before_gate")
+	m.outBias = f.flag(false, "projectors_bias")
+	if f.err == nil && m.heads*m.headDim != inner {
+		f.fault("mamba_d_head", fmt.Sprint(m.headDim), fmt.Sprintf("heads that make %d together, mamba_d_ssm or mamba_expand times hidden_size", inner))
+	}
+	p.mixer = m
+	return p
+}
+
+// multipliers are n factors, 1 where there are none.
+func (f *fields) multipliers(name string, n int) []float32 {
+	_, raw := f.get(name)
+	var all []float32
+	if raw != nil && (json.Unmarshal(raw, &all) != nil || len(all) != n) {
+		f.fault(name, excerpt(raw), fmt.Sprintf("%d numbers", n))
+	}
+	if len(all) != n {
+		all = make([]float32, n)
+		for i := range all {
+			all[i] = 1
+		}
+	}
+	return all
+}
+
+// falconH1Tensors multiplies weights with the factors of what they read and give, and biases with the latter. That of the logits is the last norm's, but of a
+// model without logits.
+func falconH1Tensors(c *Config, w *weights.Checkpoint) error {
+	p := c.plan.(falconH1Plan)
+	m := p.mixer.(*mamba2)
+	inner, shared := int64(m.heads*m.headDim), int64(m.groups*m.states)
+	zone := func(row int64) float32 { // of in_proj: z, x, B, C, the step
+		ends := []int64{inner, 2 * inner, 2*inner + shared, 2*inner + 2*shared}
+		for i, end := range ends {
+			if row < end {
+				return p.ssm[i]
+			}
+		}
+		return p.ssm[len(ends)]
+	}
+	every := func(x float32) func(int64) float32 {
+		if x == 1 {
+			return nil
+		}
+		return func(int64) float32 { return x }
+	}
+	return w.Scale(func(name string) func(row int64) float32 {
+		at := name[strings.Index(name, "layers.")+1:]
+		switch {
+		case strings.HasSuffix(name, "final_layernorm.weight") && !c.NoHead:
+			return every(p.head)
+		case strings.HasSuffix(at, "q_proj.weight"), strings.HasSuffix(at, "v_proj.weight"):
+			return every(p.attentionIn)
+		case strings.HasSuffix(at, "k_proj.weight"):
+			return every(p.attentionIn * p.key)
+		case strings.HasSuffix(at, "k_proj.bias"):
+			return every(p.key)
+		case strings.Contains(at, "self_attn.o_proj."):
+			return every(p.attentionOut)
+		case strings.HasSuffix(at, "mamba.in_proj.weight"):
+			return func(row int64) float32 { return p.ssmIn * zone(row) }
+		case strings.HasSuffix(at, "mamba.in_proj.bias"):
+			return zone
+		case strings.Contains(at, "mamba.out_proj."):
+			return every(p.ssmOut)
+		case strings.Contains(at, "feed_forward.gate_proj."):
+			return every(p.mlp[0])
+		case strings.Contains(at, "feed_forward.down_proj."):
+			return every(p.mlp[1])
+		}
+		return nil
+	})
+}
