@@ -44,6 +44,7 @@ func (p singlePlan) build(b *builder) {
 			return mid, b.part(at+"mixer.down_proj", c.MLPBias, c.Hidden, c.Intermediate)
 		}
 	}
+	ends := map[string]string{linearAttention: "mix.out", full: "attn.out", mlpLayer: "mlp.down"}
 	b.layer = model.None
 	table := b.tokenTable("embeddings.weight", c.Hidden)
 	b.scaledEmbed("embed", x, table, 1)
@@ -58,7 +59,7 @@ func (p singlePlan) build(b *builder) {
 		}
 		out, back := blocks[kind](at, normed)
 		b.selectInLast(&x, &out)
-		b.addLinear(kind[:3]+".out", out, x, back)
+		b.addLinear(ends[kind], out, x, back)
 	}
 	b.layer = model.None
 	b.rmsNorm("final.norm", "norm_f", x, normed)

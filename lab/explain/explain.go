@@ -28,6 +28,7 @@ type Explanation struct {
 	Ops             int        `json:"ops"`
 	WeightBytes     int64      `json:"weight_bytes"`
 	KVBytesPerToken int64      `json:"kv_bytes_per_token"`
+	StateBytes      int64      `json:"state_bytes,omitempty"`      // of a sequence, beside its keys and values
 	KVWindow        int        `json:"kv_window,omitempty"`        // tokens whose keys and values a sequence keeps of some layers; 0: all
 	KVWindowLayers  int        `json:"kv_window_layers,omitempty"` // these layers
 	Prefill         model.Work `json:"prefill"`
@@ -74,7 +75,7 @@ func Describe(p *model.Program, o Options) Explanation {
 	e := Explanation{
 		Architecture: p.Architecture, Vocab: p.Vocab, Hidden: p.Hidden, Layers: p.Layers,
 		MaxPositions: p.MaxPositions, Ops: len(p.Ops),
-		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes), KVWindow: p.Window(),
+		WeightBytes: p.WeightBytes(o.Sizes), KVBytesPerToken: p.KVBytesPerToken(o.Sizes), KVWindow: p.Window(), StateBytes: p.StateBytes(),
 		Prefill: model.Prefill(o.Prefill), Decode: model.Decode(o.Context),
 	}
 	for _, place := range p.Places() {
@@ -210,6 +211,8 @@ func (e *Explanation) Print(w io.Writer) error {
 		kept = fmt.Sprintf(", in %d layers of the last %d tokens of a sequence", e.KVWindowLayers, e.KVWindow)
 	case e.KVWindow > 0:
 		kept = fmt.Sprintf(", of the last %d tokens of a sequence", e.KVWindow)
+	case e.StateBytes > 0:
+		kept = ", state " + bytesText(e.StateBytes) + " per sequence"
 	}
 	fmt.Fprintf(w, "%d ops, weights %s, KV cache %s per token%s\n\n",
 		e.Ops, bytesText(e.WeightBytes), bytesText(e.KVBytesPerToken), kept)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,4 +61,16 @@ func TestExplainTable(t *testing.T) {
 	raw, err := json.Marshal(e)
 	require.NoError(t, err)
 	require.Contains(t, string(raw), `"groups":[{"first":-1,"count":1,"ops":[{"name":"embed","kind":"embed","shape":"131 x 48","prefill":{"weight_bytes":`)
+}
+
+func TestAStateIsPrinted(t *testing.T) {
+	cfg, err := family.LoadConfig("../../testdata/models/mamba2")
+	require.NoError(t, err)
+	p, err := family.Build(cfg, nil)
+	require.NoError(t, err)
+	e := Describe(p, Options{})
+	require.Equal(t, p.StateBytes(), e.StateBytes)
+	var b strings.Builder
+	require.NoError(t, e.Print(&b))
+	require.Contains(t, b.String(), "KV cache 0 B per token, state 18.2 KiB per sequence\n")
 }

@@ -54,13 +54,16 @@ type Result struct {
 
 // Run runs a case. Decoding feeds random tokens: time does not depend on them.
 func Run(m *compute.Model, c Case) (Result, error) {
-	if need := c.Batch*device.Slabs(c.Prompt+c.Gen) - (c.Batch-1)*device.Slabs(c.Shared); need > m.Slabs() {
+	if need := c.Batch*regionSlabs(m, c.Prompt+c.Gen) - (c.Batch-1)*device.Slabs(c.Shared); need > m.Slabs() {
 		return Result{}, fmt.Errorf("measure: %w: %d sequences of %d tokens need %d KV slabs, the pool has %d",
 			device.ErrNoMemory, c.Batch, c.Prompt+c.Gen, need, m.Slabs())
 	}
 	if c.Shared%device.SlabTokens != 0 || c.Shared >= c.Prompt {
 		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a prompt of %d, expected fewer, and whole slabs of %d",
 			device.ErrInvalid, c.Shared, c.Prompt, device.SlabTokens)
+	}
+	if c.Shared > 0 && !m.KV().Copies {
+		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a model whose layers keep a state, expected 0", device.ErrInvalid, c.Shared)
 	}
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
 		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen, m.Program.MaxPositions)

@@ -25,7 +25,7 @@ type request struct {
 }
 
 func newSequences(m *compute.Model, batch, beams, prompt, response, shared int) (*sequences, error) {
-	need := batch*device.Slabs(prompt+response) - (batch-1)*device.Slabs(shared)
+	need := batch*regionSlabs(m, prompt+response) - (batch-1)*device.Slabs(shared)
 	if beams > 1 {
 		need = batch * (device.Slabs(prompt) + beams*device.Slabs(response))
 	}
@@ -69,7 +69,7 @@ func (s *sequences) open(tokens int) (*device.Region, error) {
 	if s.next > 0 {
 		shared = device.Slabs(s.shared)
 	}
-	slabs := make([]int32, device.Slabs(tokens))
+	slabs := make([]int32, regionSlabs(s.model, tokens))
 	for i := range slabs {
 		slabs[i] = int32(s.next + i - shared)
 		if i < shared {
@@ -88,13 +88,16 @@ func (s *sequences) open(tokens int) (*device.Region, error) {
 	return r, nil
 }
 
+// regionSlabs is the number of slabs of a region for some tokens, those of a state counted.
+func regionSlabs(m *compute.Model, tokens int) int { return m.KV().Head() + device.Slabs(tokens) }
+
 // fill prefills the first prompt and copies it to the others.
 func (s *sequences) fill() error {
 	if err := prefillOne(s.model, s.requests[0].region, 0, s.prompt); err != nil {
 		return err
 	}
 	for _, r := range s.requests[1:] {
-		for i := range device.Slabs(s.prompt) {
+		for i := range regionSlabs(s.model, s.prompt) {
 			if err := s.model.Engine().CopySlab(int32(i), int32(r.first+i), device.SlabTokens); err != nil {
 				return err
 			}
