@@ -72,6 +72,19 @@ func writeOp(t *text, op *model.Op) {
 	}
 	t.integer("Routed", int(op.Routed))
 	t.integer("Route", op.Route)
+	t.integer("NormOffset", op.NormOffset)
+	t.integer("NormWidth", op.NormWidth)
+	t.integer("NormGroups", op.NormGroups)
+	t.float("ActA", op.ActA)
+	t.float("ActB", op.ActB)
+	t.flag("NormLast", op.NormLast)
+	t.flag("Chunked", op.Chunked)
+	t.float("Softcap", op.Softcap)
+	t.integer("NullScores", max(op.NullScores, 0)) // none is not written: tensor 0 is the token table
+	values(t, "QScales", op.QScales, exact)
+	t.integer("QScaleOffset", op.QScaleOffset)
+	t.integer("QScaleTokens", op.QScaleTokens)
+	t.flag("WeighsIn", op.WeighsIn)
 	if op.Conv != nil {
 		writeConv(t, op.Conv)
 	}
@@ -93,6 +106,7 @@ func writeRouting(t *text, r *model.Routing) {
 	t.integer("Groups", r.Groups)
 	t.integer("TopGroups", r.TopGroups)
 	t.float("Scale", r.Scale)
+	t.float("Jitter", r.Jitter)
 	t.close()
 }
 
