@@ -38,6 +38,14 @@ struct AttentionCase {
   }
 };
 
+// A case without what only the CPU backend has.
+inline AttentionCase plain(AttentionCase c) {
+  c.norm_last = c.chunked = c.null_scores = false;
+  c.softcap = 0;
+  c.q_scale_tokens = 0;
+  return c;
+}
+
 // The QKV of a token is its row of the table, so that the values are chosen.
 inline Builder attention_program(const AttentionCase& c) {
   Builder b;
@@ -87,6 +95,12 @@ inline Builder attention_program(const AttentionCase& c) {
   }
   b.select_rows(out, logits);
   return b;
+}
+
+// The case, or without what the backend under test refuses.
+inline AttentionCase tested(const std::string& isa, const AttentionCase& c) {
+  Builder b = attention_program(c);
+  return refuses(isa, b) ? plain(c) : c;
 }
 
 }  // namespace millrace::test

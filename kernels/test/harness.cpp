@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <sstream>
 
 #include "exec/bf16.hpp"
@@ -353,6 +354,19 @@ Model::Model(const std::string& isa, Builder& builder, int slabs, int threads)
   const int32_t status = device.backend->kv_reserve(handle, slabs, &error);
   if (status != MR_OK) device.backend->program_unload(handle);
   check(status, error);
+}
+
+bool refuses(const std::string& isa, Builder& builder) {
+  try {
+    Model(isa, builder, 0);
+  } catch (const Failure& failure) {
+    const std::string text = failure.what();
+    if (failure.status != MR_UNSUPPORTED || !text.ends_with("expected the cpu backend")) throw;
+    static std::set<std::string> printed;
+    if (printed.insert(text).second) std::fprintf(stderr, "NOT TESTED: %s\n", text.c_str());
+    return true;
+  }
+  return false;
 }
 
 Model::~Model() { device.backend->program_unload(handle); }

@@ -118,6 +118,10 @@ class Device {
   mr_device* handle = nullptr;
 };
 
+// Whether the backend under test names an attribute of the program that only the CPU backend has;
+// prints what is left out.
+bool refuses(const std::string& isa, Builder& builder);
+
 // A sequence: a region, and the tokens that are in the KV cache already.
 class Sequence;
 
