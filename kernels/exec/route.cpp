@@ -76,7 +76,7 @@ void Router::row(const float* logits, float* chosen, float* room) const {
   std::copy(logits, logits + n, scores);
   if (rule_.scores == MR_ROUTE_SOFTMAX) softmax(scores, n);
   if (rule_.scores == MR_ROUTE_SIGMOID) {
-    for (int e = 0; e < n; ++e) scores[e] = 1 / (1 + exponential(-scores[e]));
+    for (int e = 0; e < n; ++e) scores[e] = sigmoid(scores[e]);
   }
   for (int e = 0; e < n; ++e) choice[e] = bias_.empty() ? scores[e] : scores[e] + bias_[e];
   if (rule_.groups > 1) keep_groups(choice);

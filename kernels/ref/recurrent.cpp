@@ -18,7 +18,7 @@ float* state_of(const Op& op, const Sequence& s) {
   return state;
 }
 
-// What of a decay, by the head's tensors.
+// An element of a tensor of rank 1.
 float vector_at(const Context& c, int tensor, int i) {
   return element(*c.program.tensor(tensor), i);
 }

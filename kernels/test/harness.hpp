@@ -118,9 +118,10 @@ class Device {
   mr_device* handle = nullptr;
 };
 
-// Whether the backend under test names an attribute of the program that only the CPU backend has;
-// prints what is left out.
-bool refuses(const std::string& isa, Builder& builder);
+// Whether the backend cannot run a program, by a message with `why` in it; prints what is left out.
+// Any other failure is thrown.
+bool refuses(const std::string& isa, Builder& builder,
+             const std::string& why = "expected the cpu backend");
 
 // A sequence: a region, and the tokens that are in the KV cache already.
 class Sequence;
