@@ -29,8 +29,7 @@ func afmoeSpell(f *fields) {
 func afmoeConfig(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 0)
 	c.QKNorm = true
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.windows(f, 0, 0)
 	e := readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
 	e.names.router, e.names.bias, e.names.shared = "router.gate", "expert_bias", "mlp.shared_experts."

@@ -310,9 +310,6 @@ func (b *builder) layerNorm(name, tensor string, in, out int) {
 	b.program.Ops[len(b.program.Ops)-1].Bias = b.tensor(tensor+".bias", b.program.Slots[in].Width)
 }
 
-// finalNorm are the names of the last norm's weight, in a checkpoint with its head and in one without.
-var finalNorm = []string{"model.norm.weight", "norm.weight"}
-
 // part is a whole tensor as part of a linear op.
 func (b *builder) part(name string, bias bool, rows, in int) model.Part {
 	part := model.Part{

@@ -48,8 +48,7 @@ func cohere2Config(f *fields, c *Config) plan {
 func coherePlan(f *fields, c *Config) blockPlan {
 	blockSizes(f, c, 0, "silu")
 	f.wholeHeads(ropeConfig(f, c, f.integer(8192, 1, maxPositions, "max_position_embeddings")))
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
 	names := llamaNames()
 	names.mlpNorm = ""

@@ -254,6 +254,12 @@ func (f *fields) divides(name string, n int, divisorName string, divisor int) {
 	}
 }
 
+// attentionBias reads whether q, k, v and the projection of attention's result have biases.
+func (c *Config) attentionBias(f *fields, missing bool) {
+	c.QKVBias = f.flag(missing, "attention_bias")
+	c.OutBias = c.QKVBias
+}
+
 // headDimFromHidden sets head_dim = hidden / heads.
 func (c *Config) headDimFromHidden(f *fields) {
 	if f.err != nil {

@@ -34,8 +34,7 @@ func dots1Spell(f *fields) {
 func dots1Config(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 0)
 	c.QKNorm = true
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.windows(f, f.integer(62, 0, maxLayers, "max_window_layers"), 0)
 	return llamaPlan{experts: glm4Experts(f, c)}
 }

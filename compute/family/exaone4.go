@@ -1,7 +1,5 @@
 package family
 
-import "fmt"
-
 // exaone4 is EXAONE 4: Llama with norms after the blocks instead of before them, and over each head of q and k.
 var exaone4 = family{
 	class: "Exaone4ForCausalLM", bare: "Exaone4Model", kind: "exaone4",
@@ -46,16 +44,8 @@ func exaoneMoeConfig(f *fields, c *Config) plan {
 	p.norms = layerNorms{}
 	p.experts = glm4Experts(f, c)
 	p.experts.names.bias = "e_score_correction_bias"
-	if kinds := f.texts("mlp_layer_types"); kinds != nil {
-		if f.err == nil && len(kinds) != c.Layers {
-			f.fault("mlp_layer_types", fmt.Sprintf("%d entries", len(kinds)), fmt.Sprintf("one for each of %d layers", c.Layers))
-		}
-		p.experts.dense = nil
-		for i, kind := range kinds {
-			if kind == "dense" {
-				p.experts.dense = append(p.experts.dense, i)
-			}
-		}
+	if f.has("mlp_layer_types") {
+		p.experts.dense = f.denseLayers(c)
 	}
 	return p
 }

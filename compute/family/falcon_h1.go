@@ -31,32 +31,19 @@ type falconH1Plan struct {
 func falconH1Config(f *fields, c *Config) plan {
 	f.defaults(map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "intermediate_size": 14336})
 	llamaSizes(f, c, 0, 8192)
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.MLPBias = f.flag(false, "mlp_bias")
 	multiplier := func(name string) float32 { return float32(f.number(1, 1e-6, 1e6, name)) }
 	p := falconH1Plan{
-		llamaPlan: llamaPlan{
-			norms: layerNorms{attention: "input_layernorm", mlp: "pre_ff_layernorm"},
-			names: replacer("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mlp.down_proj", "feed_forward.down_proj"),
-			final: "final_layernorm", embedScale: multiplier("embedding_multiplier"),
-		},
+		llamaPlan:   bambaPlan(),
 		attentionIn: multiplier("attention_in_multiplier"), attentionOut: multiplier("attention_out_multiplier"), key: multiplier("key_multiplier"),
 		ssmIn: multiplier("ssm_in_multiplier"), ssmOut: multiplier("ssm_out_multiplier"), head: multiplier("lm_head_multiplier"),
 		ssm: f.multipliers("ssm_multipliers", 5), mlp: f.multipliers("mlp_multipliers", 2),
 	}
-	inner := f.integer(2, 1, 64, "mamba_expand") * c.Hidden
-	inner = f.integer(inner, 1, maxWidth, "mamba_d_ssm")
-	heads := f.integer(128, 1, maxHeads, "mamba_n_heads")
-	if _, raw := f.get("mamba_d_head"); string(raw) == `"auto"` || raw == nil {
-		f.set("mamba_d_head", max(inner/max(heads, 1), 1))
-	}
-	m := readMamba(f, graniteMamba(), mamba2{at: "mamba.", heads: 128, headDim: 64, groups: 1, states: 256, kernel: 4, eps: c.Eps})
+	p.embedScale = multiplier("embedding_multiplier")
+	m := mambaOf(f, c, "mamba_d_ssm")
 	m.plain, m.normFirst = !f.flag(false, "mamba_rms_norm"), f.flag(true, "mamba_norm_before_gate")
 	m.outBias = f.flag(false, "projectors_bias")
-	if f.err == nil && m.heads*m.headDim != inner {
-		f.fault("mamba_d_head", fmt.Sprint(m.headDim), fmt.Sprintf("heads that make %d together, mamba_d_ssm or mamba_expand times hidden_size", inner))
-	}
 	p.mixer = m
 	return p
 }

@@ -223,8 +223,15 @@ func (f *fields) object(name string) *fields {
 
 // rename gives members the names that most classes have. A class with names of its own does not read the others.
 func (f *fields) rename(names map[string]string) {
-	for own, name := range names {
+	for _, name := range names {
 		delete(f.members, name)
+	}
+	f.prefer(names)
+}
+
+// prefer is rename for a class that reads the others too, where its own are absent.
+func (f *fields) prefer(names map[string]string) {
+	for own, name := range names {
 		if _, raw := f.get(own); raw != nil {
 			f.members[name], f.alias[name] = raw, own
 		}

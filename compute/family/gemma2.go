@@ -63,8 +63,7 @@ func vaultGemmaConfig(f *fields, c *Config) plan {
 
 func gemma2Plan(f *fields, c *Config) llamaPlan {
 	llamaSizes(f, c, 0, 0)
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	f.without("use_bidirectional_attention")
 	c.windows(f, 0, 0)
 	return llamaPlan{

@@ -46,17 +46,14 @@ func gemma3Spell(f *fields) {
 // gemmaActivation gives the activation the name that most classes have.
 func gemmaActivation(f *fields) {
 	f.defaults(map[string]any{"hidden_act": "gelu_pytorch_tanh"})
-	if name, raw := f.get("hidden_activation"); raw != nil {
-		f.members["hidden_act"], f.alias["hidden_act"] = raw, name
-	}
+	f.prefer(map[string]string{"hidden_activation": "hidden_act"})
 }
 
 // gemma3Config: source is transformers, modeling_gemma3.py.
 func gemma3Config(f *fields, c *Config) plan {
 	decoderSizes(f, c, 0)
 	c.QKNorm = true
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	for _, name := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
 		if _, raw := f.get(name); raw != nil {
 			f.fault(name, excerpt(raw), "null")
@@ -99,13 +96,9 @@ func twoRopes(f *fields, c *Config, positions int, theta float64) (local Rope) {
 
 // gemmaNorms adds one to the weights of the norms, as GemmaRMSNorm and Gemma3RMSNorm do. GGUF files have the sums.
 func gemmaNorms(_ *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
-		if strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision") {
-			names = append(names, name)
-		}
-	}
-	return w.Replace(names, func(x float32) float32 { return 1 + x })
+	return onePlus(w, func(name string) bool {
+		return strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision")
+	})
 }
 
 // gemma3GGUF sets what llama.cpp knows by the model's size.

@@ -39,13 +39,9 @@ var gptNeo = family{
 
 // gpt2Spell gives members the names that most classes have.
 func gpt2Spell(f *fields) {
-	for own, name := range map[string]string{
+	f.prefer(map[string]string{
 		"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_positions": "max_position_embeddings",
-	} {
-		if f.has(own) {
-			f.rename(map[string]string{own: name})
-		}
-	}
+	})
 	f.rename(map[string]string{"n_inner": "intermediate_size", "activation_function": "hidden_act"})
 	f.plainBlocks(1024)
 }
@@ -67,13 +63,9 @@ func gpt2Config(f *fields, c *Config) plan {
 
 // gpt2Tensors turns the matrices, whose rows are inputs.
 func gpt2Tensors(_ *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
-		if strings.HasSuffix(name, "attn.weight") || strings.HasSuffix(name, "c_proj.weight") || strings.HasSuffix(name, "c_fc.weight") {
-			names = append(names, name)
-		}
-	}
-	return w.Transpose(names)
+	return transpose(w, func(name string) bool {
+		return strings.HasSuffix(name, "attn.weight") || strings.HasSuffix(name, "c_proj.weight") || strings.HasSuffix(name, "c_fc.weight")
+	})
 }
 
 func gptBigCodeSpell(f *fields) {

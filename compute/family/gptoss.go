@@ -66,11 +66,7 @@ func gptOssGGUF(f *fields) {
 
 // gptOssExperts turns the matrices of the experts, whose rows are inputs. Those of MXFP4 have their rows.
 func gptOssExperts(_ *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
-		if strings.HasSuffix(name, "experts.gate_up_proj") || strings.HasSuffix(name, "experts.down_proj") {
-			names = append(names, name)
-		}
-	}
-	return w.Transpose(names)
+	return transpose(w, func(name string) bool {
+		return strings.HasSuffix(name, "experts.gate_up_proj") || strings.HasSuffix(name, "experts.down_proj")
+	})
 }

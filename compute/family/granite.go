@@ -2,6 +2,7 @@ package family
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
 )
@@ -81,7 +82,7 @@ func graniteHybridConfig(f *fields, c *Config) plan {
 	}
 	experts := f.integer(8, 0, maxExperts, "num_local_experts")
 	c.Intermediate = f.size(maxWidth, "shared_intermediate_size")
-	p.names = replacer("mlp.gate_up_proj", "shared_mlp.input_linear", "mlp.down_proj", "shared_mlp.output_linear")
+	p.names = strings.NewReplacer("mlp.gate_up_proj", "shared_mlp.input_linear", "mlp.down_proj", "shared_mlp.output_linear")
 	p.fusedMLP = true
 	if experts > 0 {
 		p.experts = graniteExperts(f)

@@ -17,8 +17,7 @@ func jais2Spell(f *fields) { f.defaults(map[string]any{"max_position_embeddings"
 func jais2Config(f *fields, c *Config) plan {
 	blockSizes(f, c, 0, "relu2")
 	f.wholeHeads(ropeConfig(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings")))
-	c.QKVBias = f.flag(true, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, true)
 	c.MLPBias = f.flag(true, "mlp_bias")
 	names := llamaNames()
 	names.up, names.down = "mlp.up_proj", "mlp.down_proj"

@@ -2,6 +2,7 @@ package family
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/compute/model"
 )
@@ -48,15 +49,7 @@ func (s *shortConv) open(b *builder) func(at string, in int) (out int, back mode
 // lfm2Spell sets the defaults of Lfm2Config and Lfm2MoeConfig.
 func lfm2Spell(f *fields) {
 	f.defaults(map[string]any{"rope_theta": 1e6, "num_key_value_heads": 8, "tie_word_embeddings": true, "num_hidden_layers": 32, "num_attention_heads": 32})
-	if name, raw := f.get("tie_embedding"); raw != nil {
-		f.members["tie_word_embeddings"], f.alias["tie_word_embeddings"] = raw, name
-	}
-	if name, raw := f.get("norm_eps"); raw != nil {
-		f.members["rms_norm_eps"], f.alias["rms_norm_eps"] = raw, name
-	}
-	if name, raw := f.get("block_ff_dim"); raw != nil {
-		f.members["intermediate_size"], f.alias["intermediate_size"] = raw, name
-	}
+	f.prefer(map[string]string{"tie_embedding": "tie_word_embeddings", "norm_eps": "rms_norm_eps", "block_ff_dim": "intermediate_size"})
 	f.defaults(map[string]any{"rms_norm_eps": 1e-5})
 }
 
@@ -101,7 +94,7 @@ func shortConvConfig(f *fields, c *Config) llamaPlan {
 	p := llamaPlan{
 		mixer: &shortConv{kernel: f.integer(3, 2, maxKernel, "conv_L_cache"), bias: f.flag(false, "conv_bias")},
 		norms: layerNorms{attention: "operator_norm", mlp: "ffn_norm"},
-		names: replacer("self_attn.o_proj", "self_attn.out_proj", "q_norm.weight", "q_layernorm.weight", "k_norm.weight", "k_layernorm.weight",
+		names: strings.NewReplacer("self_attn.o_proj", "self_attn.out_proj", "q_norm.weight", "q_layernorm.weight", "k_norm.weight", "k_layernorm.weight",
 			"mlp.gate_proj", "feed_forward.w1", "mlp.up_proj", "feed_forward.w3", "mlp.down_proj", "feed_forward.w2"),
 		final: "embedding_norm",
 	}

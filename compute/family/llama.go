@@ -22,8 +22,7 @@ var llama = family{
 
 func llamaConfig(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 2048)
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.MLPBias = f.flag(false, "mlp_bias")
 	return llamaPlan{}
 }

@@ -48,8 +48,7 @@ func llama4Config(f *fields, c *Config) plan {
 		}
 	}
 	c.Intermediate = f.integer(0, 1, maxWidth, "intermediate_size_mlp")
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	p := llamaPlan{
 		interleaved: true, experts: e, names: strings.NewReplacer("mlp.", "feed_forward."), plainNorms: f.flag(true, "use_qk_norm"), chunked: true,
 		unrotated: smollm3Unrotated(f, c.Layers),
@@ -90,11 +89,7 @@ func (p llamaPlan) chunks(f *fields, c *Config) {
 
 // llama4Experts turns the matrices of the experts, whose rows are inputs.
 func llama4Experts(_ *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
-		if strings.Contains(name, "feed_forward.experts.") {
-			names = append(names, name)
-		}
-	}
-	return w.Transpose(names)
+	return transpose(w, func(name string) bool {
+		return strings.Contains(name, "feed_forward.experts.")
+	})
 }

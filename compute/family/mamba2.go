@@ -107,27 +107,35 @@ var bamba = family{
 	features: "Mamba-2 layers, attention with half of a head rotated in the layers of `attn_layer_indices`",
 }
 
-// graniteNames are those of Bamba and of the Granite hybrids.
-func graniteMamba() mambaNames {
-	return mambaNames{
-		heads: "mamba_n_heads", headDim: "mamba_d_head", groups: "mamba_n_groups", states: "mamba_d_state", kernel: "mamba_d_conv",
-		convBias: "mamba_conv_bias", inBias: "mamba_proj_bias",
+// mambaOf reads the mixer of Bamba, the Granite hybrids and Falcon-H1, whose size of a head may be "auto". Its heads make mamba_expand times hidden_size
+// together, or what the class reads as own, if that is there.
+func mambaOf(f *fields, c *Config, own ...string) *mamba2 {
+	inner, made := f.integer(2, 1, 64, "mamba_expand")*c.Hidden, "mamba_expand times hidden_size"
+	for _, name := range own {
+		inner, made = f.integer(inner, 1, maxWidth, name), name+" or "+made
 	}
-}
-
-// mambaOf reads the mixer of Bamba and of the Granite hybrids, whose size of a head may be "auto".
-func mambaOf(f *fields, c *Config) *mamba2 {
-	expand := f.integer(2, 1, 64, "mamba_expand")
 	heads := f.integer(128, 1, maxHeads, "mamba_n_heads")
-	inner := expand * c.Hidden
 	if _, raw := f.get("mamba_d_head"); string(raw) == `"auto"` || raw == nil {
 		f.set("mamba_d_head", max(inner/max(heads, 1), 1))
 	}
-	m := readMamba(f, graniteMamba(), mamba2{at: "mamba.", heads: 128, headDim: 64, groups: 1, states: 256, kernel: 4, eps: c.Eps})
+	names := mambaNames{
+		heads: "mamba_n_heads", headDim: "mamba_d_head", groups: "mamba_n_groups", states: "mamba_d_state", kernel: "mamba_d_conv",
+		convBias: "mamba_conv_bias", inBias: "mamba_proj_bias",
+	}
+	m := readMamba(f, names, mamba2{at: "mamba.", heads: 128, headDim: 64, groups: 1, states: 256, kernel: 4, eps: c.Eps})
 	if f.err == nil && m.heads*m.headDim != inner {
-		f.fault("mamba_d_head", fmt.Sprint(m.headDim), fmt.Sprintf("heads that make %d together, mamba_expand times hidden_size", inner))
+		f.fault("mamba_d_head", fmt.Sprint(m.headDim), fmt.Sprintf("heads that make %d together, %s", inner, made))
 	}
 	return m
+}
+
+// bambaPlan has the names of Bamba's tensors, which are those of Falcon-H1 too.
+func bambaPlan() llamaPlan {
+	return llamaPlan{
+		norms: layerNorms{attention: "input_layernorm", mlp: "pre_ff_layernorm"},
+		names: strings.NewReplacer("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mlp.down_proj", "feed_forward.down_proj"),
+		final: "final_layernorm",
+	}
 }
 
 // bambaConfig: source is transformers, modeling_bamba.py.
@@ -135,14 +143,9 @@ func bambaConfig(f *fields, c *Config) plan {
 	f.defaults(map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "intermediate_size": 14336})
 	decoderSizes(f, c, 0)
 	f.set("partial_rotary_factor", 0.5)
-	p := llamaPlan{
-		norms: layerNorms{attention: "input_layernorm", mlp: "pre_ff_layernorm"},
-		names: replacer("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mlp.down_proj", "feed_forward.down_proj"),
-		final: "final_layernorm",
-	}
+	p := bambaPlan()
 	p.rotary = partialRope(f, c, 262144, 0.5)
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.MLPBias = f.flag(false, "mlp_bias")
 	p.mixer = mambaOf(f, c)
 	attention := f.integers("attn_layer_indices")

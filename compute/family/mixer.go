@@ -2,7 +2,6 @@ package family
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/millrace/millrace/compute/model"
 )
@@ -50,9 +49,6 @@ func (f *fields) layersOf(c *Config, types []string, kind, other string) []bool 
 	}
 	return layers
 }
-
-// replacer is a strings.Replacer of names; pairs are old, new.
-func replacer(pairs ...string) *strings.Replacer { return strings.NewReplacer(pairs...) }
 
 // rowsOf is a part of a tensor without bias: blocks of rows, stride apart.
 func (b *builder) rowsOf(name string, all, in, offset, rows, block, stride int) model.Part {

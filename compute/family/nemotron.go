@@ -35,8 +35,7 @@ func nemotronSpell(f *fields) {
 func nemotronConfig(f *fields, c *Config) plan {
 	blockSizes(f, c, 0, "relu2")
 	rotary := partialRope(f, c, 4096, 0.5)
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.MLPBias = f.flag(false, "mlp_bias")
 	names := llamaNames()
 	names.up, names.down = "mlp.up_proj", "mlp.down_proj"
@@ -45,13 +44,9 @@ func nemotronConfig(f *fields, c *Config) plan {
 
 // nemotronNorms adds one to the weights of the norms, as NemotronLayerNorm1P does.
 func nemotronNorms(_ *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
-		if strings.HasSuffix(name, "norm.weight") {
-			names = append(names, name)
-		}
-	}
-	return w.Replace(names, func(x float32) float32 { return 1 + x })
+	return onePlus(w, func(name string) bool {
+		return strings.HasSuffix(name, "norm.weight")
+	})
 }
 
 // persimmonSpell: a head of q has its own keys and values.

@@ -18,11 +18,9 @@ var nemotronH = family{
 
 // nemotronHConfig: source is transformers, modeling_nemotron_h.py. A step is time_step_min at least there, whatever time_step_limit says.
 func nemotronHConfig(f *fields, c *Config) plan {
-	for own, name := range map[string]string{"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias", "mamba_dt_min": "time_step_min"} {
-		if f.has(own) { // as the first configurations have them
-			f.rename(map[string]string{own: name})
-		}
-	}
+	f.prefer(map[string]string{ // as the first configurations have them
+		"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias", "mamba_dt_min": "time_step_min",
+	})
 	f.defaults(map[string]any{"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504, "num_attention_heads": 32})
 	kinds := f.blockKinds()
 	c.Layers = max(len(kinds), 1)

@@ -82,8 +82,7 @@ func olmo3Spell(f *fields) {
 // olmo3Config: source is transformers, modeling_olmo3.py.
 func olmo3Config(f *fields, c *Config) plan {
 	decoderSizes(f, c, 0)
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(0, minTheta, maxTheta, "rope_theta"))
 	c.windows(f, 0, 0)
 	return llamaPlan{
@@ -132,8 +131,7 @@ func olmoConfig(f *fields, c *Config) plan {
 	blockSizes(f, c, 0, "silu")
 	c.Eps = 1e-5 // OlmoLayerNorm
 	f.wholeHeads(ropeConfig(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings")))
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	names := llamaNames()
 	names.gate, names.up, names.down = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 	return blockPlan{names: names, rotary: c.HeadDim, bareNorms: true, clip: float32(f.number(0, 1e-6, 1e6, "clip_qkv"))}

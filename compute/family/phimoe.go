@@ -31,8 +31,7 @@ func phimoeConfig(f *fields, c *Config) plan {
 		}
 		f.adopt(r)
 	}
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	c.windows(f, 0, 0)
 	e := readExperts(f, []string{"num_local_experts", "num_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
 	e.routing.Scores, e.routing.Jitter = model.RouteSparseMixer, float32(f.number(0.01, 0, 1, "router_jitter_noise"))

@@ -17,8 +17,7 @@ func qwen3Config(f *fields, c *Config) plan {
 	}
 	llamaSizes(f, c, 32, 32768)
 	c.QKNorm = true
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	qwenWindows(f, c)
 	return llamaPlan{}
 }

@@ -70,8 +70,7 @@ func hybridConfig(f *fields, c *Config) llamaPlan {
 	decoderSizes(f, c, 0)
 	p.rotary = partialRope(f, c, 32768, 0.25)
 	c.QKNorm = true
-	c.QKVBias = f.flag(false, "attention_bias")
-	c.OutBias = c.QKVBias
+	c.attentionBias(f, false)
 	p.recurrent = f.mixerLayers(c, linearAttention, "full_attention_interval", 4)
 	return p
 }
@@ -84,11 +83,7 @@ func sharedExperts(f *fields, c *Config) *experts {
 
 // hybridNorms adds one to the weights of the norms, but for that of a delta net's gate.
 func hybridNorms(_ *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
-		if strings.HasSuffix(name, "norm.weight") && !strings.HasSuffix(name, "linear_attn.norm.weight") && !strings.Contains(name, "visual") {
-			names = append(names, name)
-		}
-	}
-	return w.Replace(names, func(x float32) float32 { return 1 + x })
+	return onePlus(w, func(name string) bool {
+		return strings.HasSuffix(name, "norm.weight") && !strings.HasSuffix(name, "linear_attn.norm.weight") && !strings.Contains(name, "visual")
+	})
 }

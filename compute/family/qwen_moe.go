@@ -41,20 +41,16 @@ func qwen3MoeSpell(f *fields) {
 
 // qwen3MoeTensors turns the matrices of experts whose rows are inputs, as Qwen3-VL has been published.
 func qwen3MoeTensors(c *Config, w *weights.Checkpoint) error {
-	var names []string
-	for _, name := range w.Names() {
+	return transpose(w, func(name string) bool {
 		t, _ := w.Describe(name)
 		rows := 2 * c.plan.(llamaPlan).experts.intermediate
 		if strings.HasSuffix(name, "mlp.experts.down_proj") {
 			rows = c.Hidden
 		} else if !strings.HasSuffix(name, "mlp.experts.gate_up_proj") {
-			continue
+			return false
 		}
-		if len(t.Shape) == 3 && t.Shape[1] != int64(rows) {
-			names = append(names, name)
-		}
-	}
-	return w.Transpose(names)
+		return len(t.Shape) == 3 && t.Shape[1] != int64(rows)
+	})
 }
 
 // qwen2Moe is Qwen2 with a mixture of experts and a shared MLP with a gate.
