@@ -19,7 +19,7 @@ import (
 )
 
 // These tests run the simulated device, whose tokens are a hash of all tokens before them, and which refuses a row whose state is not that of the tokens
-// before it. A sequence whose layers keep a state has the tokens of one without.
+// before it. The tokens of a sequence are expected to be those that a model without states gives.
 
 // stateSlabs is the number of slabs of a state in these tests.
 const stateSlabs = 3

@@ -1,8 +1,8 @@
 // Package natsapi serves an engine as a NATS micro service: OpenAI's JSON in a
 // request, the same JSON in the reply, many messages when it streams. See
-// docs/api.md for subjects, headers and endings. The folder has the name of its
-// protocol. The package does not, because what imports it imports NATS's client as
-// well, package nats. It must not know HTTP or how a call runs.
+// docs/api.md for subjects, headers and endings. The folder is named after the
+// protocol; the package is named natsapi, because packages that import it import
+// the client of NATS, package nats, too. It must not know HTTP or how a call runs.
 package natsapi
 
 import (

@@ -57,7 +57,8 @@ type embedded struct {
 // insidePing is the interval of pings on a connection inside the process, which nobody can cut.
 const insidePing = time.Minute
 
-// unheard returns cluster.Config's Unheard for a node with a connection: the node has the only subscription of beats.
+// unheard returns a function for cluster.Config.Unheard. It reports whether the node with this connection is the only one that subscribes to
+// beats at the embedded server, so that nobody else would receive one. nil: that cannot be known.
 func (e *embedded) unheard(nodes *nats.Conn) func() bool {
 	account := e.server.GlobalAccount()
 	if e.account != "" {
@@ -73,8 +74,9 @@ func (e *embedded) unheard(nodes *nats.Conn) func() bool {
 	}
 }
 
-// siblingsOf returns subjects with one other token each, to which nobody subscribes. A subscription with a wildcard that has the subject has
-// one of them, too. It is needed because the server's count of a subject's subscriptions ends at the first wildcard.
+// siblingsOf returns the subject once for each of its tokens, with that token replaced by a random one. Nobody subscribes to such a subject by
+// name, so an interest in one shows a subscription with a wildcard, which may match the subject itself. The server's own count of a
+// subject's subscriptions stops at the first wildcard that matches, so it alone does not say how many there are.
 func siblingsOf(subject string) (list []string) {
 	tokens := strings.Split(subject, ".")
 	for i := range tokens {
