@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks what golangci-lint does not: the format of the C++ sources, the shell scripts where shellcheck is installed,
-# the workflows by the actionlint that $ACTIONLINT names, the titles of commits, and the files that the kernels' README files name.
+# the workflows by the actionlint that $ACTIONLINT names, the titles of commits, the files that the kernels' README files name, and the
+# English of all texts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,3 +24,4 @@ echo "actionlint: $(find .github/workflows -name '*.yml' | wc -l) workflows"
 
 scripts/lint-titles.sh
 scripts/lint-references.sh
+go test -count 1 ./scripts/words

@@ -63,7 +63,7 @@ type Vectors struct {
 	Base64     bool // little-endian float32 in base64
 
 	// A call with scores has the following. Pairs are the requests whose vectors are compared. With Judged each pair is one request
-	// instead: the model is asked whether the document fits, and its vector has two elements, the logits of the tokens "no" and "yes".
+	// instead: the model says whether the document fits, and its vector has two elements, the logits of the tokens "no" and "yes".
 	Pairs     [][2]int
 	Judged    bool
 	Documents []json.RawMessage // with Rerank, one for each pair; nil: the answer does not repeat them
