@@ -39,7 +39,7 @@ func StateKV(slabs, rows int) kvmgr.Spec {
 // Slabs are whole pages. Where no layer has keys, a state has at most mostStateSlabs of them.
 func SlabBytes(p *model.Program) int64 {
 	const page, mostStateSlabs = 4096, 64
-	slab := p.SlabBytesPerToken(model.BF16Sizes()) * device.SlabTokens
+	slab := max(1, p.SlabBytesPerToken(model.BF16Sizes())*device.SlabTokens)
 	if p.KVBytesPerToken(model.BF16Sizes()) == 0 {
 		slab = max(slab, (p.StateBytes()+mostStateSlabs-1)/mostStateSlabs)
 	}

@@ -72,7 +72,6 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 		slots: unsafe.SliceData(slots), n_slots: C.int32_t(len(slots)),
 		tensors: unsafe.SliceData(tensors), n_tensors: C.int32_t(len(tensors)),
 		vocab: C.int32_t(p.Vocab), layers: C.int32_t(groups.Layers), kv_groups: C.int32_t(groups.Count()),
-		kv_heads: C.int32_t(p.KVHeads), head_dim: C.int32_t(p.HeadDim),
 		max_positions: C.int32_t(p.MaxPositions),
 		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs), max_hidden: C.int32_t(lim.MaxHidden),
 		kv_type: C.int32_t(p.KV),
@@ -96,8 +95,9 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 	case model.OpLinear:
 		err = b.linear(o, kind[C.mr_linear](&c))
 	case model.OpRopeStore, model.OpAttention:
-		c.layer = C.int32_t(places[o.Layer].Layer)
-		err = b.attention(o, places[o.Layer].Group, kind[C.mr_attention](&c))
+		place := places[o.CacheLayer()]
+		c.layer = C.int32_t(place.Layer)
+		err = b.attention(o, place.Group, kind[C.mr_attention](&c))
 	case model.OpSelectRows:
 	case model.OpConv:
 		v := o.Conv
@@ -138,6 +138,7 @@ func kind[T any](c *C.mr_op) *T { return (*T)(unsafe.Pointer(&c.anon0)) }
 func (b *binder) attention(o *model.Op, group int, c *C.mr_attention) (err error) {
 	*c = C.mr_attention{
 		heads: C.int32_t(o.Heads), kv_heads: C.int32_t(o.KVHeads), head_dim: C.int32_t(o.HeadDim), kv_group: C.int32_t(group),
+		value_dim: C.int32_t(o.ValueDim), stored: flag(o.Stored), latent: flag(o.Latent), rotary_offset: C.int32_t(o.RotaryOffset),
 		scale: C.float(o.Scale), window: C.int32_t(o.Window),
 		q_norm: C.int32_t(o.QNorm), k_norm: C.int32_t(o.KNorm), eps: C.float(o.Eps),
 		rotary_dim: C.int32_t(o.RotaryDim), rotary_interleaved: flag(o.RotaryInterleaved), rotary_scale: C.float(o.RotaryScale),

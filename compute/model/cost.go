@@ -1,6 +1,10 @@
 package model
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // Sizes are the element sizes in bytes that a backend keeps values in.
 type Sizes struct {
@@ -199,18 +203,23 @@ func (p *Program) expertCost(op *Op, rows int, s Sizes) Cost {
 // ropeStoreCost: q is rotated in place, k and v go to the KV cache. A rotated
 // value takes two products and a sum.
 func (p *Program) ropeStoreCost(op *Op, rows int, s Sizes) Cost {
-	q, kv := int64(op.Heads*op.HeadDim), int64(op.KVHeads*op.HeadDim)
-	c := Cost{
-		KVBytes:         2 * int64(op.KVHeads*rows) * p.KV.bytes(op.HeadDim, s.KV),
-		ActivationBytes: (2*q + 2*kv) * int64(rows) * 4,
-		Flops:           3 * int64((op.Heads+op.KVHeads)*op.RotaryDim) * int64(rows),
+	q, k, v := int64(op.Heads*op.HeadDim), int64(op.KVHeads*op.HeadDim), int64(op.KVHeads*op.valueDim())
+	heads := op.Heads + op.KVHeads
+	c := Cost{KVBytes: int64(rows) * p.tokenBytes(op, s)}
+	switch {
+	case op.Stored:
+		c.KVBytes, k, v, heads = 0, 0, 0, op.Heads
+	case op.Latent:
+		v = 0
 	}
+	c.ActivationBytes = (2*q + k + v) * int64(rows) * 4
+	c.Flops = 3 * int64(heads*op.RotaryDim) * int64(rows)
 	if op.Sinks > 0 { // q is rotated twice
 		c.ActivationBytes += q * int64(rows) * 4
 		c.Flops += 3 * int64(op.Heads*op.RotaryDim) * int64(rows)
 	}
 	if op.QNorm != None {
-		c.Flops += 4 * (q + kv) * int64(rows)
+		c.Flops += 4 * (q + k) * int64(rows)
 		c.WeightBytes = 2 * int64(op.HeadDim) * 4
 	}
 	return c
@@ -225,9 +234,9 @@ func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 	}
 	keys := int64(w.Rows - 1 + keysSeen(op, w.Past))
 	return Cost{
-		KVBytes:         2 * keys * int64(op.KVHeads) * p.KV.bytes(op.HeadDim, s.KV),
+		KVBytes:         keys * p.tokenBytes(op, s),
 		ActivationBytes: int64(w.Rows*op.Heads*op.HeadDim)*4 + p.slotBytes(op.Out, w.Rows, s),
-		Flops:           pairs * int64(op.Heads) * int64(4*op.HeadDim+1),
+		Flops:           pairs * int64(op.Heads) * int64(2*op.HeadDim+2*op.valueDim()+1),
 	}
 }
 
@@ -260,12 +269,32 @@ func (p *Program) WeightBytes(s Sizes) int64 {
 	return sum
 }
 
-// KVBytesPerToken is the size of one token's keys and values in all layers that have them.
-func (p *Program) KVBytesPerToken(s Sizes) int64 {
-	return 2 * int64(len(p.windows())) * int64(p.KVHeads) * p.KV.bytes(p.HeadDim, s.KV)
+// valueDim is the number of elements of a value.
+func (op *Op) valueDim() int { return cmp.Or(op.ValueDim, op.HeadDim) }
+
+// tokenBytes is the size of one token's keys and values in the cache of an op's layer.
+func (p *Program) tokenBytes(op *Op, s Sizes) int64 {
+	head := p.KV.bytes(op.HeadDim, s.KV)
+	if !op.Latent {
+		head += p.KV.bytes(op.valueDim(), s.KV)
+	}
+	return int64(op.KVHeads) * head
 }
 
-// SlabBytesPerToken is the size of one token's keys and values in a slab: of the layers of one group.
+// KVBytesPerToken is the size of one token's keys and values in all layers that have them.
+func (p *Program) KVBytesPerToken(s Sizes) (bytes int64) {
+	for _, op := range p.caches() {
+		bytes += p.tokenBytes(op, s)
+	}
+	return bytes
+}
+
+// SlabBytesPerToken is the size of one token's keys and values in a slab: of the layers of the largest group.
 func (p *Program) SlabBytesPerToken(s Sizes) int64 {
-	return 2 * int64(p.Groups().Layers) * int64(p.KVHeads) * p.KV.bytes(p.HeadDim, s.KV)
+	places := p.Places()
+	groups := make([]int64, p.Groups().Count())
+	for _, op := range p.caches() {
+		groups[places[op.Layer].Group] += p.tokenBytes(op, s)
+	}
+	return slices.Max(groups)
 }

@@ -157,6 +157,9 @@ func (p *Program) setH2O(e Eviction) error {
 		if op.Kind != OpRopeStore && op.Kind != OpAttention {
 			continue
 		}
+		if err := withShape(op); err != nil {
+			return err
+		}
 		switch {
 		case op.Window > 0:
 			return withWindow(op)
@@ -167,6 +170,22 @@ func (p *Program) setH2O(e Eviction) error {
 	}
 	p.Ops, p.Eviction = ops, e
 	return nil
+}
+
+// withShape refuses ops whose keys and values are not those of their layer alone, of one size.
+func withShape(op *Op) error {
+	found := ""
+	switch {
+	case op.Latent:
+		found = "latents"
+	case op.Stored:
+		found = fmt.Sprintf("keys of layer %d in layer %d", op.KVLayer, op.Layer)
+	case op.valueDim() != op.HeadDim:
+		found = fmt.Sprintf("keys of %d and values of %d elements", op.HeadDim, op.valueDim())
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: found %s, expected a model whose layers all have keys and values of one size", ErrEviction, found)
 }
 
 func withWindow(op *Op) error {
@@ -194,11 +213,16 @@ func (p *Program) setStreaming(e Eviction) error {
 		if op.Kind != OpRopeStore && op.Kind != OpAttention {
 			continue
 		}
+		if err := withShape(op); err != nil {
+			return err
+		}
 		switch {
 		case op.Kind == OpRopeStore && op.RotaryDim == 0:
 			return fmt.Errorf("%w: found attention without rotary embeddings in %s, expected a model with them", ErrEviction, p.Architecture)
 		case op.Window > 0:
 			return withWindow(op)
+		case width > 0 && width != op.Heads*op.HeadDim:
+			return fmt.Errorf("%w: found queries of %d and %d elements, expected layers of one shape", ErrEviction, width, op.Heads*op.HeadDim)
 		}
 		op.Window, op.Sinks, op.SinkQ = e.Window, e.Sinks, sinkQ
 		width = op.Heads * op.HeadDim

@@ -54,12 +54,12 @@ func divide(full, windowed int) (best Groups) {
 // Place is where a slab of a group has a layer.
 type Place struct{ Group, Layer int }
 
-// Places returns the place of each decoder layer that has attention.
+// Places returns the place of each decoder layer that has keys and values of its own.
 func (p *Program) Places() map[int]Place {
 	g, windows := p.Groups(), p.windows()
 	places := make(map[int]Place, len(windows))
 	full, windowed := 0, g.Full*g.Layers
-	for i, op := range p.attentions() {
+	for i, op := range p.caches() {
 		w := windows[i]
 		next := &full
 		if w > 0 && g.Windowed > 0 {
@@ -71,26 +71,34 @@ func (p *Program) Places() map[int]Place {
 	return places
 }
 
-// attentions are the ops of the layers that have keys and values. A program of sizes alone, without ops, has those of all layers.
-func (p *Program) attentions() (ops []*Op) {
+// CacheLayer is the decoder layer whose keys and values an op of attention has.
+func (op *Op) CacheLayer() int {
+	if op.Stored {
+		return op.KVLayer
+	}
+	return op.Layer
+}
+
+// caches are the attention ops of the layers that have keys and values of their own. A program of sizes alone, without ops, has those of all layers.
+func (p *Program) caches() (ops []*Op) {
 	for i := range p.Ops {
-		if op := &p.Ops[i]; op.Kind == OpAttention {
+		if op := &p.Ops[i]; op.Kind == OpAttention && op.CacheLayer() == op.Layer {
 			ops = append(ops, op)
 		}
 	}
 	if len(p.Ops) == 0 {
 		for i := range p.Layers {
-			ops = append(ops, &Op{Layer: i})
+			ops = append(ops, &Op{Layer: i, KVHeads: p.KVHeads, HeadDim: p.HeadDim})
 		}
 	}
 	return ops
 }
 
-// windows returns the window of each layer that has attention, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all
+// windows returns the window of each layer that has keys and values of its own, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all
 // of them have a window.
 func (p *Program) windows() (windows []int) {
 	full := false
-	for _, op := range p.attentions() {
+	for _, op := range p.caches() {
 		windows = append(windows, op.Window)
 		full = full || op.Window == 0
 	}

@@ -136,6 +136,11 @@ type Op struct {
 
 	// RopeStore, Attention.
 	Heads, KVHeads, HeadDim int
+	ValueDim                int  // elements of a value; 0: HeadDim, those of a query and a key
+	Stored                  bool // In has queries only: keys and values are those that the layer KVLayer has stored
+	KVLayer                 int  // a decoder layer; without Stored not used
+	Latent                  bool // values are the beginnings of keys, and not kept apart
+	RotaryOffset            int  // of the first rotated element of a head
 	QNorm, KNorm            int
 	NormLast                bool // these norms come after the rotation
 	RotaryDim               int
@@ -194,7 +199,7 @@ type Program struct {
 	Vocab        int
 	Hidden       int
 	Layers       int
-	KVHeads      int
+	KVHeads      int // with HeadDim the shape of all layers of a program without ops; ops have their own
 	HeadDim      int
 	MaxPositions int
 

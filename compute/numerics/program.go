@@ -94,6 +94,11 @@ func writeOp(t *text, op *model.Op) {
 	if op.Gate != nil {
 		writeGate(t, op.Gate)
 	}
+	t.integer("ValueDim", op.ValueDim)
+	t.flag("Stored", op.Stored)
+	t.integer("KVLayer", op.KVLayer)
+	t.flag("Latent", op.Latent)
+	t.integer("RotaryOffset", op.RotaryOffset)
 }
 
 func writeRouting(t *text, r *model.Routing) {

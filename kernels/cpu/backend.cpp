@@ -54,14 +54,14 @@ class CpuDevice : public Device {
   }
   bool takes_packed() const override { return true; }
   mr_dtype kv_dtype(const Program&) const override { return MR_BF16; }
-  size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
+  size_t kv_code_block_bytes(int width, int32_t type) const override {
     switch (type) {
       case MR_KV_INT8:
-        return KvCodes<8>{p.head_dim}.block_bytes();
+        return KvCodes<8>{width}.block_bytes();
       case MR_KV_INT4:
-        return KvCodes<4>{p.head_dim}.block_bytes();
+        return KvCodes<4>{width}.block_bytes();
       default:
-        return KiviCodes{p.head_dim}.block_bytes();
+        return KiviCodes{width}.block_bytes();
     }
   }
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? kExactSlabs : 0; }

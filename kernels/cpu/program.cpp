@@ -39,9 +39,13 @@ double weight_bytes(const Program& p, const Op& op, const mr_part& part) {
 }
 
 void check_machine(const Program& p) {
-  if (p.head_dim % 8 != 0 || p.head_dim > kMaxHeadDim) {
-    fail(MR_UNSUPPORTED, "head_dim is %d, the cpu backend runs multiples of 8 up to %d", p.head_dim,
-         kMaxHeadDim);
+  for (const LayerShape& layer : p.kv_layers) {
+    for (const int width : {layer.key, layer.value}) {
+      if (width % 8 == 0 && width <= kMaxHeadDim) continue;
+      fail(MR_UNSUPPORTED,
+           "keys or values of %d elements, the cpu backend runs multiples of 8 up to %d", width,
+           kMaxHeadDim);
+    }
   }
   double bytes = 0;
   for (const Op& op : p.ops) {

@@ -87,9 +87,9 @@ class Device {
   virtual mr_measurement measure() = 0;
   // The type of keys and values that are floats.
   virtual mr_dtype kv_dtype(const Program&) const = 0;
-  // Bytes of a block of a slab whose elements are codes of the type, from MR_KV_INT8 on; 0: the
-  // backend keeps none.
-  virtual size_t kv_code_block_bytes(const Program&, int32_t /*type*/) const { return 0; }
+  // Bytes of a block of a slab whose 16 tokens have `width` codes of the type each, from MR_KV_INT8 on;
+  // 0: the backend keeps none.
+  virtual size_t kv_code_block_bytes(int /*width*/, int32_t /*type*/) const { return 0; }
   // KvLayout's head_slabs for the type.
   virtual int kv_head_slabs(int32_t /*type*/) const { return 0; }
   virtual bool takes_h2o() const { return false; }     // ops with heavy tokens

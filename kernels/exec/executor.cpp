@@ -54,15 +54,9 @@ KvLayout kv_layout(const Device& device, const Program& p) {
   const auto floats = static_cast<mr_dtype>(device.kv_dtype(p));
   const int32_t own = floats + 1;
   const int32_t type = p.kv_type == MR_KV_AUTO ? own : p.kv_type;
-  size_t block = 0;
-  if (type == own) {
-    block = size_t{MR_SLAB_TOKENS} * p.head_dim * dtype_bytes(floats);
-  } else if (type >= MR_KV_INT8) {
-    block = device.kv_code_block_bytes(p, type);
-  }
-  if (block == 0) {
-    const bool codes = device.kv_code_block_bytes(p, MR_KV_INT8) > 0;
-    const bool kivi = device.kv_code_block_bytes(p, MR_KV_KIVI) > 0;
+  const auto has = [&](int32_t codes) { return device.kv_code_block_bytes(1, codes) > 0; };
+  if (type != own && (type < MR_KV_INT8 || !has(type))) {
+    const bool codes = has(MR_KV_INT8), kivi = has(MR_KV_KIVI);
     fail(MR_UNSUPPORTED, "a KV cache of %s: this backend keeps keys and values as %s%s",
          kv_type_name(type), kv_type_name(own),
          kivi    ? ", int8, int4 or kivi"
@@ -77,10 +71,17 @@ KvLayout kv_layout(const Device& device, const Program& p) {
       fail(MR_UNSUPPORTED, "a KV cache of %s that keeps %d heavy tokens, expected %s",
            kv_type_name(type), p.heavy, kv_type_name(own));
     }
-    block += kH2oBytes;
+  }
+  if (type != own && std::ranges::any_of(p.kv_layers, &LayerShape::latent)) {
+    fail(MR_UNSUPPORTED, "a KV cache of %s: found latents, expected %s", kv_type_name(type),
+         kv_type_name(own));
   }
   check_states(device, p, type);
-  KvLayout layout(p.layers, p.kv_heads, p.head_dim, type, block, p.kv_groups);
+  KvLayout layout(p.kv_layers, p.kv_groups, type, [&](int width) {
+    const size_t bytes = type == own ? size_t{MR_SLAB_TOKENS} * width * dtype_bytes(floats)
+                                     : device.kv_code_block_bytes(width, type);
+    return bytes + (p.kept() > 0 ? kH2oBytes : 0);
+  });
   layout.head_slabs = device.kv_head_slabs(type) + state_slabs(p, layout);
   if (p.kept() > 0) {
     layout.most_slabs = (p.kept() + MR_H2O_TOKENS + MR_SLAB_TOKENS - 1) / MR_SLAB_TOKENS;

@@ -7,11 +7,11 @@
 
 namespace millrace {
 
-void check_h2o(const KvLayout& kv, const Batch& batch, int layer) {
+void check_h2o(const KvLayout& kv, const Batch& batch, int place) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const Sequence& s = batch.sequences[i];
     if (s.position == 0) continue;
-    const int had = H2oHead(kv, s, layer, 0).tokens();
+    const int had = H2oHead(kv, s, place, 0).tokens();
     if (had != s.position) {
       fail(MR_INVALID,
            "sequence %zu is at position %d, expected 0 or %d: its sums have that many tokens", i,

@@ -22,11 +22,11 @@ struct H2oHead {
   std::byte *keys, *values;  // blocks in the region's first slab
   size_t slab_bytes, block_bytes;
 
-  H2oHead(const KvLayout& kv, const Sequence& s, int layer, int head)
-      : keys(s.kv + kv.block(layer, 0, head)),
-        values(s.kv + kv.block(layer, 1, head)),
+  H2oHead(const KvLayout& kv, const Sequence& s, int place, int head)
+      : keys(s.kv + kv.block(place, 0, head)),
+        values(s.kv + kv.block(place, 1, head)),
         slab_bytes(kv.slab_bytes),
-        block_bytes(kv.block_bytes) {}
+        block_bytes(kv.layers[place].bytes[0]) {}
 
   // Bytes from a block to its sums.
   size_t sums() const { return block_bytes - kH2oBytes; }
@@ -39,7 +39,7 @@ struct H2oHead {
 
 // Checks that the rows of each sequence follow those that its sums have, or begin at 0.
 // Throws Error(MR_INVALID).
-void check_h2o(const KvLayout&, const Batch&, int layer);
+void check_h2o(const KvLayout&, const Batch&, int place);
 
 // The places that stay of `live` ones, ascending: the last `recent`, and of those before them the
 // `heavy` of the largest sums, of equal ones the later. sum: a float of 0 or more for a place; a NaN

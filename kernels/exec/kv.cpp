@@ -9,16 +9,22 @@
 
 namespace millrace {
 
-KvLayout::KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes,
-                   int groups)
-    : layers(layers),
-      kv_heads(kv_heads),
-      head_dim(head_dim),
-      groups(groups),
-      type(type),
-      element_bytes(static_cast<int>(block_bytes / MR_SLAB_TOKENS / head_dim)),
-      block_bytes(block_bytes) {
-  at_least(block(layers, 0, 0));
+KvLayout::KvLayout(const std::vector<LayerShape>& shapes, int groups, int32_t type,
+                   const std::function<size_t(int width)>& block_bytes)
+    : groups(groups), type(type) {
+  const size_t each = shapes.size() / groups;
+  size_t end = 0;
+  at_least(1);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    if (i % each == 0) end = 0;
+    Layer& layer = layers.emplace_back(Layer{shapes[i], end, {}});
+    if (layer.heads > 0) {
+      layer.bytes[0] = block_bytes(layer.key);
+      if (!layer.latent) layer.bytes[1] = block_bytes(layer.value);
+    }
+    end += layer.heads * (layer.bytes[0] + layer.bytes[1]);
+    at_least(end);
+  }
 }
 
 void KvLayout::at_least(size_t bytes) {
@@ -26,8 +32,10 @@ void KvLayout::at_least(size_t bytes) {
   slab_bytes = std::max(slab_bytes, (bytes + page - 1) / page * page);
 }
 
-size_t KvLayout::block(int layer, int value, int head) const {
-  return ((size_t(layer) * 2 + value) * kv_heads + head) * block_bytes;
+size_t KvLayout::block(int place, int value, int head) const {
+  const Layer& layer = layers[place];
+  if (layer.latent) value = 0;
+  return layer.begin + value * layer.heads * layer.bytes[0] + head * layer.bytes[value];
 }
 
 KvPool::KvPool(const KvLayout& layout, int slabs) : layout_(layout), slabs_(slabs) {

@@ -10,33 +10,48 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 namespace millrace {
 
-// The inside of a slab: [layer][K|V][KV head] blocks of 16 tokens x head_dim elements, in
-// an order that is the backend's.
+// The keys and values of a layer.
+struct LayerShape {
+  int heads = 0;           // with keys and values; 0: there are none
+  int key = 0, value = 0;  // elements of one
+  bool latent = false;     // a value is the beginning of its key, and not kept apart
+
+  bool operator==(const LayerShape&) const = default;
+  // The elements of what is kept of a token's key (v = 0) or value.
+  int width(int v) const { return v == 0 || latent ? key : value; }
+};
+
+// The inside of a slab: [layer][K|V][KV head] blocks of 16 tokens, in an order that is the backend's.
+// Layers of one shape have equal blocks. All slabs are as large as the largest group's.
 struct KvLayout {
-  int layers = 0, kv_heads = 0, head_dim = 0;
-  int groups = 1;         // slabs of 16 tokens, one for each group of layers
-  int32_t type = 0;       // mr_kv_type, not MR_KV_AUTO
-  int element_bytes = 0;  // of a float; not of codes
-  size_t block_bytes = 0;
-  size_t slab_bytes = 0;  // rounded up to pages
-  int head_slabs = 0;     // of a region, before those of its tokens
-  int most_slabs = 0;     // of a region; 0: any number
+  struct Layer : LayerShape {
+    size_t begin = 0;      // of its blocks in a slab
+    size_t bytes[2] = {};  // of a block of keys, and of values
+  };
+  std::vector<Layer> layers;  // [groups][layers of a slab], see Op::place
+  int groups = 1;             // slabs of 16 tokens, one for each group of layers
+  int32_t type = 0;           // mr_kv_type, not MR_KV_AUTO
+  size_t slab_bytes = 0;      // rounded up to pages
+  int head_slabs = 0;         // of a region, before those of its tokens
+  int most_slabs = 0;         // of a region; 0: any number
 
   KvLayout() = default;
-  KvLayout(int layers, int kv_heads, int head_dim, int32_t type, size_t block_bytes,
-           int groups = 1);
+  // block_bytes: of 16 tokens of some elements each.
+  KvLayout(const std::vector<LayerShape>& shapes, int groups, int32_t type,
+           const std::function<size_t(int width)>& block_bytes);
 
   // Makes slabs of some bytes, rounded up to pages, if they are smaller.
   void at_least(size_t bytes);
 
   // Where the block of a layer's K (value = 0) or V (value = 1) and KV head
   // begins inside a slab.
-  size_t block(int layer, int value, int head) const;
+  size_t block(int place, int value, int head) const;
 };
 
 // Where the slabs of a pool lie in an open file.

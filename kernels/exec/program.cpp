@@ -30,7 +30,7 @@ class Reader {
     read_slots(desc);
     read_tensors(desc);
     held_.assign(p_.slots.size(), Held::nothing);
-    stored_.assign(size_t(p_.kv_groups) * p_.layers, false);
+    p_.kv_layers.assign(size_t(p_.kv_groups) * p_.layers, {});
     p_.lookback.assign(p_.kv_groups, 0);
     p_.slot_rows.assign(p_.slots.size(), 0);
     p_.select = -1;
@@ -42,9 +42,8 @@ class Reader {
  private:
   Program& p_;
   const Op* op_ = nullptr;
-  bool evicts_ = false;       // heavy and recent are known
-  std::vector<Held> held_;    // [slots]
-  std::vector<bool> stored_;  // [groups][layers] keys and values are in the cache
+  bool evicts_ = false;     // heavy and recent are known
+  std::vector<Held> held_;  // [slots]
 
   [[noreturn, gnu::format(printf, 2, 3)]] void bad(const char* format, ...) const {
     char text[400];
@@ -77,8 +76,6 @@ class Reader {
     in_range("layers", p_.layers = d.layers, 1, 1 << 12);
     in_range("kv_groups", d.kv_groups, 0, d.kv_type == MR_KV_KIVI ? 1 : kMaxGroups);
     p_.kv_groups = std::max(1, d.kv_groups);
-    in_range("kv_heads", p_.kv_heads = d.kv_heads, 1, 1 << 12);
-    in_range("head_dim", p_.head_dim = d.head_dim, 1, 1 << 12);
     in_range("max_positions", p_.max_positions = d.max_positions, 1, 1 << 30);
     in_range("max_rows", p_.max_rows = d.max_rows, 1, 1 << 20);
     in_range("max_outputs", p_.max_outputs = d.max_outputs, 1, d.max_rows);
@@ -526,22 +523,56 @@ class Reader {
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
   }
 
-  void heads(const Op& op) {
+  void heads(Op& op) {
+    mr_attention& a = op.attention;
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
-    eviction(op);
     in_range("layer", op.layer, 0, p_.layers - 1);
-    in_range("kv_group", op.attention.kv_group, 0, p_.kv_groups - 1);
-    in_range("kv_heads", op.attention.kv_heads, p_.kv_heads, p_.kv_heads);
-    in_range("head_dim", op.attention.head_dim, p_.head_dim, p_.head_dim);
-    in_range("heads", op.attention.heads, 1, 1 << 14);
-    if (op.attention.heads % op.attention.kv_heads != 0) {
-      bad("%d heads over %d KV heads, expected a multiple", op.attention.heads,
-          op.attention.kv_heads);
+    in_range("kv_group", a.kv_group, 0, p_.kv_groups - 1);
+    in_range("stored", a.stored, 0, 1);
+    in_range("latent", a.latent, 0, 1);
+    in_range("kv_heads", a.kv_heads, 1, 1 << 12);
+    in_range("head_dim", a.head_dim, 1, 1 << 12);
+    if (a.value_dim == 0) a.value_dim = a.head_dim;
+    in_range("value_dim", a.value_dim, 1, a.latent ? a.head_dim : 1 << 12);
+    in_range("heads", a.heads, op.kind == MR_OP_ROPE_STORE && !a.stored ? 0 : 1, 1 << 14);
+    if (a.heads % a.kv_heads != 0) {
+      bad("%d heads over %d KV heads, expected a multiple", a.heads, a.kv_heads);
     }
+    op.place = a.kv_group * p_.layers + op.layer;
+    const int kv_width = a.stored ? 0 : a.head_dim + (a.latent ? 0 : a.value_dim);
+    eviction(op);
     reads("in", op.in);
     slot_type("in", op.in, MR_SLOT_F32);
-    slot_width("in", op.in,
-               (int64_t{op.attention.heads} + 2 * op.attention.kv_heads) * op.attention.head_dim);
+    slot_width("in", op.in, int64_t{a.heads} * a.head_dim + int64_t{a.kv_heads} * kv_width);
+    layer_shape(op);
+  }
+
+  // The shape of the layer's keys and values: the ROPE_STORE that stores them says it, and the other ops
+  // say the same.
+  void layer_shape(const Op& op) {
+    const mr_attention& a = op.attention;
+    const LayerShape found{a.kv_heads, a.head_dim, a.value_dim, a.latent != 0};
+    LayerShape& layer = p_.kv_layers[op.place];
+    if (op.kind == MR_OP_ROPE_STORE && !a.stored) {
+      if (layer.heads > 0) bad("layer %d is stored a second time", op.layer);
+      layer = found;
+    }
+    if (layer.heads == 0) bad("no ROPE_STORE before it has stored layer %d", op.layer);
+    if (found != layer) {
+      bad("%d KV heads of %d and %d elements%s, expected %d of %d and %d%s as layer %d has them",
+          found.heads, found.key, found.value, found.latent ? " (latent)" : "", layer.heads,
+          layer.key, layer.value, layer.latent ? " (latent)" : "", op.layer);
+    }
+    const char* lossy = p_.kv_type == MR_KV_KIVI ? "a KV cache of kivi"
+                        : a.heavy > 0            ? "heavy tokens"
+                                                 : nullptr;
+    if (lossy != nullptr && (a.stored || a.latent || a.value_dim != a.head_dim)) {
+      fail(MR_UNSUPPORTED, "%s: found %s, expected keys and values of one size in each layer",
+           lossy,
+           a.stored   ? "a layer without keys of its own"
+           : a.latent ? "latents"
+                      : "keys and values of two sizes");
+    }
   }
 
   // H2O, of all layers or of none.
@@ -575,10 +606,6 @@ class Reader {
     }
   }
 
-  std::vector<bool>::reference stored(const Op& op) {
-    return stored_[size_t(op.attention.kv_group) * p_.layers + op.layer];
-  }
-
   // The window, and the sinks beside it.
   void window(const Op& op) {
     in_range("window", op.attention.window, 0, 1 << 30);
@@ -589,6 +616,9 @@ class Reader {
     }
     in_range("chunked", op.attention.chunked, 0, op.attention.window > 0 ? 1 : 0);
     if (op.attention.sinks == 0) return;
+    if (op.attention.latent) {
+      fail(MR_UNSUPPORTED, "%d sinks: found latents, expected keys and values", op.attention.sinks);
+    }
     if (op.attention.chunked) bad("has %d sinks with chunks", op.attention.sinks);
     if (op.attention.q_scales != nullptr) {
       fail(MR_UNSUPPORTED, "%d sinks: found factors of queries by position, expected none",
@@ -612,8 +642,6 @@ class Reader {
 
   void rope_store(Op& op) {
     heads(op);
-    if (stored(op)) bad("layer %d is stored a second time", op.layer);
-    stored(op) = true;
     if (op.attention.q_norm >= 0) vector_of("q_norm", op.attention.q_norm, op.attention.head_dim);
     if (op.attention.k_norm >= 0) vector_of("k_norm", op.attention.k_norm, op.attention.head_dim);
     finite("eps", op.attention.eps);
@@ -626,6 +654,8 @@ class Reader {
       op.attention.q_scales = constant("q_scales", op.attention.q_scales, op.attention.n_q_scales);
     }
     in_range("rotary_dim", op.attention.rotary_dim, 0, op.attention.head_dim);
+    in_range("rotary_offset", op.attention.rotary_offset, 0,
+             op.attention.head_dim - op.attention.rotary_dim);
     if (op.attention.rotary_dim % 2 != 0)
       bad("rotary_dim is %d, expected an even number", op.attention.rotary_dim);
     op.attention.alibi_slopes = nullptr;
@@ -645,9 +675,8 @@ class Reader {
 
   void attention(Op& op) {
     heads(op);
-    if (!stored(op)) bad("no ROPE_STORE before it has stored layer %d", op.layer);
     writes(op.out);
-    slot_width("out", op.out, int64_t{op.attention.heads} * op.attention.head_dim);
+    slot_width("out", op.out, int64_t{op.attention.heads} * op.attention.value_dim);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
     finite("scale", op.attention.scale);
     finite("softcap", op.attention.softcap);

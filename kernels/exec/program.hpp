@@ -8,6 +8,7 @@
 #include <deque>
 #include <vector>
 
+#include "exec/kv.hpp"
 #include "millrace_kernels.h"
 
 namespace millrace {
@@ -20,6 +21,7 @@ struct Op : mr_op {
   int index = 0;
   int64_t state = 0;  // CONV, RECUR: where a sequence's state of the op begins, in floats
   const float* null_values = nullptr;  // ATTENTION: what null_scores has
+  int place = 0;  // ROPE_STORE, ATTENTION: of the layer in KvLayout::layers and Program::kv_layers
 
   // The parts of a linear op's expert, or of the op itself: all of one expert, and how many.
   const mr_part* parts_of(int expert) const {
@@ -69,8 +71,9 @@ struct Program {
   int select = 0;       // index of the first SELECT_ROWS op; from it on ops run on output rows
   int logits_slot = 0;  // the last op's slot: its memory is the caller's
   int vocab = 0;
-  int layers = 0, kv_heads = 0, head_dim = 0;  // of a slab
+  int layers = 0;  // of a slab
   int kv_groups = 1;
+  std::vector<LayerShape> kv_layers;  // [kv_groups][layers]
   int32_t kv_type = MR_KV_AUTO;
   int max_positions = 0, max_rows = 0, max_outputs = 0, max_hidden = 0;
   // [kv_groups] How many positions before its own a row may look at: the largest window of a
@@ -88,6 +91,12 @@ struct Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  // The keys and values of the first layer that has some; without such a layer heads is 0.
+  LayerShape first_layer() const {
+    const auto has =
+        std::ranges::find_if(kv_layers, [](const LayerShape& s) { return s.heads > 0; });
+    return has == kv_layers.end() ? LayerShape{} : *has;
+  }
   // The tokens that an eviction keeps; 0: there is none.
   int kept() const { return heavy > 0 ? heavy + recent : 0; }
   // Where a KV head that keeps kept() tokens has the one at a position, which it has just stored.

@@ -17,6 +17,15 @@ namespace {
 
 constexpr int kMostHeadDim = 256;
 
+// What the keys and values of a layer have that the device code does not; null: nothing.
+const char* lacking(const mr_attention& a) {
+  return a.stored                    ? "keys and values that another op has stored"
+         : a.latent                  ? "latents"
+         : a.value_dim != a.head_dim ? "values of another size than keys"
+         : a.rotary_offset > 0       ? "rotations inside of a head"
+                                     : nullptr;
+}
+
 // What an op has that the device code does not; null: nothing.
 const char* lacking(const Op& op) {
   switch (op.kind) {
@@ -27,23 +36,33 @@ const char* lacking(const Op& op) {
     case MR_OP_LINEAR:
       return op.linear.activation > MR_ACT_RELU ? "kernels for the activation" : nullptr;
     case MR_OP_ROPE_STORE:
-      return op.attention.norm_last             ? "norms after the rotation"
+      return lacking(op.attention) != nullptr   ? lacking(op.attention)
+             : op.attention.norm_last           ? "norms after the rotation"
              : op.attention.q_scales != nullptr ? "factors of queries by position"
                                                 : nullptr;
     case MR_OP_ATTENTION:
-      return op.attention.softcap > 0    ? "capped scores"
-             : op.null_values != nullptr ? "scores of a key without a value"
-             : op.attention.chunked      ? "chunks"
-                                         : nullptr;
+      return lacking(op.attention) != nullptr ? lacking(op.attention)
+             : op.attention.softcap > 0       ? "capped scores"
+             : op.null_values != nullptr      ? "scores of a key without a value"
+             : op.attention.chunked           ? "chunks"
+                                              : nullptr;
     default:
       return nullptr;
   }
 }
 
 void check_program(const Program& p) {
-  if (p.head_dim % 8 != 0 || p.head_dim > kMostHeadDim) {
-    fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d", p.head_dim,
+  const LayerShape first = p.first_layer();
+  if (first.key % 8 != 0 || first.key > kMostHeadDim) {
+    fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d", first.key,
          kPlatform, kMostHeadDim);
+  }
+  for (const LayerShape& layer : p.kv_layers) {
+    if (layer.heads == 0 || layer == first) continue;
+    fail(MR_UNSUPPORTED,
+         "layers with %d KV heads of %d and %d of %d elements: the %s backend has one shape, "
+         "expected the cpu backend",
+         first.heads, first.key, layer.heads, layer.key, kPlatform);
   }
   for (const Op& op : p.ops) {
     if (const char* lacks = lacking(op); lacks != nullptr) {
@@ -77,9 +96,9 @@ class GpuDevice : public Device {
   }
   mr_measurement measure() override { return millrace::gpu::measure(*stream_, target_); }
   mr_dtype kv_dtype(const Program& p) const override { return operand_type(p, operands_); }
-  size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
+  size_t kv_code_block_bytes(int width, int32_t type) const override {
     if (type == MR_KV_KIVI) return 0;
-    return size_t{kSlabTokens} * kv_token_bytes(p.head_dim, kv_bits(type));
+    return size_t{kSlabTokens} * kv_token_bytes(width, kv_bits(type));
   }
   mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
@@ -92,12 +111,13 @@ class GpuDevice : public Device {
 
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& layout) override {
     check_program(program);
-    if (!takes_kv_bits(program.head_dim, target_.lanes, kv_bits(layout.type))) {
+    const int head_dim = program.first_layer().key;
+    if (!takes_kv_bits(head_dim, target_.lanes, kv_bits(layout.type))) {
       fail(MR_UNSUPPORTED,
            "a KV cache of int4 with heads of %d elements: a device with sub-groups of 8 has "
            "registers "
            "for up to 96; int8 takes every size",
-           program.head_dim);
+           head_dim);
     }
     // First: it takes the compiler longest, and runs beside the others'.
     const mr_dtype type = operand_type(program, operands_);

@@ -15,6 +15,9 @@ namespace {
 
 // Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
 constexpr int kStripes = 4;
+// A program without attention has the kernels of a small head.
+int head_dim_of(const Program& p) { return std::max(p.first_layer().key, kSlabTokens); }
+
 int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
@@ -71,8 +74,8 @@ int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ?
 
 ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
                                mr_dtype type, int32_t kv_type)
-    : attention(bundle_of(stream, attention_recipe(target, type, program.head_dim, kv_bits(kv_type),
-                                                   program.sinks > 0))) {
+    : attention(bundle_of(stream, attention_recipe(target, type, head_dim_of(program),
+                                                   kv_bits(kv_type), program.sinks > 0))) {
   if (millrace::gpu::quantized(program)) {
     quantized = bundle_of(stream, quantized_recipe(target, type));
   }
@@ -132,7 +135,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
 }
 
 void GpuKernels::load_attention(const Bundle& bundle) {
-  const int head_dim = program_.head_dim, bits = kv_bits(layout_.type);
+  const int head_dim = head_dim_of(program_), bits = kv_bits(layout_.type);
   const bool sinks = program_.sinks > 0;
   TaskSizes sizes{};
   if (attention_by_mma(target_, head_dim, bits, sinks)) {
@@ -340,8 +343,8 @@ void GpuKernels::linear(const Op& op, int rows, Slot in, Slot out) {
 }
 
 KvShape GpuKernels::kv_shape(const Op& op) const {
-  return {static_cast<int64_t>(layout_.block(op.layer, 0, 0)),
-          static_cast<int64_t>(layout_.block(op.layer, 1, 0)), op.attention.kv_heads,
+  return {static_cast<int64_t>(layout_.block(op.place, 0, 0)),
+          static_cast<int64_t>(layout_.block(op.place, 1, 0)), op.attention.kv_heads,
           op.attention.head_dim, kv_bits(layout_.type)};
 }
 

@@ -24,8 +24,11 @@ DevicePool::DevicePool(std::shared_ptr<Stream> stream, Kernel copy, const KvLayo
 }
 
 void DevicePool::copy_slab(int from, int to, int tokens) {
-  const auto block = static_cast<int32_t>(layout_.block_bytes / sizeof(uint32_t));
-  const size_t blocks = size_t(layout_.layers) * 2 * layout_.kv_heads;
+  // check_program: layers with keys have one shape.
+  const KvLayout::Layer& first = layout_.layers.front();
+  const auto block = static_cast<int32_t>(first.bytes[0] / sizeof(uint32_t));
+  const size_t blocks = layout_.layers.size() / layout_.groups * 2 * first.heads;
+  if (blocks == 0) return;
   stream_->launch(copy_, blocks, kRowItems, static_cast<const void*>(slab(from)),
                   static_cast<void*>(slab(to)), block, block / kSlabTokens * tokens);
   stream_->wait();

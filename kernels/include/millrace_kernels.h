@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 18
+#define MR_ABI_VERSION 19
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -216,8 +216,10 @@ typedef struct mr_linear {
   int32_t weighs_in; /* 1: an expert's weight is a factor of what EACH reads, and none of SUM's y */
 } mr_linear;
 
-/* ROPE_STORE and ATTENTION of a layer. The slot `in` is [q heads | k heads | v heads] x head_dim.
- * ATTENTION writes [heads x head_dim]. */
+/* ROPE_STORE and ATTENTION of a layer. Its keys and values have a shape of their own: kv_heads heads
+ * of keys of head_dim and values of value_dim elements, all three as its ROPE_STORE has them that
+ * stores it. The slot `in` is [heads x head_dim | kv_heads x head_dim | kv_heads x value_dim], queries,
+ * keys and values. ATTENTION writes [heads x value_dim]. */
 typedef struct mr_attention {
   const float* inv_freq; /* [rotary_dim/2], copied at load; angle = float(position) * inv_freq[i] */
   const float* alibi_slopes; /* [heads] or NULL, copied at load: score += slope * (j - i) */
@@ -231,16 +233,27 @@ typedef struct mr_attention {
   int32_t null_scores; /* [heads] tensor, or -1: the score of a key whose value is zero, which all
                         * queries see */
 
+  int32_t value_dim; /* 0: head_dim */
+  /* 1: `in` has queries only, and keys and values are those of (kv_group, layer), which a ROPE_STORE
+   * before has stored: that of another decoder layer, or one whose `heads` is 0 and which has no
+   * queries. MR_UNSUPPORTED with KIVI and with heavy tokens. */
+  int32_t stored;
+  /* 1: the values of a layer are the first value_dim elements of its keys. They are in no slot, and
+   * are not stored apart (the latents of arXiv:2405.04434, section 2.1). MR_UNSUPPORTED with codes,
+   * sinks and heavy tokens. */
+  int32_t latent;
+
   /* Of ROPE_STORE: NULL, or [n_q_scales] factors of queries, copied at load. Those of the row at
    * position p are times number min(n_q_scales - 1, (p + q_scale_offset) / q_scale_tokens). */
   const float* q_scales;
   int32_t n_q_scales, q_scale_offset, q_scale_tokens;
 
   int32_t q_norm,
-      k_norm;         /* RMS norm weights [head_dim] over each head before the rotation, or -1 */
-  float eps;          /* of these norms */
-  int32_t norm_last;  /* 1: they come after the rotation */
-  int32_t rotary_dim; /* 0: no rotary embedding */
+      k_norm;            /* RMS norm weights [head_dim] over each head before the rotation, or -1 */
+  float eps;             /* of these norms */
+  int32_t norm_last;     /* 1: they come after the rotation */
+  int32_t rotary_dim;    /* 0: no rotary embedding */
+  int32_t rotary_offset; /* of the first rotated element of a head */
   int32_t rotary_interleaved; /* 1: pairs (2i, 2i+1) as GPT-J; 0: pairs (i, i + rotary_dim/2) */
   float rotary_scale;         /* on cos and sin (YaRN), 1 otherwise */
 
@@ -352,8 +365,8 @@ typedef struct mr_program_desc {
   const mr_slot* slots;
   const mr_tensor* tensors;
   int32_t n_ops, n_slots, n_tensors;
-  int32_t vocab; /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
-  int32_t layers, kv_heads, head_dim; /* shape of a KV slab */
+  int32_t vocab;  /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
+  int32_t layers; /* of a KV slab */
   int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
   int32_t max_rows;      /* rows per step at most */
   int32_t max_outputs;   /* output rows per step at most */
@@ -378,8 +391,8 @@ typedef struct mr_program_info {
   uint64_t weight_bytes;     /* packed weights */
   uint64_t activation_bytes; /* slots and scratch at max_rows */
   uint64_t
-      slab_bytes;  /* one slab: MR_SLAB_TOKENS x layers x (K,V), rounded up to what can be mapped */
-  int32_t kv_type; /* mr_kv_type, not MR_KV_AUTO */
+      slab_bytes; /* one slab: MR_SLAB_TOKENS x layers x (K,V), of the largest group, rounded up to what can be mapped */
+  int32_t kv_type;       /* mr_kv_type, not MR_KV_AUTO */
   int32_t operand_dtype; /* mr_dtype of MR_SLOT_OPERAND */
   int32_t
       max_slabs; /* kv_reserve accepts at most: each slab may need a mapping (vm.max_map_count) */
@@ -398,7 +411,8 @@ typedef struct mr_program_info {
  * same physical slab may be mapped into many regions.
  * Place g * slabs + i is for slab i of group g. Any physical slab serves any group: all have
  * `layers` layers, of which the last group with a window may leave some unused.
- * Inside a slab: [layer][K|V][KV head] blocks of 16 tokens, in the backend's own order.
+ * Inside a slab: [layer][K|V][KV head] blocks of 16 tokens, in the backend's own order. A block is
+ * as large as its layer's keys or values need, and a slab as the largest group needs.
  */
 typedef struct mr_region mr_region;
 

@@ -13,7 +13,8 @@ namespace {
 // sinks. scores: [position + 1].
 void head(const Context& c, const Op& op, const Sequence& s, int row, int h, const float* q,
           const float* sink_q, float* out, float* scores) {
-  const int d = op.attention.head_dim, kv_head = h / (op.attention.heads / op.attention.kv_heads);
+  const int d = op.attention.head_dim, values = op.attention.value_dim;
+  const int kv_head = h / (op.attention.heads / op.attention.kv_heads);
   const int position = s.row_position(row);
   const int first = op.first_seen(position);
   // The sinks, then what follows them of the window.
@@ -23,8 +24,8 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
   };
   const int exact = c.kv.type == MR_KV_KIVI ? kivi_exact(position) : 0;
   const auto seen = [&](int value, int j) -> const float* {
-    float* kept = kv_row(c.kv, s, row, op.layer, value, kv_head, j);
-    return j < exact ? coded_row(c.kv, kept) : kept;
+    float* kept = kv_row(c.kv, s, row, op.place, value, kv_head, j);
+    return j < exact ? coded_row(kept, d) : kept;
   };
   float most = -std::numeric_limits<float>::infinity();
   each_key([&](int j) {
@@ -46,7 +47,7 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
     total = std::exp(op.null_values[h] - most);
   }
   each_key([&](int j) { total += scores[j] = std::exp(scores[j] - most); });
-  for (int i = 0; i < d; ++i) {
+  for (int i = 0; i < values; ++i) {
     double sum = 0;
     each_key([&](int j) { sum += double{scores[j]} * seen(1, j)[i]; });
     out[i] = static_cast<float>(sum / total);
@@ -66,7 +67,7 @@ void attention(const Context& c, const Op& op, const Batch& batch, Slot in, Slot
                                : nullptr;
       head(c, op, s, task / op.attention.heads, h,
            in.f32() + row * in.width + h * op.attention.head_dim, sinks,
-           out.f32() + row * out.width + h * op.attention.head_dim,
+           out.f32() + row * out.width + h * op.attention.value_dim,
            scores.data() + int64_t{thread} * c.program.max_positions);
     });
   }

@@ -107,8 +107,8 @@ class RefDevice : public Device {
   mr_dtype kv_dtype(const Program&) const override { return MR_F32; }
   // As floats too: what the codes stand for.
   // KIVI's block has what each token is, and then what its codes stand for.
-  size_t kv_code_block_bytes(const Program& p, int32_t type) const override {
-    return size_t{MR_SLAB_TOKENS} * p.head_dim * sizeof(float) * (type == MR_KV_KIVI ? 2 : 1);
+  size_t kv_code_block_bytes(int width, int32_t type) const override {
+    return size_t{MR_SLAB_TOKENS} * width * sizeof(float) * (type == MR_KV_KIVI ? 2 : 1);
   }
   // Not used: a cache without beams is recognized by it.
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? 1 : 0; }

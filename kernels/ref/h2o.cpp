@@ -14,7 +14,7 @@ void head(const Context& c, const Op& op, const Sequence& s, const H2oHead& sums
           int live, const float* q, float* out, float* scores) {
   const int d = op.attention.head_dim;
   const auto kept = [&](int value, int j) {
-    return kv_row(c.kv, s, 0, op.layer, value, kv_head, j);
+    return kv_row(c.kv, s, 0, op.place, value, kv_head, j);
   };
   float most = -std::numeric_limits<float>::infinity();
   for (int j = 0; j < live; ++j) {
@@ -38,9 +38,9 @@ void head(const Context& c, const Op& op, const Sequence& s, const H2oHead& sums
 void rows(const Context& c, const Op& op, const Sequence& s, int kv_head, Slot in, Slot out,
           float* scores) {
   const int d = op.attention.head_dim, group = op.attention.heads / op.attention.kv_heads;
-  const H2oHead sums(c.kv, s, op.layer, kv_head);
+  const H2oHead sums(c.kv, s, op.place, kv_head);
   const auto row_of = [&](int value, int place) {
-    return kv_row(c.kv, s, 0, op.layer, value, kv_head, place);
+    return kv_row(c.kv, s, 0, op.place, value, kv_head, place);
   };
   for (int i = 0; i < s.rows; ++i) {
     const int64_t row = s.first_row + i;
@@ -67,7 +67,7 @@ void rows(const Context& c, const Op& op, const Sequence& s, int kv_head, Slot i
 
 void h2o(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out,
          std::vector<float>& scores) {
-  check_h2o(c.kv, batch, op.layer);
+  check_h2o(c.kv, batch, op.place);
   const int n = static_cast<int>(batch.sequences.size());
   c.pool.parallel_for(n * op.attention.kv_heads, [&](int task, int thread) {
     rows(c, op, batch.sequences[task / op.attention.kv_heads], task % op.attention.kv_heads, in,

@@ -36,20 +36,18 @@ void gate(const Context&, const Op&, int rows, Slot in, Slot gates, Slot out);
 // Attention that gives up tokens, which stores those of the step itself. scores: as attention's
 void h2o(const Context&, const Op&, const Batch&, Slot in, Slot out, std::vector<float>& scores);
 
-// Keys or values of the token at `position` that a row of the sequence sees:
-// [head_dim].
-inline float* kv_row(const KvLayout& kv, const Sequence& s, int row, int layer, int value, int head,
+// The key or the value of the token at `position` that a row of the sequence sees. A latent's value is
+// its key.
+inline float* kv_row(const KvLayout& kv, const Sequence& s, int row, int place, int value, int head,
                      int position) {
   const Kept kept = s.kept(row, position);
   std::byte* slab = kept.kv + kv.slab_bytes * (position / MR_SLAB_TOKENS);
-  float* block = reinterpret_cast<float*>(slab + kv.block(layer, value, head));
-  return block + int64_t{position % MR_SLAB_TOKENS} * kv.head_dim;
+  float* block = reinterpret_cast<float*>(slab + kv.block(place, value, head));
+  return block + int64_t{position % MR_SLAB_TOKENS} * kv.layers[place].width(value);
 }
 
 // What the codes of such a row stand for, where kv_row is what it is itself (MR_KV_KIVI).
-inline float* coded_row(const KvLayout& kv, float* row) {
-  return row + int64_t{MR_SLAB_TOKENS} * kv.head_dim;
-}
+inline float* coded_row(float* row, int width) { return row + int64_t{MR_SLAB_TOKENS} * width; }
 
 }  // namespace millrace::ref
 

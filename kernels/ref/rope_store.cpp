@@ -19,6 +19,7 @@ void head_norm(const mr_tensor& weight, float eps, float* x, int n) {
 // equation 34).
 void rotate(const Op& op, int position, float* x) {
   const int half = op.attention.rotary_dim / 2;
+  x += op.attention.rotary_offset;
   for (int i = 0; i < half; ++i) {
     const float angle = static_cast<float>(position) * op.attention.inv_freq[i];
     const SineCosine at = sine_cosine(angle);
@@ -65,13 +66,13 @@ void code_groups(const Context& c, const Op& op, const Sequence& s) {
        first + MR_KIVI_TOKENS <= s.position + s.rows; first += MR_KIVI_TOKENS) {
     for (int h = 0; h < op.attention.kv_heads; ++h) {
       for (int value = 0; value < 2; ++value) {
-        const auto row = [&](int i) { return kv_row(c.kv, s, 0, op.layer, value, h, first + i); };
+        const auto row = [&](int i) { return kv_row(c.kv, s, 0, op.place, value, h, first + i); };
         for (int i = 0; i < MR_KIVI_TOKENS; ++i) std::copy_n(row(i), d, &x[i * d]);
         if (value == 0) {
           for (int k = 0; k < d; ++k) {
             const Kivi q = quantize_kivi(&x[k], MR_KIVI_TOKENS, d, codes);
             for (int i = 0; i < MR_KIVI_TOKENS; ++i) {
-              coded_row(c.kv, row(i))[k] = q.zero + q.scale * static_cast<float>(codes[i]);
+              coded_row(row(i), d)[k] = q.zero + q.scale * static_cast<float>(codes[i]);
             }
           }
           continue;
@@ -81,7 +82,7 @@ void code_groups(const Context& c, const Op& op, const Sequence& s) {
             const int n = std::min(MR_KV_GROUP, d - g);
             const Kivi q = quantize_kivi(&x[i * d + g], n, 1, codes);
             for (int k = 0; k < n; ++k) {
-              coded_row(c.kv, row(i))[g + k] = q.zero + q.scale * static_cast<float>(codes[k]);
+              coded_row(row(i), d)[g + k] = q.zero + q.scale * static_cast<float>(codes[k]);
             }
           }
         }
@@ -95,7 +96,8 @@ void code_groups(const Context& c, const Op& op, const Sequence& s) {
 void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q) {
   const mr_tensor* q_norm = c.program.tensor(op.attention.q_norm);
   const mr_tensor* k_norm = c.program.tensor(op.attention.k_norm);
-  const int d = op.attention.head_dim;
+  const int d = op.attention.head_dim, values = op.attention.value_dim;
+  const int kept_parts = op.attention.latent ? 1 : 2;
   for (const Sequence& s : batch.sequences) {
     for (int i = 0; i < s.rows; ++i) {
       float* q = in.f32() + int64_t{s.first_row + i} * in.width;
@@ -114,15 +116,17 @@ void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slo
         head_norm(op, q_norm, true, q + h * d);
         for (int k = 0; k < d; ++k) q[h * d + k] *= op.q_scale(position);
       }
+      if (op.attention.stored) continue;
       for (int h = 0; h < op.attention.kv_heads; ++h) {
         head_norm(op, k_norm, false, k + h * d);
         rotate(op, position, k + h * d);
         head_norm(op, k_norm, true, k + h * d);
         if (op.attention.heavy > 0) continue;  // attention stores them
-        for (int value = 0; value < 2; ++value) {
-          float* kept = kv_row(c.kv, s, i, op.layer, value, h, position);
-          std::copy_n((value == 0 ? k : v) + h * d, d, kept);
-          round_trip(c.kv.type, kept, d);
+        for (int value = 0; value < kept_parts; ++value) {
+          float* kept = kv_row(c.kv, s, i, op.place, value, h, position);
+          const int width = value == 0 ? d : values;
+          std::copy_n((value == 0 ? k : v) + h * width, width, kept);
+          round_trip(c.kv.type, kept, width);
         }
       }
     }

@@ -154,7 +154,8 @@ TEST(CascadeReads, APrefixIsReadInOnePlace) {
   read_program(builder.desc(), program);
   const Op& op = *std::ranges::find(program.ops, MR_OP_ATTENTION, &Op::kind);
   const int slab_tokens = MR_SLAB_TOKENS;
-  const KvLayout kv(1, c.kv_heads, c.head_dim, MR_KV_BF16, sizeof(bf16) * slab_tokens * c.head_dim);
+  const KvLayout kv(program.kv_layers, 1, MR_KV_BF16,
+                    [](int width) { return sizeof(bf16) * MR_SLAB_TOKENS * width; });
   const cpu::OpKernels& kernels = cpu::op_kernels(cpu::Isa::portable);
   cpu::ThreadPool pool(2);
   const cpu::Context context{program, kv, kernels, kernels.bf16_kv, pool};

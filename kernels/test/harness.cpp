@@ -248,8 +248,6 @@ mr_program_desc Builder::desc() {
   d.vocab = vocab;
   d.layers = layers;
   d.kv_groups = kv_groups;
-  d.kv_heads = kv_heads;
-  d.head_dim = head_dim;
   d.max_positions = max_positions;
   d.max_rows = max_rows;
   d.max_outputs = max_outputs;

@@ -75,7 +75,8 @@ class Builder {
   // Valid until the builder changes.
   mr_program_desc desc();
 
-  int vocab = 0, layers = 1, kv_heads = 1, head_dim = 16, kv_groups = 1;
+  int vocab = 0, layers = 1, kv_groups = 1;
+  int kv_heads = 1, head_dim = 16;  // of the layers that are added
   int max_positions = 2048, max_rows = 128, max_outputs = 128, max_hidden = 0;
   mr_kv_type kv_type = MR_KV_AUTO;  // a Model's name may say another one
   std::vector<mr_op> ops;

@@ -367,7 +367,7 @@ Hash attention_hash(const AttentionVariant& v, int bits, const AttentionCase& c)
   t.q_stride = width;
   t.rows = c.rows;
   t.heads = kHeads;
-  t.head_dim = c.head_dim;
+  t.head = {c.head_dim, c.head_dim};
   t.position = c.context;
   t.window = c.window;
   t.begin = t.first_visible(c.context);
@@ -378,7 +378,7 @@ Hash attention_hash(const AttentionVariant& v, int bits, const AttentionCase& c)
   t.values = cache.values();
   t.slab_bytes = cache.slab_bytes();
   const size_t floats = v.kernels->state_floats(c.head_dim, t.queries());
-  const size_t scratch = (v.kernels->scratch_bytes(c.head_dim) + 3) / 4;
+  const size_t scratch = (v.kernels->scratch_bytes({c.head_dim, c.head_dim}) + 3) / 4;
   Buffer memory((scratch + 2 * floats + 64) * sizeof(float));
   auto* const room = static_cast<float*>(memory.data());
   const AttentionState total{room + (scratch + 15) / 16 * 16, t.queries(), 0};

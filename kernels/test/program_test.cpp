@@ -80,8 +80,6 @@ TEST(Program, BadShapesAreRefused) {
       {"no vocabulary", [](Builder& b) { b.vocab = 0; }, "vocab is 0"},
       {"no layers", [](Builder& b) { b.layers = 0; }, "layers is 0"},
       {"too many groups", [](Builder& b) { b.kv_groups = 65; }, "kv_groups is 65"},
-      {"negative heads", [](Builder& b) { b.kv_heads = -1; }, "kv_heads is -1"},
-      {"huge head_dim", [](Builder& b) { b.head_dim = 1 << 20; }, "head_dim is 1048576"},
       {"no positions", [](Builder& b) { b.max_positions = 0; }, "max_positions is 0"},
       {"no rows", [](Builder& b) { b.max_rows = 0; }, "max_rows is 0"},
       {"more outputs than rows", [](Builder& b) { b.max_outputs = 129; }, "max_outputs is 129"},
@@ -249,9 +247,35 @@ TEST(Program, BadOpsAreRefused) {
       {"layer stored twice", [](Builder& b) { b.ops[kRope + 8].layer = 0; }, "second time"},
       {"layer not stored", [](Builder& b) { b.ops[kAttention].layer = 1; }, "has stored layer 1"},
       {"heads of no group", [](Builder& b) { b.ops[kRope].attention.heads = 5; }, "5 heads over 2"},
-      {"other kv heads", [](Builder& b) { b.ops[kRope].attention.kv_heads = 3; }, "kv_heads is 3"},
+      {"negative KV heads", [](Builder& b) { b.ops[kRope].attention.kv_heads = -1; },
+       "kv_heads is -1"},
+      {"huge head_dim", [](Builder& b) { b.ops[kRope].attention.head_dim = 1 << 20; },
+       "head_dim is 1048576"},
+      {"other KV heads",
+       [](Builder& b) {
+         b.slots[b.ops[kRope].in].width = 8 * 40;
+         b.ops[kRope].attention.kv_heads = b.ops[kAttention].attention.kv_heads = 1;
+         b.ops[kAttention].attention.head_dim = 32;
+         b.ops[kAttention].attention.value_dim = 96;
+       },
+       "1 KV heads of 32 and 96 elements, expected 1 of 40 and 40 as layer 0 has them"},
       {"other head_dim", [](Builder& b) { b.ops[kRope].attention.head_dim = 32; },
-       "head_dim is 32"},
+       "400 wide, expected 320"},
+      {"stored by nobody", [](Builder& b) { b.ops[kRope].attention.stored = 1; }, "expected 240"},
+      {"values wider than latents",
+       [](Builder& b) {
+         b.ops[kRope].attention.latent = 1;
+         b.ops[kRope].attention.value_dim = 48;
+       },
+       "value_dim is 48, expected 1 to 40"},
+      {"no heads at all",
+       [](Builder& b) {
+         b.ops[kRope].attention.heads = 0;
+         b.ops[kRope].attention.stored = 1;
+       },
+       "heads is 0"},
+      {"rotation beyond a head", [](Builder& b) { b.ops[kRope].attention.rotary_offset = 2; },
+       "rotary_offset is 2, expected 0 to 0"},
       {"other heads", [](Builder& b) { b.ops[kAttention].attention.heads = 4; },
        "400 wide, expected 320"},
       {"odd rotary_dim", [](Builder& b) { b.ops[kRope].attention.rotary_dim = 7; }, "even"},
@@ -283,7 +307,7 @@ TEST(Program, BadOpsAreRefused) {
 }
 
 TEST(Program, HeadsThatTheCpuCannotRunAreUnsupported) {
-  for (const int head_dim : {20, 264}) {
+  for (const int head_dim : {20, 584}) {
     Builder b;
     b.vocab = b.head_dim = head_dim;
     Random random(1);

@@ -152,7 +152,11 @@ func shape(p *model.Program, op *model.Op) string {
 	case model.OpRoute:
 		return fmt.Sprintf("%d of %d", op.Routing.TopK, op.Routing.Experts)
 	case model.OpRopeStore, model.OpAttention:
-		return fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
+		text := fmt.Sprintf("%d/%d heads x %d", op.Heads, op.KVHeads, op.HeadDim)
+		if op.ValueDim > 0 && op.ValueDim != op.HeadDim {
+			text += fmt.Sprintf("+%d", op.ValueDim)
+		}
+		return text
 	case model.OpNorm, model.OpSelectRows, model.OpGate:
 	}
 	return fmt.Sprint(p.Slots[op.Out].Width)

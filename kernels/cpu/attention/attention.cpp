@@ -21,27 +21,13 @@ constexpr int kSharedTokensPerHead = 128;
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
-int max_heads(const Program& p) {
-  int heads = 1;
-  for (const Op& op : p.ops) {
-    if (op.kind == MR_OP_ATTENTION) heads = std::max(heads, op.attention.heads);
-  }
-  return heads;
+HeadShape head_shape(const Op& op) {
+  return {op.attention.head_dim, op.attention.value_dim, op.attention.latent != 0};
 }
 
-int max_group(const Program& p) {
-  int group = 1;
-  for (const Op& op : p.ops) {
-    if (op.kind == MR_OP_ATTENTION)
-      group = std::max(group, op.attention.heads / op.attention.kv_heads);
-  }
-  return group;
-}
+int query_group(const Op& op) { return op.attention.heads / op.attention.kv_heads; }
 
-int tile_rows(const Op& op) {
-  return std::max(
-      1, tile_queries(op.attention.head_dim) / (op.attention.heads / op.attention.kv_heads));
-}
+int tile_rows(const Op& op) { return std::max(1, tile_queries(head_shape(op)) / query_group(op)); }
 
 BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, int kv_head) {
   return {beams.kv.data(),
@@ -49,8 +35,8 @@ BeamRows beam_rows(const Context& c, const Op& op, const Beams& beams, int row, 
           beams.steps,
           beams.prompt,
           beams.prompt + beams.common,
-          c.kv.block(op.layer, 0, kv_head),
-          c.kv.block(op.layer, 1, kv_head)};
+          c.kv.block(op.place, 0, kv_head),
+          c.kv.block(op.place, 1, kv_head)};
 }
 
 // A tile over the keys of a sequence, without its rows.
@@ -60,7 +46,7 @@ AttentionTile tile_of(const Context& c, const Op& op, const Sequence& s, Slot in
   t.q = in.f32() + int64_t{first_head} * op.attention.head_dim;
   t.q_stride = in.width;
   t.heads = heads;
-  t.head_dim = op.attention.head_dim;
+  t.head = head_shape(op);
   t.window = op.attention.window;
   t.chunked = op.attention.chunked != 0;
   t.softcap = op.attention.softcap;
@@ -68,8 +54,8 @@ AttentionTile tile_of(const Context& c, const Op& op, const Sequence& s, Slot in
   t.slopes =
       op.attention.alibi_slopes != nullptr ? op.attention.alibi_slopes + first_head : nullptr;
   t.null_scores = op.null_values != nullptr ? op.null_values + first_head : nullptr;
-  t.keys = s.kv + c.kv.block(op.layer, 0, kv_head);
-  t.values = s.kv + c.kv.block(op.layer, 1, kv_head);
+  t.keys = s.kv + c.kv.block(op.place, 0, kv_head);
+  t.values = s.kv + c.kv.block(op.place, 1, kv_head);
   t.slab_bytes = c.kv.slab_bytes;
   return t;
 }
@@ -88,23 +74,35 @@ void link(Tiles& tiles) {
 
 }  // namespace
 
-Attention::Attention(const Context& c)
-    : most_shared_rows_(tile_queries(c.kv.head_dim) / max_group(c.program) / 2),
-      least_shared_tokens_(kSharedTokensPerHead * max_group(c.program)),
-      scratch_bytes_(c.attention.scratch_bytes(c.kv.head_dim)),
-      state_floats_(c.attention.state_floats(c.kv.head_dim, tile_queries(c.kv.head_dim))),
-      threads_((scratch_bytes_ + 2 * sizeof(float) * state_floats_) * c.pool.size()) {
+TileRoom::TileRoom(const Context& c) {
+  for (const Op& op : c.program.ops) {
+    if (op.kind != MR_OP_ATTENTION) continue;
+    const HeadShape head = head_shape(op);
+    scratch_bytes = std::max(scratch_bytes, c.attention.scratch_bytes(head));
+    state_floats = std::max(state_floats, c.attention.state_floats(head.value, tile_queries(head)));
+  }
+}
+
+Attention::Attention(const Context& c) : room_(c), threads_(room_.bytes() * c.pool.size()) {
   const Program& p = c.program;
-  const int queries = tile_queries(c.kv.head_dim);
+  int queries = kMaxTileQueries, heads = 1, group = 1;
+  for (const Op& op : p.ops) {
+    if (op.kind != MR_OP_ATTENTION) continue;
+    queries = std::min(queries, tile_queries(head_shape(op)));
+    heads = std::max(heads, op.attention.heads);
+    group = std::max(group, query_group(op));
+  }
+  most_shared_rows_ = queries / group / 2;
+  least_shared_tokens_ = kSharedTokensPerHead * group;
   // The pieces of all keys that the rows of a tile see.
   const int lookback = *std::max_element(p.lookback.begin(), p.lookback.end());
   const size_t pieces =
       std::min((p.max_positions - 1) / kPieceTokens + 1, (lookback + queries) / kPieceTokens + 2);
   // Two for each query that shares keys, and those of tiles that are divided.
-  size_t states = 2 * (int64_t{p.max_outputs} * max_heads(p) / queries + 1);
+  size_t states = 2 * (int64_t{p.max_outputs} * heads / queries + 1);
   if (pieces > 1 && c.pool.size() > 1) states += pieces * kTilesPerThread * c.pool.size();
   if (p.kept() > 0) states = 0;  // H2oAttention runs
-  states_ = Buffer(std::min(kMostStateBytes, states * state_floats_ * sizeof(float)));
+  states_ = Buffer(std::min(kMostStateBytes, states * room_.state_floats * sizeof(float)));
 }
 
 void Attention::begin(const Batch& batch) {
@@ -140,8 +138,7 @@ void Attention::run(const Context& c, const Op& op, const Batch& batch, Slot in,
 
 void Attention::plan_heads(const Op& op) {
   heads_.clear();
-  const int group = op.attention.heads / op.attention.kv_heads,
-            most = tile_queries(op.attention.head_dim);
+  const int group = query_group(op), most = tile_queries(head_shape(op));
   for (int h = 0; h < op.attention.heads; h += heads_.back().count) {
     const int kv_head = h / group;
     heads_.push_back({h, std::min(most, (kv_head + 1) * group - h), kv_head});
@@ -190,9 +187,9 @@ void Attention::add_shared(const Context& c, const Op& op, const Batch& batch, S
     t.step_rows = rows;
     t.rows = last->first + last->rows - first->first;
     t.end = g.tokens;
-    if (divide && take(c, pieces, t.queries(), shared.states)) {
+    if (divide && take(c, t, pieces, shared.states)) {
       for (int p = 0; p < pieces; ++p) shared_tasks_.push_back({tile, p, shared.states[p]});
-    } else if (take(c, merged, t.queries(), shared.states)) {
+    } else if (take(c, t, merged, shared.states)) {
       shared_tasks_.push_back({tile, kAll, {}});
     } else {
       shared_.resize(first_tile);
@@ -225,7 +222,7 @@ void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, S
         t.begin = t.first_visible(t.position);
         t.end = s.row_position(i + t.rows - 1) + 1;
         if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, h.kv_head);
-        tile.out = row * out.width + int64_t{h.first} * op.attention.head_dim;
+        tile.out = row * out.width + int64_t{h.first} * op.attention.value_dim;
         if (op.attention.sinks > 0) {
           tile.apart = t;
           tile.apart.q =
@@ -260,8 +257,8 @@ void Attention::split_recent(const Context& c, const Op& op, const Sequence& s, 
   recent.step_keys = in.f32() + int64_t{s.first_row} * in.width +
                      (op.attention.heads + kv_head) * op.attention.head_dim;
   recent.step_values = recent.step_keys + int64_t{op.attention.kv_heads} * op.attention.head_dim;
-  recent.recent_keys = s.head + c.kv.block(op.layer, 0, kv_head);
-  recent.recent_values = s.head + c.kv.block(op.layer, 1, kv_head);
+  recent.recent_keys = s.head + c.kv.block(op.place, 0, kv_head);
+  recent.recent_values = s.head + c.kv.block(op.place, 1, kv_head);
   codes.recent = Recent::without;
   codes.end = kivi_exact(codes.end - 1);
 }
@@ -276,7 +273,7 @@ void Attention::plan_tasks(const Context& c) {
     const AttentionTile& t = tile.arguments;
     const bool apart = tile.apart.end > 0;
     const int first = t.first_piece(), pieces = t.end_piece() - first;
-    if (!divide || pieces == 1 || !take(c, apart + pieces - t.resumes, t.queries(), tile.own)) {
+    if (!divide || pieces == 1 || !take(c, t, apart + pieces - t.resumes, tile.own)) {
       tasks_.push_back({i, kAll, {}});
       continue;
     }
@@ -289,9 +286,10 @@ void Attention::plan_tasks(const Context& c) {
   }
 }
 
-// Takes memory for n states; false: there is not enough.
-bool Attention::take(const Context& c, int n, int queries, States& states) {
-  const size_t floats = c.attention.state_floats(c.kv.head_dim, queries);
+// Takes memory for n states of the tile's queries; false: there is not enough.
+bool Attention::take(const Context& c, const AttentionTile& t, int n, States& states) {
+  const int queries = t.queries();
+  const size_t floats = c.attention.state_floats(t.head.value, queries);
   if (taken_ + n * floats > states_.size() / sizeof(float)) return false;
   states = {static_cast<float*>(states_.data()) + taken_, floats, n, queries, 0};
   taken_ += n * floats;
@@ -299,14 +297,13 @@ bool Attention::take(const Context& c, int n, int queries, States& states) {
 }
 
 void* Attention::scratch(int thread) const {
-  const size_t bytes = scratch_bytes_ + 2 * sizeof(float) * state_floats_;
-  return static_cast<std::byte*>(threads_.data()) + bytes * thread;
+  return static_cast<std::byte*>(threads_.data()) + room_.bytes() * thread;
 }
 
 // The two states of a thread.
 Attention::States Attention::thread_states(int thread, int queries) const {
-  auto* memory = static_cast<std::byte*>(scratch(thread)) + scratch_bytes_;
-  return {reinterpret_cast<float*>(memory), state_floats_, 2, queries, 0};
+  auto* memory = static_cast<std::byte*>(scratch(thread)) + room_.scratch_bytes;
+  return {reinterpret_cast<float*>(memory), room_.state_floats, 2, queries, 0};
 }
 
 // All pieces: the whole ones are merged into the first state, what follows them is the last one.

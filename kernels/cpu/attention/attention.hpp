@@ -11,6 +11,14 @@
 
 namespace millrace::cpu {
 
+// What a thread needs for the largest tile of a program: scratch, and two states.
+struct TileRoom {
+  size_t scratch_bytes = 0, state_floats = 0;
+
+  explicit TileRoom(const Context&);
+  size_t bytes() const { return scratch_bytes + 2 * sizeof(float) * state_floats; }
+};
+
 // All attention ops of a program: they differ in their arguments only.
 class Attention {
  public:
@@ -65,7 +73,7 @@ class Attention {
   void plan_tiles(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Slot out);
   static void split_recent(const Context&, const Op&, const Sequence&, Slot in, int kv_head, Tile&);
   void plan_tasks(const Context&);
-  bool take(const Context&, int n, int queries, States&);
+  bool take(const Context&, const AttentionTile&, int n, States&);
   void run_shared(const Context&, const SharedTile&, int thread) const;
   void run_tile(const Context&, const Tile&, int thread, Slot out) const;
   void run_apart(const Context&, const Tile&, int thread, const AttentionState&) const;
@@ -78,8 +86,8 @@ class Attention {
 
   int most_shared_rows_;     // of a sequence
   int least_shared_tokens_;  // of a group
-  size_t scratch_bytes_, state_floats_;
-  Buffer threads_;    // [threads][scratch, two states]
+  TileRoom room_;
+  Buffer threads_;    // [threads][room]
   Buffer states_;     // of shared tiles, and of pieces that are separate tasks
   size_t taken_ = 0;  // floats of states_
 

@@ -30,23 +30,23 @@ struct ByteAttention {
 
   struct Scratch {
     std::byte* end;
-    Quad* queries;     // [queries][head_dim / 4]
+    Quad* queries;     // [queries][key width / 4]
     float* scales;     // [queries]
     int32_t* offsets;  // [queries][groups]
     typename Coded<kBits>::Room room;
 
-    Scratch(void* memory, int head_dim)
+    Scratch(void* memory, HeadShape head)
         : end(static_cast<std::byte*>(memory)),
-          queries(take<Quad>(end, int64_t{tile_queries(head_dim)} * head_dim / 4)),
-          scales(take<float>(end, tile_queries(head_dim))),
-          offsets(take<int32_t>(end, int64_t{tile_queries(head_dim)} * Codes{head_dim}.groups())),
-          room(end, head_dim) {}
+          queries(take<Quad>(end, int64_t{tile_queries(head)} * head.key / 4)),
+          scales(take<float>(end, tile_queries(head))),
+          offsets(take<int32_t>(end, int64_t{tile_queries(head)} * Codes{head.key}.groups())),
+          room(end, head) {}
 
     typename P::Queries codes() const { return {queries, scales, offsets}; }
   };
 
-  static size_t scratch_bytes(int head_dim) {
-    const Scratch s(nullptr, head_dim);
+  static size_t scratch_bytes(HeadShape head) {
+    const Scratch s(nullptr, head);
     return reinterpret_cast<uintptr_t>(s.end);
   }
 
@@ -55,15 +55,15 @@ struct ByteAttention {
   }
 
   static void prepare(const AttentionTile& t, void* memory) {
-    const Scratch s(memory, t.head_dim);
+    const Scratch s(memory, t.head);
     for (int i = 0; i < t.queries(); ++i) prepare(t, t.query(i), i, s);
   }
 
   static void prepare(const AttentionTile& t, const float* q, int i, const Scratch& s) {
-    const int groups = Codes{t.head_dim}.groups();
+    const int groups = Codes{t.head.key}.groups();
     Vector most = {}, all = {};
-    for (int d = 0; d < t.head_dim; d += kLanes) {
-      const Vector x = B::load(q + d, t.head_dim - d);
+    for (int d = 0; d < t.head.key; d += kLanes) {
+      const Vector x = B::load(q + d, t.head.key - d);
       most = T::max(most, magnitude(x));
       all += x * 0.0f;
     }
@@ -72,15 +72,15 @@ struct ByteAttention {
     // What is not finite must not be lost: it has made some lane NaN.
     const bool finite = B::finite(all);
     s.scales[i] = finite ? largest * t.scale * kLog2E / kMostCode : __builtin_nanf("");
-    Quad* const codes = s.queries + int64_t{i} * t.head_dim / 4;
+    Quad* const codes = s.queries + int64_t{i} * t.head.key / 4;
     Ints sum = {};
-    for (int d = 0; d < t.head_dim; d += kLanes) {
-      const int left = t.head_dim - d;
+    for (int d = 0; d < t.head.key; d += kLanes) {
+      const int left = t.head.key - d;
       const Ints code = B::round(B::load(q + d, left) * inverse, finite);
       sum += code;
       B::store(code, smaller(left, kLanes), codes + d / 4);
       const int next = d + kLanes;
-      if (next >= t.head_dim || (kBits == 4 && next % kKvGroup == 0)) {
+      if (next >= t.head.key || (kBits == 4 && next % kKvGroup == 0)) {
         const int g = kBits == 8 ? 0 : d / kKvGroup;
         s.offsets[i * groups + g] = -P::kOffset * B::total(sum);
         sum = Ints{};
@@ -94,12 +94,12 @@ struct ByteAttention {
                      const Scratch& s, int i, const State& state) {
     alignas(64) float scores[N][kBlockTokens];
     typename P::template Weights<N> weights;
-    P::template score<N>(t.head_dim, keys, block, s.codes(), i, scores);
+    P::template score<N>(t.head.key, keys, block, s.codes(), i, scores);
     for (int n = 0; n < N; ++n) {
       softmax(t, keys, block, i + n, n, scores[n], weights, state);
     }
-    float* out = state.out + int64_t{i} * S::padded(t.head_dim);
-    P::template weigh<N>(t.head_dim, keys, block, weights, out);
+    float* out = state.out + int64_t{i} * S::padded(t.head.value);
+    P::template weigh<N>(t.head.value, keys, block, weights, out);
   }
 
   // Turns the scores of query i, the n-th of a tile, into codes of probabilities.
@@ -123,7 +123,7 @@ struct ByteAttention {
       sum.of[v % Sums<T>::kVectors] += p[v];
     }
     sum.store(sums);
-    for (int g = 0; g < Codes{t.head_dim}.groups(); ++g) {
+    for (int g = 0; g < Codes{t.head.value}.groups(); ++g) {
       Vector x[kBlockVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kBlockVectors; ++v) {

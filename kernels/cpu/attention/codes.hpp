@@ -30,11 +30,11 @@ struct Coded {
     uint32_t *keys, *values;           // [4 slabs][words]: of beams
     float *key_scales, *value_scales;  // [4 slabs][groups][16 tokens]
 
-    Room(std::byte*& at, int head_dim)
-        : keys(take<uint32_t>(at, int64_t{kBlockTokens} * Codes{head_dim}.key_words())),
-          values(take<uint32_t>(at, int64_t{kBlockTokens} / 4 * Codes{head_dim}.value_words())),
-          key_scales(take<float>(at, int64_t{kBlockTokens} * Codes{head_dim}.groups())),
-          value_scales(take<float>(at, int64_t{kBlockTokens} * Codes{head_dim}.groups())) {
+    Room(std::byte*& at, HeadShape head)
+        : keys(take<uint32_t>(at, int64_t{kBlockTokens} * Codes{head.key}.key_words())),
+          values(take<uint32_t>(at, int64_t{kBlockTokens} / 4 * Codes{head.value}.value_words())),
+          key_scales(take<float>(at, int64_t{kBlockTokens} * Codes{head.key}.groups())),
+          value_scales(take<float>(at, int64_t{kBlockTokens} * Codes{head.value}.groups())) {
       at += 64;  // vectors reach past the last words
     }
   };
@@ -44,30 +44,32 @@ struct Coded {
   // The block as one row of the tile sees it. Any codes are numbers, so a scale of zero is
   // enough for tokens after the last key.
   static CodeBlock find(const AttentionTile& t, const Keys& keys, int row, const Room& room) {
-    const Codes codes{t.head_dim};
-    const int scales = codes.groups() * kSlabTokens;
+    const Codes key_codes{t.head.key}, value_codes{t.head.value};
+    const int of_keys = key_codes.groups() * kSlabTokens;
+    const int of_values = value_codes.groups() * kSlabTokens;
     CodeBlock block{};
     for (const float*& none : block.value_scales) none = kNoScales;
     const int slabs_ahead = t.queries() > kLongPrefetchQueries ? kBlockSlabs : kLongPrefetchSlabs;
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
-      float* const key_scales = room.key_scales + int64_t{slab} * scales;
-      float* const value_scales = room.value_scales + int64_t{slab} * scales;
+      float* const key_scales = room.key_scales + int64_t{slab} * of_keys;
+      float* const value_scales = room.value_scales + int64_t{slab} * of_values;
       block.key_scales[slab] = key_scales;
       block.value_scales[slab] = value_scales;
       if (gathered(t, keys, slab)) {
-        auto* key_words = room.keys + int64_t{slab} * kSlabTokens * codes.key_words();
-        auto* value_words = room.values + int64_t{slab} * kSlabTokens / 4 * codes.value_words();
-        __builtin_memset(key_scales, 0, sizeof(float) * scales);
-        __builtin_memset(value_scales, 0, sizeof(float) * scales);
+        auto* key_words = room.keys + int64_t{slab} * kSlabTokens * key_codes.key_words();
+        auto* value_words =
+            room.values + int64_t{slab} * kSlabTokens / 4 * value_codes.value_words();
+        __builtin_memset(key_scales, 0, sizeof(float) * of_keys);
+        __builtin_memset(value_scales, 0, sizeof(float) * of_values);
         const int begin = larger(keys.begin, slab * kSlabTokens);
         const int end = smaller(keys.end, (slab + 1) * kSlabTokens);
         for (int key = begin; key < end; ++key) {
           const BeamToken from = beam_token(t, row, keys.block + key);
           const int to = key % kSlabTokens;
-          copy_key(codes, from, to, key_words);
-          copy_value(codes, from, to, value_words);
-          copy_scale(codes, from.keys, from.token, to, key_scales);
-          copy_scale(codes, from.values, from.token, to, value_scales);
+          copy_key(key_codes, from, to, key_words);
+          copy_value(value_codes, from, to, value_words);
+          copy_scale(key_codes, from.keys, from.token, to, key_scales);
+          copy_scale(value_codes, from.values, from.token, to, value_scales);
         }
         block.keys[slab] = key_words;
         block.values[slab] = value_words;
@@ -79,8 +81,8 @@ struct Coded {
       block.keys[slab] = reinterpret_cast<const uint32_t*>(t.keys + at);
       block.values[slab] = reinterpret_cast<const uint32_t*>(t.values + at);
       block.ahead[slab] = ahead(t, number, slabs_ahead);
-      copy_scales(codes, t.keys + at, valid, key_scales);
-      copy_scales(codes, t.values + at, valid, value_scales);
+      copy_scales(key_codes, t.keys + at, valid, key_scales);
+      copy_scales(value_codes, t.values + at, valid, value_scales);
     }
     return block;
   }
@@ -145,22 +147,22 @@ struct Expanded {
   struct Room : PairRoom {
     typename Coded<kBits>::Room codes;
 
-    Room(std::byte*& at, int head_dim)
-        : PairRoom(at, head_dim, Softmax<T>::padded(head_dim)), codes(at, head_dim) {}
+    Room(std::byte*& at, HeadShape head)
+        : PairRoom(at, head.key, Softmax<T>::padded(head.value)), codes(at, head) {}
   };
 
   static Block find(const AttentionTile& t, const Keys& keys, int row, const Room& room) {
     const CodeBlock coded = Coded<kBits>::find(t, keys, row, room.codes);
-    const int d = t.head_dim, width = Softmax<T>::padded(d);
+    const int d = t.head.key, width = Softmax<T>::padded(t.head.value);
     Block block{};
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       auto* pairs = room.keys + int64_t{slab} * kSlabTokens * d / 2;
       auto* values = room.values + int64_t{slab} * kSlabTokens / 2 * width;
       expand_keys(coded.keys[slab], coded.key_scales[slab], d, pairs);
       if constexpr (kBits == 8) {
-        expand_values8(coded.values[slab], coded.value_scales[slab], d, values);
+        expand_values8(coded.values[slab], coded.value_scales[slab], t.head.value, values);
       } else {
-        expand_values4(coded.values[slab], coded.value_scales[slab], d, values);
+        expand_values4(coded.values[slab], coded.value_scales[slab], t.head.value, values);
       }
       block.keys[slab] = pairs;
       block.values[slab] = values;

@@ -56,20 +56,16 @@ void move(const H2oHead& head, int d, int from_place, int to_place) {
 }  // namespace
 
 H2oAttention::H2oAttention(const Context& c)
-    : scratch_bytes_(c.attention.scratch_bytes(c.kv.head_dim)),
-      state_floats_(c.attention.state_floats(c.kv.head_dim, tile_queries(c.kv.head_dim))),
-      threads_(c.program.kept() == 0
-                   ? 0
-                   : (scratch_bytes_ + 2 * sizeof(float) * state_floats_) * c.pool.size()) {}
+    : room_(c), threads_(c.program.kept() == 0 ? 0 : room_.bytes() * c.pool.size()) {}
 
 void H2oAttention::run(const Context& c, const Op& op, const Batch& batch, Slot in,
                        Slot out) const {
-  check_h2o(c.kv, batch, op.layer);
+  check_h2o(c.kv, batch, op.place);
   const int n = static_cast<int>(batch.sequences.size());
   c.pool.parallel_for(n * op.attention.kv_heads, [&](int i, int thread) {
     const Sequence& s = batch.sequences[i / op.attention.kv_heads];
     const int kv_head = i % op.attention.kv_heads, d = op.attention.head_dim;
-    const Task task{op, s, kv_head, H2oHead(c.kv, s, op.layer, kv_head), in, out};
+    const Task task{op, s, kv_head, H2oHead(c.kv, s, op.place, kv_head), in, out};
     for (int row = 0; row < s.rows;) {
       const int end = std::min(s.rows, h2o_end(s.position + row) - s.position);
       rows(c, task, row, end, thread);
@@ -87,7 +83,7 @@ void H2oAttention::rows(const Context& c, const Task& task, int begin, int end, 
   const Op& op = task.op;
   const Sequence& s = task.sequence;
   const int d = op.attention.head_dim, group = op.attention.heads / op.attention.kv_heads,
-            most = tile_queries(d);
+            most = tile_queries({d, d});
   const int first_place = c.program.place(s.position + begin),
             most_rows = std::max(1, most / group);
   for (int i = begin; i < end; ++i) {
@@ -101,7 +97,7 @@ void H2oAttention::rows(const Context& c, const Task& task, int begin, int end, 
       t.q_stride = task.in.width;
       t.rows = std::min(most_rows, end - i);
       t.heads = std::min(most, group - h);
-      t.head_dim = d;
+      t.head = {d, d};
       t.position = first_place + i - begin;
       t.end = t.position + t.rows;
       t.scale = op.attention.scale;
@@ -116,10 +112,10 @@ void H2oAttention::rows(const Context& c, const Task& task, int begin, int end, 
 // sums: bytes from a block of keys to those of its places. at: element of the out slot.
 void H2oAttention::tile(const Context& c, const AttentionTile& t, size_t sums, int thread,
                         const Slot& out, int64_t at) const {
-  const size_t bytes = scratch_bytes_ + 2 * sizeof(float) * state_floats_;
-  auto* const scratch = static_cast<std::byte*>(threads_.data()) + bytes * thread;
-  auto* const states = reinterpret_cast<float*>(scratch + scratch_bytes_);
-  const AttentionState total{states, t.queries(), 0}, piece{states + state_floats_, t.queries(), 0};
+  auto* const scratch = static_cast<std::byte*>(threads_.data()) + room_.bytes() * thread;
+  auto* const states = reinterpret_cast<float*>(scratch + room_.scratch_bytes);
+  const AttentionState total{states, t.queries(), 0},
+      piece{states + room_.state_floats, t.queries(), 0};
   c.attention.prepare(t, scratch);
   c.attention.piece(t, 0, scratch, total);
   for (int p = 1; p < t.end_piece(); ++p) {

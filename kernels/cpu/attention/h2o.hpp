@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cpu/attention/attention.hpp"
 #include "cpu/ops/ops.hpp"
 #include "exec/backend.hpp"
 #include "exec/buffer.hpp"
@@ -27,8 +28,8 @@ class H2oAttention {
   void tile(const Context&, const AttentionTile&, size_t sums, int thread, const Slot& out,
             int64_t at) const;
 
-  size_t scratch_bytes_, state_floats_;
-  Buffer threads_;  // [threads][scratch, two states]; none without heavy tokens
+  TileRoom room_;
+  Buffer threads_;  // [threads][room]; none without heavy tokens
 };
 
 }  // namespace millrace::cpu

@@ -15,11 +15,11 @@ struct KiviPairs {
   static constexpr int kLanes = T::kLanes;
 
   struct Room : PairRoom {
-    Room(std::byte*& at, int head_dim) : PairRoom(at, head_dim, Softmax<T>::padded(head_dim)) {}
+    Room(std::byte*& at, HeadShape head) : PairRoom(at, head.key, Softmax<T>::padded(head.value)) {}
   };
 
   static Block find(const AttentionTile& t, const Keys& keys, int, const Room& room) {
-    const int d = t.head_dim, width = Softmax<T>::padded(d);
+    const int d = t.head.key, width = Softmax<T>::padded(d);
     Block block{};
     for (int slab = keys.first_slab(); slab < keys.end_slab(); ++slab) {
       auto* pairs = room.keys + int64_t{slab} * kSlabTokens * d / 2;
@@ -42,7 +42,7 @@ struct KiviPairs {
   // without a key are 0.
   static void gather(const AttentionTile& t, const Keys& keys, int slab, uint32_t* to_keys,
                      uint32_t* to_values) {
-    const int d = t.head_dim, width = Softmax<T>::padded(d);
+    const int d = t.head.key, width = Softmax<T>::padded(d);
     __builtin_memset(to_keys, 0, sizeof(uint32_t) * kSlabTokens * d / 2);
     __builtin_memset(to_values, 0, sizeof(uint32_t) * kSlabTokens / 2 * width);
     const int begin = larger(keys.begin, slab * kSlabTokens);

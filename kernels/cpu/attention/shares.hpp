@@ -19,8 +19,8 @@ struct Shares {
   // query by query. Scratch is as prepare() left it; sums: bytes from a slab's keys to its 16 floats.
   static void add(const AttentionTile& t, const void* memory, const AttentionState& of,
                   size_t sums) {
-    const typename A::Scratch s(const_cast<void*>(memory), t.head_dim);
-    const typename S::State state(of, t.head_dim);
+    const typename A::Scratch s(const_cast<void*>(memory), t.head);
+    const typename S::State state(of, t.head.value);
     for (int first = 0; first < t.end; first += kBlockTokens) {
       const Keys keys{first, 0, smaller(kBlockTokens, t.end - first)};
       Block block{};

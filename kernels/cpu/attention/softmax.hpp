@@ -85,7 +85,7 @@ struct Softmax {
   static constexpr int kBlockVectors = kBlockTokens / kLanes;
   static_assert(kSlabTokens % kLanes == 0);
 
-  static int padded(int head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
+  static int padded(int width) { return (width + kLanes - 1) / kLanes * kLanes; }
 
   struct State {
     float* largest;  // [queries] score times log2(e), the largest but for kSlack, or kNone
@@ -93,19 +93,19 @@ struct Softmax {
     float* lanes;    // [queries][kSumLanes] of the same sum, its parts
     float* out;      // [queries][padded] of exp(score - largest) * value
 
-    State(const AttentionState& s, int head_dim)
+    State(const AttentionState& s, int value)
         : largest(s.memory + s.first),
           sum(s.memory + s.queries + s.first),
           lanes(s.memory + round_up(2 * s.queries) + s.first * kSumLanes),
           out(s.memory + round_up(2 * s.queries) + s.queries * kSumLanes +
-              s.first * padded(head_dim)) {}
+              s.first * padded(value)) {}
   };
 
   static int round_up(int n) { return (n + 15) / 16 * 16; }
 
-  static size_t state_floats(int head_dim, int queries) {
+  static size_t state_floats(int value, int queries) {
     return round_up(2 * queries) + size_t(queries) * kSumLanes +
-           size_t(round_up(queries * padded(head_dim)));
+           size_t(round_up(queries * padded(value)));
   }
 
   // 2^x for x <= kSlack, relative error below 2^-23; exactly 1 at 0 and exactly 0
@@ -135,12 +135,12 @@ struct Softmax {
   //   attend<N>   adds it to the state of N queries, A::kQueries at most
   template <class A>
   static void piece(const AttentionTile& t, int piece, void* memory, const AttentionState& of) {
-    const typename A::Scratch s(memory, t.head_dim);
-    const State state(of, t.head_dim);
+    const typename A::Scratch s(memory, t.head);
+    const State state(of, t.head.value);
     if (!t.resumes || piece > t.first_piece()) {
       for (int i = 0; i < t.queries(); ++i) state.largest[i] = kNone;
       __builtin_memset(state.lanes, 0, sizeof(float) * t.queries() * kSumLanes);
-      __builtin_memset(state.out, 0, sizeof(float) * t.queries() * padded(t.head_dim));
+      __builtin_memset(state.out, 0, sizeof(float) * t.queries() * padded(t.head.value));
     }
 
     const int begin = larger(piece * kPieceTokens, t.begin);
@@ -230,8 +230,9 @@ struct Softmax {
       const Vector shrink = exp2(T::set1(before - now));
       float* const sums = state.lanes + i * kSumLanes;
       for (int v = 0; v < kSumLanes; v += kLanes) T::store(sums + v, T::load(sums + v) * shrink);
-      float* o = state.out + int64_t{i} * padded(t.head_dim);
-      for (int d = 0; d < padded(t.head_dim); d += kLanes) T::store(o + d, T::load(o + d) * shrink);
+      float* o = state.out + int64_t{i} * padded(t.head.value);
+      for (int d = 0; d < padded(t.head.value); d += kLanes)
+        T::store(o + d, T::load(o + d) * shrink);
     }
     state.largest[i] = now;
     return now;
@@ -239,8 +240,8 @@ struct Softmax {
 
   static void merge(const AttentionTile& t, const AttentionState& from_state,
                     const AttentionState& to_state) {
-    const State piece(from_state, t.head_dim), total(to_state, t.head_dim);
-    const int width = padded(t.head_dim);
+    const State piece(from_state, t.head.value), total(to_state, t.head.value);
+    const int width = padded(t.head.value);
     for (int i = 0; i < t.queries(); ++i) {
       if (piece.largest[i] == kNone) continue;  // a piece that this query does not see
       const float* from = piece.out + int64_t{i} * width;
@@ -269,20 +270,20 @@ struct Softmax {
 
   static void finish(const AttentionTile& t, const AttentionState& state, int64_t out_stride,
                      bool out_f32, void* out) {
-    const State total(state, t.head_dim);
-    const int width = padded(t.head_dim);
+    const State total(state, t.head.value);
+    const int width = padded(t.head.value);
     for (int i = 0; i < t.queries(); ++i) {
       const float* from = total.out + int64_t{i} * width;
-      const int64_t at = i / t.heads * out_stride + int64_t{i % t.heads} * t.head_dim;
+      const int64_t at = i / t.heads * out_stride + int64_t{i % t.heads} * t.head.value;
       alignas(64) float y[kMaxHeadDim];
       const float scale = t.null_scores == nullptr ? 1.0f / total.sum[i]
                                                    : beside(t.null_scores[i % t.heads] * kLog2E,
                                                             total.largest[i], total.sum[i]);
       for (int d = 0; d < width; d += kLanes) T::store(y + d, T::load(from + d) * scale);
       if (out_f32) {
-        __builtin_memcpy(static_cast<float*>(out) + at, y, sizeof(float) * t.head_dim);
+        __builtin_memcpy(static_cast<float*>(out) + at, y, sizeof(float) * t.head.value);
       } else {
-        Rows<T>::to_bf16(y, t.head_dim, static_cast<bf16*>(out) + at);
+        Rows<T>::to_bf16(y, t.head.value, static_cast<bf16*>(out) + at);
       }
     }
   }

@@ -85,38 +85,38 @@ struct Attention {
   template <int N>
   static constexpr int kWide = T::kSums / N < 4 ? T::kSums / N : 4;
 
-  static int padded(int head_dim) { return S::padded(head_dim); }
+  static int padded(int width) { return S::padded(width); }
 
   struct Scratch {
     std::byte* end;
-    Pair* queries;  // [queries][head_dim / 2]
+    Pair* queries;  // [queries][key width / 2]
     typename Kv::Room room;
 
-    Scratch(void* memory, int head_dim)
+    Scratch(void* memory, HeadShape head)
         : end(static_cast<std::byte*>(memory)),
-          queries(take<Pair>(end, int64_t{tile_queries(head_dim)} * head_dim / 2)),
-          room(end, head_dim) {}
+          queries(take<Pair>(end, int64_t{tile_queries(head)} * head.key / 2)),
+          room(end, head) {}
   };
 
-  static size_t scratch_bytes(int head_dim) {
-    const Scratch s(nullptr, head_dim);
+  static size_t scratch_bytes(HeadShape head) {
+    const Scratch s(nullptr, head);
     return reinterpret_cast<uintptr_t>(s.end);
   }
 
   static void prepare(const AttentionTile& t, void* memory) {
-    const Scratch s(memory, t.head_dim);
+    const Scratch s(memory, t.head);
     const float scale = t.scale * kLog2E;
     const Vector nan = T::set1(__builtin_nanf(""));
-    const int half = t.head_dim / 2;
+    const int half = t.head.key / 2;
     for (int i = 0; i < t.queries(); ++i) {
       const float* q = t.query(i);
       Pair* pairs = s.queries + int64_t{i} * half;
       int d = 0;
-      for (; d + kLanes <= t.head_dim; d += kLanes) {
+      for (; d + kLanes <= t.head.key; d += kLanes) {
         const Vector x = T::load(q + d) * scale;
         T::store_pairs(x == x ? x : nan, pairs + d / 2);  // as rounded_bf16 wants it
       }
-      for (; d < t.head_dim; d += 2) pairs[d / 2] = T::make_pair(q[d] * scale, q[d + 1] * scale);
+      for (; d < t.head.key; d += 2) pairs[d / 2] = T::make_pair(q[d] * scale, q[d + 1] * scale);
     }
   }
 
@@ -135,7 +135,7 @@ struct Attention {
     for (int n = 0; n < N; ++n) {
       softmax(t, keys, i + n, scores[n], probabilities[n], state);
     }
-    const int width = padded(t.head_dim);
+    const int width = padded(t.head.value);
     float* out = state.out + int64_t{i} * width;
     weigh_all<N, kWide<N>>(keys, block, 0, width, probabilities, out);
   }
@@ -177,7 +177,7 @@ struct Attention {
   template <int N, int M>
   static void score(const AttentionTile& t, const Block& block, const Scratch& s, int i, int v,
                     float (&out)[N][kBlockTokens]) {
-    const int half = t.head_dim / 2;
+    const int half = t.head.key / 2;
     const uint32_t* keys[M];
     size_t ahead[M];
     for (int m = 0; m < M; ++m) {

@@ -16,8 +16,9 @@ namespace millrace::cpu {
 
 // A KV head's 16 tokens lie as attention multiplies them, codes as cpu/ops/kv_codes.hpp has them,
 // 16 bits so:
-//   keys    [head_dim / 2][16 tokens][2] bf16
-//   values  [8][head_dim][2 tokens] bf16
+//   keys    [key width / 2][16 tokens][2] bf16
+//   values  [8][value width][2 tokens] bf16
+// Latents are keys only: a block of values is made of them where they are read.
 
 // Attention's arithmetic is fixed by absolute positions, so that it does not
 // depend on the company of a row: keys are taken in blocks of kBlockTokens, with
@@ -27,8 +28,8 @@ namespace millrace::cpu {
 inline constexpr int kBlockTokens = 64;
 inline constexpr int kPieceTokens = 1024;
 
-// The largest head, and the most queries of a tile.
-inline constexpr int kMaxHeadDim = 256;
+// The largest key or value, and the most queries of a tile.
+inline constexpr int kMaxHeadDim = 576;
 inline constexpr int kMaxTileQueries = 64;
 
 struct NormRow {
@@ -51,6 +52,15 @@ struct HeadsRow {
   const float* cosine;  // [rotary_dim / 2]
   const float* sine;
   bool norm_last = false;  // after the rotation
+  int rotary_offset = 0;   // of the first rotated element
+};
+
+// The widths of keys and values.
+struct HeadShape {
+  int key, value;
+  bool latent = false;  // a value is the beginning of its key
+
+  int larger() const { return key > value ? key : value; }
 };
 
 // Where the beams of a tile have their past. Tokens before `prompt` are the tile's
@@ -83,7 +93,8 @@ enum class Recent : uint8_t {
 struct AttentionTile {
   const float* q;    // first row, or the step's if there are step_rows; first head
   int64_t q_stride;  // floats between rows
-  int rows, heads, head_dim;
+  int rows, heads;
+  HeadShape head;
   int position;    // of the first row
   int begin, end;  // positions of the keys that some row sees; shared ones before are left out
   // Whether the state has some keys of the first piece already: those before `begin`.
@@ -114,7 +125,7 @@ struct AttentionTile {
   int queries() const { return rows * heads; }
   const float* query(int i) const {
     const int row = step_rows != nullptr ? step_rows[i / heads].row : i / heads;
-    return q + row * q_stride + int64_t{i % heads} * head_dim;
+    return q + row * q_stride + int64_t{i % heads} * head.key;
   }
   int row_position(int row) const {
     if (step_rows != nullptr) return step_rows[row].position;
@@ -140,15 +151,15 @@ struct AttentionTile {
 };
 
 // The softmax of queries over some keys: queries [first, ...) of a state of `queries`, which has
-// state_floats(head_dim, queries) floats.
+// state_floats(value width, queries) floats.
 struct AttentionState {
   float* memory;
   int queries, first;
 };
 
 struct AttentionKernels {
-  size_t (*scratch_bytes)(int head_dim);  // per thread
-  size_t (*state_floats)(int head_dim, int queries);
+  size_t (*scratch_bytes)(HeadShape);  // per thread
+  size_t (*state_floats)(int value, int queries);
   // The tile's queries over its keys of one piece. Scratch holds the queries
   // after prepare().
   void (*prepare)(const AttentionTile&, void* scratch);
@@ -198,10 +209,11 @@ const AttentionKernels& attention_vnni(int bits);
 // For a KV cache of the type, an mr_kv_type.
 const AttentionKernels& attention_kernels(const OpKernels&, int32_t kv_type);
 
-// Queries per tile: as many as keep the sums in the first-level cache.
-inline int tile_queries(int head_dim) {
-  const int most = 4096 / head_dim;
-  return most > kMaxTileQueries ? kMaxTileQueries : most;
+// Queries per tile: as many as keep the sums in the first-level cache. Latents are read by all query
+// heads, and each tile makes its blocks of values: more queries share them.
+inline int tile_queries(HeadShape head) {
+  const int most = 4096 / head.larger();
+  return most > kMaxTileQueries || head.latent ? kMaxTileQueries : most;
 }
 
 }  // namespace millrace::cpu

@@ -24,7 +24,7 @@ void gather(const Context& c, const Op& op, const Sequence& s, Slot in, int firs
       for (int i = 0; i < d; ++i) to[i] = rounded(x[i]);
       continue;
     }
-    const auto* x = reinterpret_cast<const bf16*>(s.head + c.kv.block(op.layer, value, head) +
+    const auto* x = reinterpret_cast<const bf16*>(s.head + c.kv.block(op.place, value, head) +
                                                   exact_offset(c.kv.slab_bytes, d, t));
     for (int i = 0; i < d; ++i) to[i] = to_float(x[i]);
   }
@@ -90,7 +90,7 @@ void KiviStore::code(const Context& c, const Op& op, const Batch& batch, Slot in
     float x[MR_KIVI_TOKENS * kMaxHeadDim];
     gather(c, op, *s, in, first, value, head, x);
     std::byte* const block =
-        s->kv + c.kv.slab_bytes * (first / kSlabTokens) + c.kv.block(op.layer, value, head);
+        s->kv + c.kv.slab_bytes * (first / kSlabTokens) + c.kv.block(op.place, value, head);
     std::byte* const blocks[2] = {block, block + c.kv.slab_bytes};
     (value == 0 ? code_keys : code_values)(x, d, blocks);
   });
@@ -106,7 +106,7 @@ void KiviStore::keep(const Context& c, const Op& op, const Batch& batch, Slot in
     for (int h = 0; h < op.attention.kv_heads; ++h) {
       for (int value = 0; value < 2; ++value) {
         const float* x = row_head(op, in, row, value, h);
-        auto* to = reinterpret_cast<bf16*>(s.head + c.kv.block(op.layer, value, h) +
+        auto* to = reinterpret_cast<bf16*>(s.head + c.kv.block(op.place, value, h) +
                                            exact_offset(c.kv.slab_bytes, d, batch.positions[row]));
         for (int i = 0; i < d; ++i) to[i] = from_float(x[i]);
       }

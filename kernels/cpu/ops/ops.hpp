@@ -90,7 +90,8 @@ class RopeStore {
 
  private:
   void store(const Context&, const Sequence&, int row, int value, const float* heads) const;
-  void store_bf16(const Context&, int value, const float* head, int token, bf16* block) const;
+  static void store_bf16(const Context&, int value, const float* head, int d, int token,
+                         bf16* block);
 
   const Op& op_;
   std::vector<float> q_norm_, k_norm_;

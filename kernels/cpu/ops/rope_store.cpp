@@ -68,7 +68,8 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
                    op_.attention.rotary_interleaved != 0,
                    angles_ != nullptr ? angles_->cosine(row) : nullptr,
                    angles_ != nullptr ? angles_->sine(row) : nullptr,
-                   op_.attention.norm_last != 0};
+                   op_.attention.norm_last != 0,
+                   op_.attention.rotary_offset};
     if (op_.attention.sinks > 0) {
       const int from = angles_->sink_row(op_, row, batch.positions[row]);
       float* sinks = sink_q.f32() + int64_t{row} * sink_q.width;
@@ -83,12 +84,14 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
       const float scale = op_.q_scale(batch.positions[row]);
       for (int i = 0; i < op_.attention.heads * d; ++i) q[i] *= scale;
     }
+    if (op_.attention.stored) return;
     heads.heads = op_.attention.kv_heads;
     heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
     c.kernels.rotate(heads, k);
     if (c.kv.type == MR_KV_KIVI || op_.attention.heavy > 0)
       return;  // attention stores what is left
     store(c, s, row - s.first_row, 0, k);
+    if (op_.attention.latent) return;
     store(c, s, row - s.first_row, 1, k + int64_t{op_.attention.kv_heads} * d);
   });
   if (c.kv.type == MR_KV_KIVI) kivi_.code(c, op_, batch, in);
@@ -97,13 +100,13 @@ void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) 
 // Puts the keys or values of a row of the sequence into their slab (cpu/ops/kernels.hpp).
 void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
                       const float* heads) const {
-  const int d = op_.attention.head_dim;
+  const int d = value == 0 ? op_.attention.head_dim : op_.attention.value_dim;
   int position = s.row_position(row);
   const Kept kept = s.kept(row, position);
   std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
   const int token = position % MR_SLAB_TOKENS;
   for (int h = 0; h < op_.attention.kv_heads; ++h, heads += d) {
-    std::byte* block = slab + c.kv.block(op_.layer, value, h);
+    std::byte* block = slab + c.kv.block(op_.place, value, h);
     switch (c.kv.type) {
       case MR_KV_INT8:
         (value == 0 ? store_int8_key : store_int8_value)(heads, d, token, block);
@@ -112,14 +115,13 @@ void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
         (value == 0 ? store_int4_key : store_int4_value)(heads, d, token, block);
         break;
       default:
-        store_bf16(c, value, heads, token, reinterpret_cast<bf16*>(block));
+        store_bf16(c, value, heads, d, token, reinterpret_cast<bf16*>(block));
     }
   }
 }
 
-void RopeStore::store_bf16(const Context& c, int value, const float* head, int token,
-                           bf16* block) const {
-  const int d = op_.attention.head_dim;
+void RopeStore::store_bf16(const Context& c, int value, const float* head, int d, int token,
+                           bf16* block) {
   bf16 rounded[kMaxHeadDim];
   c.kernels.to_bf16(head, d, rounded);
   if (value == 0) {

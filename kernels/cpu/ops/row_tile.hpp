@@ -130,10 +130,11 @@ struct Rows {
       const NormRow norm_row{row.norm, nullptr, row.head_dim, row.eps, false, true};
       if (row.norm != nullptr && !row.norm_last) norm(norm_row, x, x);
       const int half = row.rotary_dim / 2;
+      float* const rotated = x + row.rotary_offset;
       if (row.interleaved) {
-        rotate_pairs(row, half, x);
+        rotate_pairs(row, half, rotated);
       } else {
-        rotate_halves(row, half, x, x + half);
+        rotate_halves(row, half, rotated, rotated + half);
       }
       if (row.norm != nullptr && row.norm_last) norm(norm_row, x, x);
     }
