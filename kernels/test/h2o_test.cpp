@@ -116,7 +116,8 @@ TEST(H2o, RefIsThePapersCacheThatEvictsAfterEach64thToken) {
 }
 
 TEST(H2o, OfEqualSumsTheLaterOnesStayAndTheLastOnesInAnyCase) {
-  const KvLayout kv(1, 1, 8, MR_KV_F32, 16 * 8 * 4 + kH2oBytes);
+  const KvLayout kv({{1, 8, 8}}, 1, MR_KV_F32,
+                    [](int width) { return size_t{16} * width * 4 + kH2oBytes; });
   std::vector<std::byte> memory(kv.slab_bytes);
   millrace::Sequence s{memory.data(), 0, 1, 0, nullptr};
   const H2oHead head(kv, s, 0, 0);
