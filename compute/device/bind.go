@@ -126,7 +126,7 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		r := o.Routing
 		*kind[C.mr_route](&c) = C.mr_route{
 			experts: C.int32_t(r.Experts), top_k: C.int32_t(r.TopK), bias: C.int32_t(o.Bias), scores: C.int32_t(r.Scores), normalize: flag(r.Normalize),
-			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale), jitter: C.float(r.Jitter),
+			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale), jitter: C.float(r.Jitter), group_scores: C.int32_t(r.GroupScores),
 		}
 	}
 	return c, err
@@ -162,7 +162,7 @@ func (b *binder) linear(o *model.Op, c *C.mr_linear) error {
 		activation: C.int32_t(o.Activation), act_a: C.float(o.ActA), act_b: C.float(o.ActB), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
 		weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
 		routed: C.int32_t(o.Routed), experts: C.int32_t(o.Routing.Experts), top_k: C.int32_t(o.Routing.TopK), route: C.int32_t(o.Route),
-		weighs_in: flag(o.WeighsIn),
+		weighs_in: flag(o.WeighsIn), tail: C.int32_t(o.Tail),
 	}
 	to := c.parts[:]
 	if o.Routed != model.RoutedNone {

@@ -179,8 +179,12 @@ func (p *Program) partBytes(op *Op, part Part, in int64, s Sizes) int64 {
 func (p *Program) expertCost(op *Op, rows int, s Sizes) Cost {
 	n, k := op.Routing.Experts, op.Routing.TopK
 	in := int64(p.Slots[op.In].Width)
-	if op.Routed == RoutedSum {
+	switch op.Routed {
+	case RoutedSum:
 		in /= int64(k)
+	case RoutedHeads:
+		in = in/int64(n) - int64(op.Tail)
+	case RoutedEach, RoutedNone:
 	}
 	c := Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	if op.Accumulate {

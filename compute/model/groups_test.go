@@ -79,3 +79,49 @@ func TestLayersWithoutAttentionHaveNoPlace(t *testing.T) {
 	require.Equal(t, Groups{1, 1, 0}, p.Groups(), "a slab has room for a layer all the same")
 	require.Empty(t, p.Places())
 }
+
+// TestLayersOfOtherLayersHaveNoPlace: of five layers with windows in two of them, the last two read keys of those before. Latents are kept once, and a slab is as large as the larger group.
+func TestLayersOfOtherLayersHaveNoPlace(t *testing.T) {
+	p := layered(100, 0, 100, 100, 0)
+	for i := range p.Ops {
+		op := &p.Ops[i]
+		op.Heads, op.KVHeads, op.HeadDim = 4, 2, 64
+		if op.Layer == 1 || op.Layer == 4 {
+			op.KVHeads, op.HeadDim, op.ValueDim, op.Latent = 1, 96, 80, true
+		}
+		if op.Layer >= 3 {
+			op.Stored, op.KVLayer = true, op.Layer-3 // layers 0 and 1
+		}
+	}
+	require.Equal(t, map[int]Place{0: {1, 0}, 1: {0, 0}, 2: {2, 0}}, p.Places())
+	require.Equal(t, []int{0, 1, 2, 0, 1}, []int{p.Ops[1].CacheLayer(), p.Ops[3].CacheLayer(), p.Ops[5].CacheLayer(), p.Ops[7].CacheLayer(), p.Ops[9].CacheLayer()})
+	const kept, latent = 2 * 2 * 64 * 2, 96 * 2
+	require.EqualValues(t, 2*kept+latent, p.KVBytesPerToken(BF16Sizes()))
+	require.EqualValues(t, kept, p.SlabBytesPerToken(BF16Sizes()))
+	require.Equal(t, 100, p.Window())
+}
+
+func TestEvictionNeedsKeysAndValuesOfEachLayer(t *testing.T) {
+	for want, change := range map[string]func(*Op){
+		"found latents":                            func(op *Op) { op.Latent = true },
+		"found keys of layer 0 in layer 1":         func(op *Op) { op.Stored = op.Layer == 1 },
+		"found keys of 8 and values of 4 elements": func(op *Op) { op.ValueDim = 4 },
+	} {
+		for _, e := range []Eviction{{H2O: true}, {Sinks: 4}} {
+			p := layered(0, 0)
+			p.Slots = []Slot{{}}
+			for i := range p.Ops {
+				p.Ops[i].HeadDim, p.Ops[i].RotaryDim = 8, 8
+				change(&p.Ops[i])
+			}
+			err := p.SetEviction(e)
+			require.ErrorIs(t, err, ErrEviction)
+			require.ErrorContains(t, err, want)
+		}
+	}
+	p := layered(0, 0)
+	for i := range p.Ops {
+		p.Ops[i].Heads, p.Ops[i].HeadDim, p.Ops[i].RotaryDim = 1, 8+8*p.Ops[i].Layer, 8
+	}
+	require.ErrorContains(t, p.SetEviction(Eviction{Sinks: 4}), "found queries of 8 and 16 elements")
+}

@@ -85,6 +85,8 @@ const (
 	RoutedNone Routed = 0
 	RoutedEach Routed = 1
 	RoutedSum  Routed = 2
+
+	RoutedHeads Routed = 3 // every row meets all experts, each with a part of it
 )
 
 // Routing is how rows choose experts.
@@ -95,6 +97,7 @@ type Routing struct {
 	Groups, TopGroups int // Groups 0 or 1: none
 	Scale             float32
 	Jitter            float32 // of RouteSparseMixer
+	GroupScores       int     // how many of a group's largest scores make its own; 0: 2
 }
 
 // None marks an absent tensor or slot.
@@ -166,6 +169,7 @@ type Op struct {
 	Route   int // a slot; without Routed not used
 	// WeighsIn makes the weights of experts factors of what RoutedEach reads, in place of those of RoutedSum.
 	WeighsIn bool
+	Tail     int // of RoutedHeads: elements of each part that follow its result as they are
 
 	// What an op of the kind has; nil for others.
 	Conv  *Conv

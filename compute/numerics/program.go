@@ -99,6 +99,7 @@ func writeOp(t *text, op *model.Op) {
 	t.integer("KVLayer", op.KVLayer)
 	t.flag("Latent", op.Latent)
 	t.integer("RotaryOffset", op.RotaryOffset)
+	t.integer("Tail", op.Tail)
 }
 
 func writeRouting(t *text, r *model.Routing) {
@@ -112,6 +113,7 @@ func writeRouting(t *text, r *model.Routing) {
 	t.integer("TopGroups", r.TopGroups)
 	t.float("Scale", r.Scale)
 	t.float("Jitter", r.Jitter)
+	t.integer("GroupScores", r.GroupScores)
 	t.close()
 }
 

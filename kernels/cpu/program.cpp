@@ -72,9 +72,11 @@ LinearSpec linear_spec(const Program& p, const Op& op, int expert) {
     spec.parts.push_back({p.tensor(part.weight), p.tensor(part.bias), part.offset, part.rows,
                           part.block, part.stride, part.interleaved});
   }
-  spec.in_width = p.slots[op.in].width / (op.linear.routed == MR_ROUTED_SUM ? op.linear.top_k : 1);
-  spec.out_width =
-      p.slots[op.out].width / (op.linear.routed == MR_ROUTED_EACH ? op.linear.top_k : 1);
+  const int routed = op.linear.routed, out_width = p.slots[op.out].width;
+  spec.in_width = op.part_width(p.slots[op.in].width);
+  spec.out_width = routed == MR_ROUTED_NONE || routed == MR_ROUTED_SUM
+                       ? out_width
+                       : out_width / op.linear.top_k - op.linear.tail;
   spec.activation = op.linear.activation;
   spec.act_a = op.linear.act_a;
   spec.act_b = op.linear.act_b;
@@ -143,7 +145,9 @@ class CpuKernels : public Kernels {
   }
   void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override {
     const FloatScope mode(mode_);
-    packed_[op.index].experts->run(operand(rows, in), chosen.f32(), rows, out.data, context_.pool);
+    const float* floats = in.type == MR_SLOT_F32 ? in.f32() : nullptr;
+    packed_[op.index].experts->run(operand(rows, in), floats, chosen.f32(), rows, out.data,
+                                   context_.pool);
   }
   void conv(const Op& op, const Batch& batch, Slot in, Slot out) override {
     const FloatScope mode(mode_);
@@ -238,9 +242,7 @@ class CpuKernels : public Kernels {
     } else if (op.kind == MR_OP_LINEAR) {
       std::vector<std::unique_ptr<Linear>> experts;
       for (int e = 0; e < op.linear.experts; ++e) experts.push_back(linear(e));
-      packed.experts = std::make_unique<Experts>(
-          std::move(experts), op.linear.top_k, op.linear.routed == MR_ROUTED_SUM,
-          op.linear.accumulate != 0, op.linear.weighs_in != 0);
+      packed.experts = std::make_unique<Experts>(std::move(experts), op.linear);
     } else if (op.kind == MR_OP_ROUTE) {
       packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias));
     } else if (op.kind == MR_OP_NORM) {

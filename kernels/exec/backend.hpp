@@ -41,7 +41,7 @@ class Kernels {
   virtual void embed(const Op&, const Batch&, Slot out) = 0;
   virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
   virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
-  // Backends with experts have both. chosen: what the op's ROUTE wrote.
+  // Backends with experts have both. chosen: what the op's ROUTE wrote; of MR_ROUTED_HEADS nothing.
   virtual void route(const Op&, int rows, Slot in, Slot out);
   virtual void experts(const Op&, int rows, Slot in, Slot chosen, Slot out);
   // Backends with states (Device::takes_states) have these. gates: the op's slot.

@@ -217,8 +217,9 @@ void Executor::run_op(const Op& op, const mr_step& step) {
       return kernels_->norm(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_LINEAR:
       if (op.linear.routed != MR_ROUTED_NONE) {
-        return kernels_->experts(op, rows, slot(op.in, step), slot(op.linear.route, step),
-                                 slot(op.out, step));
+        const bool heads = op.linear.routed == MR_ROUTED_HEADS;
+        return kernels_->experts(op, rows, slot(op.in, step),
+                                 heads ? Slot{} : slot(op.linear.route, step), slot(op.out, step));
       }
       return kernels_->linear(op, rows, slot(op.in, step), slot(op.out, step));
     case MR_OP_ROUTE:

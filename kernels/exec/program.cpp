@@ -396,10 +396,7 @@ class Reader {
   }
 
   // The width of what a part multiplies.
-  int in_width(const Op& op) const {
-    return op.linear.routed == MR_ROUTED_SUM ? p_.slots[op.in].width / op.linear.top_k
-                                             : p_.slots[op.in].width;
-  }
+  int in_width(const Op& op) const { return op.part_width(p_.slots[op.in].width); }
 
   void chooses(int experts, int top_k) const {
     constexpr int kMostExperts = 1 << 12;
@@ -423,6 +420,7 @@ class Reader {
     finite("route_scale", op.route.scale);
     if (op.in == op.out) bad("in and out are both slot %d", op.in);
     if (op.route.groups <= 1) return;
+    in_range("route_group_scores", op.route.group_scores, 0, 2);
     in_range("route_top_groups", op.route.top_groups, 1, op.route.groups);
     if (op.route.experts % op.route.groups != 0 ||
         op.route.top_k > op.route.top_groups * (op.route.experts / op.route.groups)) {
@@ -433,10 +431,14 @@ class Reader {
 
   // The experts of a linear op, and the slot that says whose rows are whose.
   void experts(Op& op) {
+    const bool heads = op.linear.routed == MR_ROUTED_HEADS;
+    if (heads) op.linear.top_k = op.linear.experts;
     chooses(op.linear.experts, op.linear.top_k);
     in_range("n_parts", op.linear.n_parts, 0, 0);
-    const mr_slot& route = reads("route", op.linear.route);
-    if (route.type != MR_SLOT_F32 || route.width != 2 * op.linear.top_k || !routes(op)) {
+    if (heads) {
+      each_head(op);
+    } else if (const mr_slot& route = reads("route", op.linear.route);
+               route.type != MR_SLOT_F32 || route.width != 2 * op.linear.top_k || !routes(op)) {
       bad("route slot %d is none of a ROUTE of %d experts, of which %d are chosen", op.linear.route,
           op.linear.experts, op.linear.top_k);
     }
@@ -459,6 +461,21 @@ class Reader {
       slot_type("out", op.out, MR_SLOT_F32);
     } else if (op.linear.accumulate) {
       bad("accumulates what each expert gives, expected their sum");
+    }
+  }
+
+  // A linear op whose experts each have a part of every row.
+  void each_head(const Op& op) {
+    const int width = p_.slots[op.in].width;
+    if (width % op.linear.experts != 0) {
+      bad("in is %d wide, expected a multiple of experts, %d", width, op.linear.experts);
+    }
+    in_range("tail", op.linear.tail, 0, width / op.linear.experts - 1);
+    in_range("gated", op.linear.gated, 0, 0);
+    in_range("weighs_in", op.linear.weighs_in, 0, 0);
+    if (op.linear.tail > 0) {
+      slot_type("in", op.in, MR_SLOT_F32);
+      slot_type("out", op.out, MR_SLOT_F32);
     }
   }
 
@@ -489,7 +506,7 @@ class Reader {
     activation(op.linear);
     in_range("gated", op.linear.gated, 0, 1);
     in_range("accumulate", op.linear.accumulate, 0, 1);
-    in_range("routed", op.linear.routed, MR_ROUTED_NONE, MR_ROUTED_SUM);
+    in_range("routed", op.linear.routed, MR_ROUTED_NONE, MR_ROUTED_HEADS);
     in_range("weighs_in", op.linear.weighs_in, 0, op.linear.routed == MR_ROUTED_NONE ? 0 : 1);
     slot("out", op.out);
     if (op.linear.routed != MR_ROUTED_NONE) {
@@ -516,6 +533,7 @@ class Reader {
       rows /= 2;
     }
     if (op.linear.routed == MR_ROUTED_EACH) rows *= op.linear.top_k;
+    if (op.linear.routed == MR_ROUTED_HEADS) rows = (rows + op.linear.tail) * op.linear.experts;
     if (op.linear.accumulate) reads("out (accumulated)", op.out);
     writes(op.out);
     slot_width("out", op.out, rows);

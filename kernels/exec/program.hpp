@@ -32,6 +32,12 @@ struct Op : mr_op {
     if (linear.routed == MR_ROUTED_NONE) return linear.n_parts;
     return linear.gated ? 2 : 1;
   }
+  // What a part multiplies of a row of `in` that is this wide.
+  int part_width(int width) const {
+    if (linear.routed == MR_ROUTED_SUM) return width / linear.top_k;
+    if (linear.routed == MR_ROUTED_HEADS) return width / linear.experts - linear.tail;
+    return width;
+  }
   int expert_count() const { return linear.routed == MR_ROUTED_NONE ? 1 : linear.experts; }
 
   // CONV, RECUR: the floats of a sequence's state.

@@ -35,7 +35,7 @@ int Router::best(const float* choice, int n) {
   return best;
 }
 
-// Only groups whose two best experts have the largest sums keep their experts.
+// Only groups whose best experts, two or one, have the largest sums keep their experts.
 void Router::keep_groups(float* choice) const {
   const int size = rule_.experts / rule_.groups;
   std::vector<float> sums(rule_.groups);
@@ -47,7 +47,7 @@ void Router::keep_groups(float* choice) const {
       second = std::max(second, std::min(first, x));
       first = std::max(first, x);
     }
-    sums[g] = size > 1 ? first + second : first;
+    sums[g] = size > 1 && rule_.group_scores != 1 ? first + second : first;
   }
   for (int k = 0; k < rule_.top_groups; ++k) {
     const int g = best(sums.data(), rule_.groups);

@@ -34,7 +34,9 @@ const char* lacking(const Op& op) {
              : op.norm.weight < 0 ? "norms without weights"
                                   : nullptr;
     case MR_OP_LINEAR:
-      return op.linear.activation > MR_ACT_RELU ? "kernels for the activation" : nullptr;
+      return op.linear.activation > MR_ACT_RELU    ? "kernels for the activation"
+             : op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head"
+                                                   : nullptr;
     case MR_OP_ROPE_STORE:
       return lacking(op.attention) != nullptr   ? lacking(op.attention)
              : op.attention.norm_last           ? "norms after the rotation"

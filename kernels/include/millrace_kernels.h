@@ -95,7 +95,10 @@ typedef enum mr_routed {
   MR_ROUTED_NONE = 0,
   MR_ROUTED_EACH = 1, /* out[r][j] = y of the row's expert j: out is [rows, top_k x N] */
   MR_ROUTED_SUM =
-      2 /* in is [rows, top_k x in_width], out[r] = sum of weight x y over the row's experts */
+      2, /* in is [rows, top_k x in_width], out[r] = sum of weight x y over the row's experts */
+  /* Every row meets all of them, each with a part of it: in is [rows, experts x (in_width + tail)] and F32 where
+   * there is a tail, out[r][e] = y of expert e for the first in_width elements of in[r][e], then its tail. */
+  MR_ROUTED_HEADS = 3
 } mr_routed;
 
 typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;
@@ -214,6 +217,7 @@ typedef struct mr_linear {
   int32_t experts, top_k;
   int32_t route;     /* the slot of a ROUTE of the same experts and top_k */
   int32_t weighs_in; /* 1: an expert's weight is a factor of what EACH reads, and none of SUM's y */
+  int32_t tail;      /* of HEADS: elements that follow y as they are; out is F32 then */
 } mr_linear;
 
 /* ROPE_STORE and ATTENTION of a layer. Its keys and values have a shape of their own: kv_heads heads
@@ -289,7 +293,8 @@ typedef struct mr_route {
   int32_t normalize;
   int32_t groups, top_groups;
   float scale;
-  float jitter; /* of MR_ROUTE_SPARSE_MIXER */
+  float jitter;         /* of MR_ROUTE_SPARSE_MIXER */
+  int32_t group_scores; /* how many of a group's largest scores make its own; 0: 2 */
 } mr_route;
 
 /* CONV and RECUR keep a state of a fixed size for each sequence, in float32, in the head slabs of its

@@ -132,7 +132,31 @@ void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   products(c, op, op.linear.parts, in.width, out.width, op.linear.accumulate != 0, pairs);
 }
 
+// Each expert has a part of every row.
+static void heads(const Context& c, const Op& op, int rows, Slot in, Slot out) {
+  const int n = op.linear.experts, tail = op.linear.tail;
+  const int width = op.part_width(in.width), n_out = out.width / n - tail;
+  std::vector<float> parts(int64_t{n} * rows * width);
+  std::vector<std::vector<Pair>> pairs(n);
+  for (int h = 0; h < n; ++h) {
+    for (int r = 0; r < rows; ++r) {
+      const float* x = in.f32() + int64_t{r} * in.width + int64_t{h} * (width + tail);
+      float* y = out.f32() + int64_t{r} * out.width + int64_t{h} * (n_out + tail);
+      float* part = &parts[(int64_t{h} * rows + r) * width];
+      std::copy_n(x, width, part);
+      std::copy_n(x + width, tail, y + n_out);
+      pairs[h].push_back({part, y});
+    }
+  }
+  const std::vector<float> x = taken(op, n * rows, width, parts.data());
+  for (int h = 0; h < n; ++h) {
+    for (Pair& pair : pairs[h]) pair.x = x.data() + (pair.x - parts.data());
+    products(c, op, op.parts_of(h), width, n_out, false, pairs[h]);
+  }
+}
+
 void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slot out) {
+  if (op.linear.routed == MR_ROUTED_HEADS) return heads(c, op, rows, in, out);
   const bool sums = op.linear.routed == MR_ROUTED_SUM;
   const int k = op.linear.top_k, width = sums ? in.width / k : in.width,
             n_out = sums ? out.width : out.width / k;

@@ -70,6 +70,15 @@ TEST(Router, ChoosesWithinGroups) {
   expect_chosen(rule, {2, 2, 5, -9, 1, 3}, {}, {{5, sigmoid(3)}, {0, sigmoid(2)}, {1, sigmoid(2)}});
 }
 
+// The second group has the best expert, and then the third.
+TEST(Router, ChoosesWithinGroupsByTheirBest) {
+  mr_route rule = scored(MR_ROUTE_SIGMOID, false);
+  rule.groups = 3;
+  rule.top_groups = 1;
+  rule.group_scores = 1;
+  expect_chosen(rule, {2, 2, 5, -9, 1, 3}, {}, {{2, sigmoid(5)}, {3, sigmoid(-9)}});
+}
+
 // Each choice is weighed among those near it: with a jitter of 0.25, 3 and 2 are near 3, and of
 // what is left 2 alone is near 2.
 TEST(Router, ChoosesBySparseMixer) {
@@ -153,6 +162,36 @@ Builder program(const Mixture& m) {
   return b;
 }
 
+// Heads of a row, each of which meets a matrix of its own and keeps its tail.
+struct EachHead {
+  int heads = 5, width = 64, rows = 40, tail = 0;
+  Kept kept;
+};
+
+Builder program(const EachHead& h) {
+  Builder b;
+  Random random(29);
+  const int in_width = h.heads * (h.width + h.tail), out_width = h.heads * (h.rows + h.tail);
+  b.vocab = out_width;
+  const int in = b.slot(h.tail > 0 ? MR_SLOT_F32 : MR_SLOT_OPERAND, in_width);
+  const int out = b.slot(MR_SLOT_F32, out_width);
+  b.embed(b.random(random, b.vocab, in_width, MR_BF16, 1.0f), in);
+  std::vector<mr_part> parts;
+  for (int i = 0; i < h.heads; ++i) {
+    parts.push_back(b.part(
+        b.random(random, h.rows, h.width, MR_BF16, 1.0f / std::sqrt(static_cast<float>(h.width)))));
+  }
+  mr_op& op = b.linear(in, {}, out);
+  op.linear.routed = MR_ROUTED_HEADS;
+  op.linear.experts = h.heads;
+  op.linear.tail = h.tail;
+  op.linear.expert_parts = b.parts(std::move(parts));
+  op.linear.weights = h.kept.weights;
+  op.linear.group = h.kept.group;
+  b.select_rows(out, b.slot(MR_SLOT_F32, out_width));
+  return b;
+}
+
 std::vector<float> run(const std::string& isa, Builder b, const std::vector<int32_t>& tokens,
                        int threads = 2) {
   Model model(isa, b, 20, threads);
@@ -161,7 +200,7 @@ std::vector<float> run(const std::string& isa, Builder b, const std::vector<int3
 }
 
 bool has_experts(const std::string& isa) {
-  Builder b = program({});
+  Builder b = program(Mixture{});
   return !refuses(isa, b, "mixtures of experts");
 }
 
@@ -204,6 +243,64 @@ TEST(Experts, HaveTheSameBitsInAnyCompany) {
   }
 }
 
+// With the codes that ref has too, and the elements of a tail bit for bit.
+TEST(EachHead, IsCloseToRefInAnyCompany) {
+  for (const std::string& isa : tested_isas()) {
+    Builder plain = program(EachHead{});
+    if (refuses(isa, plain)) continue;
+    for (const Kept& kept : tested_weights()) {
+      for (const int tail : {0, 24}) {
+        EachHead h;
+        h.kept = kept;
+        h.tail = tail;
+        const int width = program(h).vocab;
+        const std::vector<int32_t> tokens = Random(3).tokens(70, width);
+        const std::vector<float> together = run(isa, program(h), tokens);
+        const std::vector<float> expected = run("ref", program(h), tokens);
+        EXPECT_LT(normalized_error(together, expected), 5e-5) << isa << " " << kept.name();
+        for (size_t i = 0; i < expected.size(); ++i) {
+          if (static_cast<int>(i) % (h.rows + tail) < h.rows) continue;
+          ASSERT_EQ(together[i], expected[i]) << isa << " element " << i;
+        }
+        for (int i = 0; i < 70; i += 23) {
+          const std::vector<float> alone = run(isa, program(h), {tokens[i]}, 1);
+          EXPECT_EQ(0, std::memcmp(alone.data(), &together[i * width], width * sizeof(float)))
+              << isa << " " << kept.name() << " row " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(EachHead, BadOnesAreRefused) {
+  struct Bad {
+    void (*change)(Builder&, mr_op&);
+    const char* message;
+  };
+  const Bad bad[] = {
+      {[](Builder&, mr_op& op) { op.linear.experts = 7; }, "expected a multiple of experts, 7"},
+      {[](Builder&, mr_op& op) { op.linear.tail = 88; }, "tail is 88, expected 0 to 87"},
+      {[](Builder&, mr_op& op) { op.linear.tail = 23; }, "64 wide, expected the width of in, 65"},
+      {[](Builder&, mr_op& op) { op.linear.gated = 1; }, "gated is 1"},
+      {[](Builder& b, mr_op& op) { b.slots[op.in].type = MR_SLOT_OPERAND; }, "expected 0 (F32)"},
+      {[](Builder& b, mr_op& op) { --b.slots[op.out].width; }, "319 wide, expected 320"},
+  };
+  for (const Bad& x : bad) {
+    EachHead h;
+    h.tail = 24;
+    Builder b = program(h);
+    x.change(b, b.ops[1]);
+    try {
+      Model model("ref", b, 0);
+      ADD_FAILURE() << "accepted: " << x.message;
+    } catch (const Failure& failure) {
+      EXPECT_EQ(MR_INVALID, failure.status);
+      EXPECT_NE(std::string(failure.what()).find(x.message), std::string::npos)
+          << failure.what() << ", expected " << x.message;
+    }
+  }
+}
+
 TEST(Experts, BadMixturesAreRefused) {
   constexpr int kRoute = 3, kUp = 4, kDown = 5;
   struct Bad {
@@ -225,7 +322,12 @@ TEST(Experts, BadMixturesAreRefused) {
        "op 4 (LINEAR): route slot 2 is none of a ROUTE of 5 experts, of which 2 are chosen"},
       {[](Builder& b) { b.ops[kUp].linear.expert_parts = nullptr; },
        "expert_parts is a null pointer"},
-      {[](Builder& b) { b.ops[kUp].linear.routed = 3; }, "routed is 3"},
+      {[](Builder& b) { b.ops[kUp].linear.routed = 4; }, "routed is 4"},
+      {[](Builder& b) {
+         b.ops[kRoute].route.groups = 5;
+         b.ops[kRoute].route.group_scores = 3;
+       },
+       "route_group_scores is 3"},
       {[](Builder& b) { b.ops[kUp].linear.n_parts = 1; }, "n_parts is 1, expected 0 to 0"},
       {[](Builder& b) { b.ops[kUp].linear.accumulate = 1; }, "accumulates what each expert gives"},
       {[](Builder& b) { b.slots[b.ops[kUp].out].width = 95; }, "is 95 wide, expected 96"},
@@ -241,7 +343,7 @@ TEST(Experts, BadMixturesAreRefused) {
   };
   for (const Bad& x : bad) {
     for (const char* backend : {"ref", ""}) {
-      Builder b = program({});
+      Builder b = program(Mixture{});
       x.change(b);
       try {
         Model model(backend, b, 0);

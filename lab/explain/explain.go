@@ -137,8 +137,12 @@ func shape(p *model.Program, op *model.Op) string {
 		if op.Routed != model.RoutedNone {
 			each /= op.Routing.Experts
 		}
-		if op.Routed == model.RoutedSum {
+		switch op.Routed {
+		case model.RoutedSum:
 			in /= op.Routing.TopK
+		case model.RoutedHeads:
+			in = in/op.Routing.Experts - op.Tail
+		case model.RoutedEach, model.RoutedNone:
 		}
 		rows := make([]string, each)
 		for i, part := range op.Parts[:each] {
@@ -193,7 +197,8 @@ func attribute(p *model.Program, op *model.Op) string {
 	add(op.Gated, "gated")
 	add(op.Weights.Type == model.WeightsBlocks, blocks(p, op))
 	add(op.Weights.Type != model.Weights16Bit && op.Weights.Type != model.WeightsBlocks, op.Weights.String())
-	add(op.Routed != model.RoutedNone, fmt.Sprintf("%d of %d experts", op.Routing.TopK, op.Routing.Experts))
+	add(op.Routed == model.RoutedHeads, fmt.Sprintf("%d heads", op.Routing.Experts))
+	add(op.Routed == model.RoutedEach || op.Routed == model.RoutedSum, fmt.Sprintf("%d of %d experts", op.Routing.TopK, op.Routing.Experts))
 	add(op.Accumulate, "+ residual")
 	add(op.QNorm != model.None, "q/k norm")
 	add(op.RotaryDim > 0, fmt.Sprintf("rotary %d", op.RotaryDim))

@@ -20,18 +20,21 @@ const Share& share_of(const std::vector<Share>& shares, int Share::*before, int 
 
 }  // namespace
 
-Experts::Experts(std::vector<std::unique_ptr<Linear>> experts, int top_k, bool reduces,
-                 bool accumulates, bool weighs_in)
+Experts::Experts(std::vector<std::unique_ptr<Linear>> experts, const mr_linear& op)
     : experts_(std::move(experts)),
-      top_k_(top_k),
-      reduces_(reduces),
-      accumulates_(accumulates),
-      weighs_in_(weighs_in) {}
+      top_k_(op.top_k),
+      tail_(op.tail),
+      slices_(op.routed != MR_ROUTED_EACH),
+      reduces_(op.routed == MR_ROUTED_SUM),
+      accumulates_(op.accumulate != 0),
+      weighs_in_(op.weighs_in != 0) {}
 
 Experts::Sorted Experts::sort(const float* chosen, int rows, int threads) const {
   const int all = rows * top_k_;
   std::vector<int> counts(experts_.size() + 1);
-  const auto expert_of = [&](int i) { return static_cast<int>(chosen[2 * i]); };
+  const auto expert_of = [&](int i) {
+    return chosen == nullptr ? i % top_k_ : static_cast<int>(chosen[2 * i]);
+  };
   for (int i = 0; i < all; ++i) ++counts[expert_of(i) + 1];
   Sorted s;
   for (size_t e = 0; e < experts_.size(); ++e) {
@@ -64,7 +67,7 @@ void Experts::pack(const Sorted& sorted, const bf16* in, const float* chosen, st
     experts_[share.expert]->pack_task(share.batch, task - share.packs, [&](int first, int count) {
       for (int r = 0; r < count; ++r) {
         const int from = sorted.from[share.first + first + r];
-        const bf16* row = in + (reduces_ ? from : from / top_k_) * width;
+        const bf16* row = in + (slices_ ? from : from / top_k_) * (width + tail_);
         bf16* const to = copy + r * width;
         std::memcpy(to, row, width * sizeof(bf16));
         if (reduces_ || !weighs_in_) continue;
@@ -76,7 +79,7 @@ void Experts::pack(const Sorted& sorted, const bf16* in, const float* chosen, st
   });
 }
 
-void Experts::run(const bf16* in, const float* chosen, int rows, void* out,
+void Experts::run(const bf16* in, const float* floats, const float* chosen, int rows, void* out,
                   ThreadPool& pool) const {
   if (rows <= 0) return;
   const Linear& any = *experts_[0];
@@ -109,10 +112,14 @@ void Experts::run(const bf16* in, const float* chosen, int rows, void* out,
   if (reduces_)
     return add_up(sorted, chosen, reinterpret_cast<const float*>(scratch), rows,
                   static_cast<float*>(out), pool);
+  const size_t tail = tail_ * sizeof(float);
   pool.parallel_for(rows, [&](int r, int) {
     for (int i = r * top_k_; i < (r + 1) * top_k_; ++i) {
-      std::memcpy(static_cast<std::byte*>(out) + i * out_row, scratch + sorted.place[i] * out_row,
-                  out_row);
+      auto* const to = static_cast<std::byte*>(out) + i * (out_row + tail);
+      std::memcpy(to, scratch + sorted.place[i] * out_row, out_row);
+      if (tail == 0) continue;
+      const int64_t width = any.in_width();
+      std::memcpy(to + out_row, floats + i * (width + tail_) + width, tail);
     }
   });
 }

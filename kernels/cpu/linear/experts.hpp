@@ -1,4 +1,4 @@
-// A linear op of experts: each row meets those that it chose.
+// A linear op of experts: each row meets those that it chose, or all of them with a part for each.
 #ifndef MILLRACE_CPU_LINEAR_EXPERTS_HPP
 #define MILLRACE_CPU_LINEAR_EXPERTS_HPP
 
@@ -10,19 +10,19 @@
 #include "cpu/linear/linear.hpp"
 #include "cpu/machine/thread_pool.hpp"
 #include "exec/bf16.hpp"
+#include "millrace_kernels.h"
 
 namespace millrace::cpu {
 
 class Experts {
  public:
-  // experts: of one shape. top_k: that a row chose. reduces: the op adds up what they give, by their
-  // weights; weighs_in: these are factors of what the other op reads instead.
-  Experts(std::vector<std::unique_ptr<Linear>> experts, int top_k, bool reduces, bool accumulates,
-          bool weighs_in);
+  // experts: of one shape.
+  Experts(std::vector<std::unique_ptr<Linear>> experts, const mr_linear& op);
 
-  // chosen: [rows][top_k][2], as of MR_OP_ROUTE. in: [rows, in_width] and out: [rows, top_k * out_width], where the op
-  // reduces in: [rows, top_k * in_width] and out: [rows, out_width] floats.
-  void run(const bf16* in, const float* chosen, int rows, void* out, ThreadPool& pool) const;
+  // chosen: [rows][top_k][2], as of MR_OP_ROUTE; of MR_ROUTED_HEADS null. in and out as mr_linear has them; floats: what
+  // `in` was rounded from, where there are tails.
+  void run(const bf16* in, const float* floats, const float* chosen, int rows, void* out,
+           ThreadPool& pool) const;
 
  private:
   // What a step brings an expert.
@@ -47,8 +47,11 @@ class Experts {
               float* out, ThreadPool& pool) const;
 
   std::vector<std::unique_ptr<Linear>> experts_;
-  int top_k_;
-  bool reduces_, accumulates_, weighs_in_;
+  int top_k_, tail_;
+  bool slices_;   // each choice has a part of the row
+  bool reduces_;  // the op adds up what experts give, by their weights
+  bool accumulates_;
+  bool weighs_in_;  // the weights are factors of what the op that does not reduce reads
 };
 
 }  // namespace millrace::cpu
