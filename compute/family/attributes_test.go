@@ -179,3 +179,44 @@ func TestVaultGemmaHasNoNormsAfterBlocks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{model.ActReLU2, 8192, true, true}, []any{c.Activation, c.MaxPositions, c.QKVBias, c.MLPBias})
 }
+
+func TestLatentDefaults(t *testing.T) {
+	sizes := func(p llamaPlan) []int {
+		l, e := p.latents, p.experts
+		all := []int{l.queryRank, l.rank, l.plain, l.rotated, l.value}
+		if e != nil {
+			all = append(all, e.routing.Experts, e.routing.TopK, e.intermediate, e.shared, len(e.dense), e.routing.Groups, e.routing.TopGroups)
+		}
+		return all
+	}
+	for class, want := range map[string][]int{
+		"DeepseekV2ForCausalLM":  {1536, 512, 128, 64, 128, 64, 6, 1407, 2814, 0, 1, 1},
+		"DeepseekV3ForCausalLM":  {1536, 512, 128, 64, 128, 256, 8, 2048, 2048, 3, 8, 4},
+		"Glm4MoeLiteForCausalLM": {768, 512, 192, 64, 256, 64, 4, 1536, 1536, 1, 1, 1},
+		"Mistral4ForCausalLM":    {1024, 256, 64, 64, 128, 128, 4, 2048, 2048, 0, 1, 1},
+		"YoutuForCausalLM":       {1536, 512, 128, 64, 128},
+	} {
+		changes := object{}
+		if class == "DeepseekV2ForCausalLM" {
+			changes["num_experts_per_tok"] = 6
+		}
+		_, p := llamaPlanOf(t, class, changes)
+		require.Equal(t, want, sizes(p), class)
+		changes["q_lora_rank"] = nil
+		_, p = llamaPlanOf(t, class, changes)
+		require.Zero(t, p.latents.queryRank, class)
+	}
+	c, p := llamaPlanOf(t, "Mistral4ForCausalLM", nil)
+	require.Equal(t, []any{"yarn", 1048576, 8192}, []any{c.Rope.Type, c.MaxPositions, p.temperature.tokens})
+	m, err := parse(t, plain("MiniCPM3ForCausalLM", nil))
+	require.NoError(t, err)
+	g := m.plan.(granitePlan)
+	require.Equal(t, []int{768, 256, 64, 32, 32}, sizes(g.llamaPlan))
+	require.InDelta(t, 12/0.7, g.embedScale, 1e-5)
+	require.InDelta(t, 1e-5/0.49, m.Eps, 1e-9)
+	require.InDelta(t, 1, g.logitsScaling, 0)
+
+	requireFault(t, "DeepseekV2ForCausalLM", "topk_method: found \"noaux_tc\", expected greedy or group_limited_greedy", object{"num_experts_per_tok": 6, "topk_method": "noaux_tc"})
+	requireFault(t, "DeepseekV3ForCausalLM", "qk_rope_head_dim: found 7, expected an even number", object{"qk_rope_head_dim": 7})
+	requireFault(t, "DeepseekV3ForCausalLM", "kv_lora_rank: found 0, expected an integer in 1..", object{"kv_lora_rank": 0})
+}

@@ -48,11 +48,15 @@ func graniteConfig(f *fields, c *Config) plan {
 // factors reads those of all Granites.
 func (p *granitePlan) factors(f *fields, c *Config) {
 	multiplier := func(name string) float64 { return f.number(1, 1e-3, 1e6, name) }
-	residual := multiplier("residual_multiplier")
-	c.Eps = float32(float64(c.Eps) / (residual * residual))
-	p.embedScale = float32(multiplier("embedding_multiplier") / residual)
+	p.scaleResidual(c, multiplier("residual_multiplier"), multiplier("embedding_multiplier"))
 	p.attentionScale = float32(multiplier("attention_multiplier"))
 	p.logitsScaling = float32(multiplier("logits_scaling"))
+}
+
+// scaleResidual takes the factor of what blocks give, and that of embeddings.
+func (p *granitePlan) scaleResidual(c *Config, residual, embedding float64) {
+	c.Eps = float32(float64(c.Eps) / (residual * residual))
+	p.embedScale = float32(embedding / residual)
 }
 
 // graniteHybridConfig: source is transformers, modeling_granitemoehybrid.py. The experts' tensors are those of Granite's mixtures: gate and up are one.

@@ -99,6 +99,7 @@ type llamaPlan struct {
 	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
 
 	experts *experts // in place of the MLP of most layers; nil: none
+	latents *latents // of keys and values; nil: the layers keep these themselves
 
 	mixer          mixer  // in place of attention in the layers that are recurrent; nil: none
 	recurrent      []bool // layers with the mixer; nil: all have it, beside their attention
@@ -136,8 +137,11 @@ func (p llamaPlan) build(b *builder) {
 	b.names = p.names
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
-	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
-	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	qkv, attended := model.None, model.None
+	if p.latents == nil {
+		qkv = b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
+		attended = b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
+	}
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
 	var mixture expertSlots
 	if p.experts != nil {
@@ -147,7 +151,7 @@ func (p llamaPlan) build(b *builder) {
 	if p.mixer != nil {
 		mix = p.mixer.open(b)
 	}
-	attend := p.attention(b, qkv, attended)
+	attend, finish := p.attention(b, qkv, attended)
 	branch := model.None // what a block gives, where it is normed before it is added
 	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
 	if n.attended != "" {
@@ -169,8 +173,9 @@ func (p llamaPlan) build(b *builder) {
 			out, back := mix(at, in)
 			other := attend(at+"self_attn.", in)
 			b.selectInLast(&x, &out, &other)
+			other = finish(at+"self_attn.", other)
 			b.addLinear("mix.out", out, x, back)
-			b.addLinear("attn.out", other, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+			b.addLinear("attn.out", other, x, b.outPart(at, other))
 		case p.mixer != nil && p.recurrent[i]:
 			out, back := mix(at, in)
 			b.selectInLast(&x, &out)
@@ -178,7 +183,8 @@ func (p llamaPlan) build(b *builder) {
 		default:
 			out := attend(at+"self_attn.", in)
 			b.selectInLast(&x, &out)
-			b.addBlock("attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.part(at+"self_attn.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim))
+			out = finish(at+"self_attn.", out)
+			b.addBlock("attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.outPart(at, out))
 		}
 		in = p.normIf(b, "mlp.norm", at, n.mlp, x, normed)
 		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
@@ -199,6 +205,11 @@ func (p llamaPlan) build(b *builder) {
 	if p.finalSoftcap > 0 {
 		b.last().Activation, b.last().ActA = model.ActSoftcap, p.finalSoftcap
 	}
+}
+
+// outPart is the projection of what a layer's attention has left in a slot.
+func (b *builder) outPart(at string, attended int) model.Part {
+	return b.part(at+"self_attn.o_proj", b.cfg.OutBias, b.cfg.Hidden, b.program.Slots[attended].Width)
 }
 
 // rowNorms appends the norms of q and k that are ops of their own.
@@ -228,8 +239,13 @@ func (p llamaPlan) firstMLP(b *builder, at string, in, mid int) {
 	}
 }
 
-// attention returns what appends the ops of a layer's attention, up to the slot that it returns. Tensors' names begin with at.
-func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in int) (out int) {
+// attention returns what appends the ops of a layer's attention, up to the slot that it returns, and those that follow where only the outputs' rows are left. Tensors'
+// names begin with at.
+func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func(at string, in int) (out int)) {
+	if p.latents != nil {
+		return p.latents.open(b, p.temperature)
+	}
+	finish = func(_ string, out int) int { return out }
 	c := b.cfg
 	rotary := cmp.Or(p.rotary, c.HeadDim)
 	invFreq, rotaryScale := c.Rope.Table(rotary)
@@ -246,7 +262,7 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in i
 	if p.temperature != nil {
 		scales = p.temperature.scales(c.MaxPositions)
 	}
-	return func(at string, in int) int {
+	attend = func(at string, in int) int {
 		rotated := len(p.unrotated) == 0 || !p.unrotated[b.layer]
 		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, at)...)
 		p.rowNorms(b, at, qkv, rotated)
@@ -285,6 +301,7 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) func(at string, in i
 		}
 		return attended
 	}
+	return attend, finish
 }
 
 // gatedQuery are the projection q, and that of the gate after each of its heads.

@@ -26,9 +26,13 @@ func ministral3Spell(f *fields) {
 func ministral3Config(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 0)
 	c.windows(f, 0, 0)
-	var p llamaPlan
+	return llamaPlan{temperature: yarnTemperature(f, c)}
+}
+
+// yarnTemperature is that of rope_parameters' llama_4_scaling_beta; nil: there is none.
+func yarnTemperature(f *fields, c *Config) *temperature {
 	if beta := f.ropeObject().number(0, 0, 100, "llama_4_scaling_beta"); beta > 0 {
-		p.temperature = &temperature{beta: beta, tokens: c.Rope.OriginalPositions}
+		return &temperature{beta: beta, tokens: c.Rope.OriginalPositions}
 	}
-	return p
+	return nil
 }

@@ -1,6 +1,7 @@
 package family_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -82,9 +83,12 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "exaone-moe": {8, 12}, "solar-open": {12, 12}, "qwen3-vl-moe": {10, 10},
 			"olmoe": {12, 12}, "minimax-m2": {12, 12}, "hunyuan-moe": {12, 12}, "phimoe": {10, 10}, "gpt-oss": {10, 10}, "gpt-oss-mxfp4": {10, 10},
 			"llama4": {9, 13, 8, 13},
+			// Four more of latents: a projection, two norms or one, and matrices of each head before and after attention.
+			"deepseek-v2": {13, 17}, "deepseek-v2-groups": {15, 19}, "deepseek-v3": {15, 19}, "deepseek-v3-halves": {13, 17}, "glm4-moe-lite": {15, 19, 15},
+			"mistral4": {15, 19}, "youtu": {15, 15}, "minicpm3": {15, 15},
 		}
-		if m.Program.HasExperts() || m.Program.StateBytes() > 0 {
-			require.Equal(t, mixtures[m.Name], perLayer)
+		if counts, ok := mixtures[m.Name]; ok || m.Program.HasExperts() || m.Program.StateBytes() > 0 {
+			require.Equal(t, counts, perLayer)
 			return
 		}
 		for _, n := range perLayer {
@@ -186,7 +190,16 @@ func checkOp(t *testing.T, p *model.Program, op *model.Op) {
 		checkLinear(t, p, op)
 	case model.OpRopeStore, model.OpAttention:
 		require.Equal(t, model.SlotF32, p.Slots[op.In].Type)
-		require.Equal(t, (op.Heads+2*op.KVHeads)*op.HeadDim, p.Slots[op.In].Width)
+		width := op.Heads * op.HeadDim
+		switch {
+		case op.Stored:
+		case op.Latent:
+			width += op.KVHeads * op.HeadDim
+		default:
+			width += op.KVHeads * (op.HeadDim + cmp.Or(op.ValueDim, op.HeadDim))
+		}
+		require.Equal(t, width, p.Slots[op.In].Width)
+		require.LessOrEqual(t, op.RotaryOffset+op.RotaryDim, op.HeadDim)
 		require.Len(t, op.InvFreq, op.RotaryDim/2)
 	case model.OpRoute:
 		require.Equal(t, op.Routing.Experts, p.Slots[op.In].Width)
@@ -218,6 +231,9 @@ func checkLinear(t *testing.T, p *model.Program, op *model.Op) {
 	case model.RoutedSum:
 		in /= n.TopK
 		defer func() { require.Equal(t, p.Slots[op.Out].Width*n.Experts, rows, op.Name) }()
+	case model.RoutedHeads:
+		in = in/n.Experts - op.Tail
+		defer func() { require.Equal(t, p.Slots[op.Out].Width, rows+n.Experts*op.Tail, op.Name) }()
 	}
 	for _, part := range op.Parts {
 		rows += part.Rows
@@ -399,6 +415,30 @@ func TestAttributesOfTheVariants(t *testing.T) {
 				scale = float32(math.Sqrt(48))
 			}
 			require.Equal(t, scale, find(p, "embed", model.None).EmbedScale)
+		case "deepseek-v2", "deepseek-v2-groups", "deepseek-v3", "deepseek-v3-halves", "mistral4":
+			require.Equal(t, []int{0, 1, 32, 24}, []int{rope.Heads, rope.KVHeads, rope.HeadDim, rope.ValueDim})
+			require.Equal(t, []int{6, 1, 32, 24, 1}, []int{att.Heads, att.KVHeads, att.HeadDim, att.ValueDim, att.KVLayer})
+			require.Equal(t, []bool{true, true, m.Name != "deepseek-v3-halves"}, []bool{att.Stored, att.Latent, rope.RotaryInterleaved})
+			mscale := 0.1*map[string]float64{"deepseek-v2": 0.707, "deepseek-v3": 0.8}[m.Name]*math.Log(4) + 1
+			if m.Name == "mistral4" {
+				mscale = 0.1*math.Log(2) + 1
+			}
+			require.InDelta(t, mscale*mscale/math.Sqrt(24), att.Scale, 1e-7)
+			require.InDelta(t, 1e-6, find(p, "attn.kv_a_norm", 1).Eps, 1e-12)
+			k, v := find(p, "attn.k_b", 1), find(p, "attn.v_b", 1)
+			require.Equal(t, []int{8, 5 * 24, 24, 16}, []int{k.Tail, k.Parts[5].Offset, k.Parts[5].Rows, int(p.Tensors[k.Parts[5].Weight].Shape[1])})
+			require.Equal(t, []int{0, 5*48 + 16, 32}, []int{v.Tail, v.Parts[5].Offset, v.Parts[5].Rows})
+			route := find(p, "mlp.route", 1).Routing
+			want := map[string]model.Routing{
+				"deepseek-v2":        {Scores: model.RouteSoftmax, Groups: 1, TopGroups: 1, GroupScores: 1},
+				"deepseek-v2-groups": {Scores: model.RouteSoftmax, Groups: 3, TopGroups: 2, GroupScores: 1},
+				"deepseek-v3":        {Scores: model.RouteSigmoid, Groups: 2, TopGroups: 1, Normalize: true},
+				"deepseek-v3-halves": {Scores: model.RouteSigmoid, Groups: 1, TopGroups: 1},
+				"mistral4":           {Scores: model.RouteSoftmax, Groups: 1, TopGroups: 1, Normalize: true},
+			}[m.Name]
+			want.Experts, want.TopK, want.Scale = 6, 2, 1.5
+			require.Equal(t, want, route)
+			require.Equal(t, m.Name == "mistral4", find(p, "attn.rope", 1).QScales != nil)
 		case "starcoder2":
 			require.Equal(t, 10, att.Window)
 			require.Equal(t, model.NormLayer, find(p, "mlp.norm", 1).Norm)

@@ -270,19 +270,21 @@ func (r Rope) correction(rotations float64, dim int) float64 {
 
 // yarnScale is the attention factor: given, or 0.1 ln(factor) + 1.
 func (r Rope) yarnScale() float64 {
-	mscale := func(m float64) float64 {
-		if r.Factor <= 1 {
-			return 1
-		}
-		return 0.1*m*math.Log(r.Factor) + 1
-	}
 	switch {
 	case r.AttentionFactor != 0:
 		return r.AttentionFactor
 	case r.MScale != 0 && r.MScaleAllDim != 0:
-		return mscale(r.MScale) / mscale(r.MScaleAllDim)
+		return r.mscale(r.MScale) / r.mscale(r.MScaleAllDim)
 	}
-	return mscale(1)
+	return r.mscale(1)
+}
+
+// mscale is 0.1 m ln(factor) + 1.
+func (r Rope) mscale(m float64) float64 {
+	if r.Factor <= 1 {
+		return 1
+	}
+	return 0.1*m*math.Log(r.Factor) + 1
 }
 
 // longropeScale is the attention factor: given, or sqrt(1 + ln(factor) / ln(original)). Ding et al. 2024.

@@ -32,7 +32,7 @@ func (p singlePlan) build(b *builder) {
 	}
 	if slices.Contains(p.kinds, full) {
 		qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
-		attend := p.attention(b, qkv, b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim))
+		attend, _ := p.attention(b, qkv, b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim))
 		blocks[full] = func(at string, in int) (int, model.Part) {
 			return attend(at+"mixer.", in), b.part(at+"mixer.o_proj", c.OutBias, c.Hidden, c.Heads*c.HeadDim)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"runtime"
@@ -138,6 +139,28 @@ func (c *Checkpoint) Transpose(names []string) error {
 			bytes := rows * columns * size
 			for i := first; i < last; i++ {
 				transpose(dst[(i-first)*bytes:], from[i*bytes:(i+1)*bytes], 0, rows, columns, rows, size)
+			}
+		}})
+	}
+	return c.derive(all)
+}
+
+// TransposeParts adds tensors of n matrices: of each of the n equal parts of a matrix, one below the other, the first rows, transposed. names are those
+// of the matrices, to those of what is added. A matrix of another shape or of no floats is left out: the use of what it lacks is the error.
+func (c *Checkpoint) TransposeParts(names map[string]string, n, rows int64) error {
+	var all []*derived
+	for _, from := range slices.Sorted(maps.Keys(names)) {
+		t, ok := c.Describe(from)
+		if !ok || len(t.Shape) != 2 || t.Shape[0]%n != 0 || t.Shape[0]/n < rows || t.DType == Other || t.DType.Blocks() {
+			continue
+		}
+		width, size := t.Shape[1], t.DType.Bytes(1)
+		part := t.Shape[0] / n * width * size
+		t.Name, t.Shape = names[from], []int64{n, width, rows}
+		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
+			source, _ := c.Tensor(from)
+			for i := first; i < last; i++ {
+				transpose(dst[(i-first)*width*rows*size:], source.Data[i*part:(i+1)*part], 0, width, rows, width, size)
 			}
 		}})
 	}

@@ -197,6 +197,30 @@ func TestTransposedMatricesHaveTheirColumnsAsRows(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestPartsOfAMatrixAreTransposed: of three rows each, the first two. The matrix itself stays, and one that is derived is made first.
+func TestPartsOfAMatrixAreTransposed(t *testing.T) {
+	data := []byte{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12}
+	c := &Checkpoint{tensors: map[string]Tensor{
+		"m": {Name: "m", DType: BF16, Shape: []int64{6, 2}, Data: data, File: "f"},
+		"t": {Name: "t", DType: BF16, Shape: []int64{2, 6}, Data: data},
+		"v": {Name: "v", DType: BF16, Shape: []int64{12}, Data: data},
+		"w": {Name: "w", DType: BF16, Shape: []int64{4, 3}, Data: data},
+	}}
+	require.NoError(t, c.Transpose([]string{"t"}))
+	require.NoError(t, c.TransposeParts(map[string]string{"m": "m2", "t": "t2", "v": "v2", "w": "w2", "absent": "a2"}, 2, 2))
+	want := Tensor{Name: "m2", DType: BF16, Shape: []int64{2, 2, 2}, Data: []byte{1, 1, 3, 3, 2, 2, 4, 4, 7, 7, 9, 9, 8, 8, 10, 10}, File: "f"}
+	got, _ := c.Tensor("m2")
+	require.Equal(t, want, got)
+	got, _ = c.Tensor("m")
+	require.Equal(t, data, got.Data)
+	got, _ = c.Tensor("t2") // of the rows 1 7, 2 8, 3 9, 4 10, 5 11, 6 12
+	require.Equal(t, []byte{1, 1, 2, 2, 7, 7, 8, 8, 4, 4, 5, 5, 10, 10, 11, 11}, got.Data)
+	got, _ = c.Tensor("w2")
+	require.Equal(t, []int64{2, 3, 2}, got.Shape)
+	require.Equal(t, []string{"m", "m2", "t", "t2", "v", "w", "w2"}, c.Names())
+	require.NoError(t, c.Close())
+}
+
 func TestScaledRowsAreProductsInFloat32(t *testing.T) {
 	halves := func(values ...float32) (data []byte) {
 		for _, v := range values {
