@@ -1,11 +1,11 @@
 // Times linear ops shape by shape against what the machine can do.
 //
 //   linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4|Q4_K|...] [--threads N]
-//                [--rows 1,8,512] [--shape NxK]...
+//                [--rows 1,8,512] [--shape NxK[g]]...
 //
 // One line per shape and number of rows: GFLOP/s and its share of the peak of
 // products from registers, GB/s of weights and its share of the bandwidth of
-// reading memory, all measured in this run. The weights of a shape are held in
+// reading memory, all measured in this run. The op of NxKg is gated. The weights of a shape are held in
 // as many copies as make them much larger than the caches, and read in turn.
 #include <algorithm>
 #include <chrono>
@@ -35,6 +35,7 @@ constexpr size_t kLeastRuns = 5;
 
 struct Shape {
   int64_t n, k;
+  bool gated = false;  // half of the columns gate the others, and out is bf16
 };
 
 struct Options {
@@ -44,7 +45,7 @@ struct Options {
   const millrace::BlockType* blocks = nullptr;  // of MR_WEIGHTS_BLOCKS
   std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512};
   // A Llama of 1.1 B: QKV, O, gate and up, down.
-  std::vector<Shape> shapes = {{2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}};
+  std::vector<Shape> shapes = {{2560, 2048}, {2048, 2048}, {11264, 2048, true}, {2048, 5632}};
 };
 
 std::vector<bf16> random_bf16(int64_t n, uint32_t seed) {
@@ -62,15 +63,18 @@ std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, Thre
     weight.dtype = o.blocks->dtype;
     group = o.blocks->group;
   }
-  const LinearSpec spec{{{&weight, nullptr, 0, s.n, s.n, 0}},
-                        s.k,
-                        s.n,
-                        MR_ACT_NONE,
-                        false,
-                        false,
-                        true,
-                        o.weights,
-                        group};
+  LinearSpec spec{};
+  const int parts = s.gated ? 2 : 1;
+  for (int i = 0; i < parts; ++i) {
+    spec.parts.push_back({&weight, nullptr, i * s.n / parts, s.n / parts, s.n / parts, 0});
+  }
+  spec.in_width = s.k;
+  spec.out_width = s.n / parts;
+  spec.activation = s.gated ? MR_ACT_SILU : MR_ACT_NONE;
+  spec.gated = s.gated;
+  spec.out_f32 = !s.gated;
+  spec.weights = o.weights;
+  spec.group = group;
   std::vector<std::unique_ptr<Linear>> copies;
   for (uint64_t bytes = 0; bytes < kWorkingSet; bytes += copies.back()->bytes()) {
     copies.push_back(Linear::pack(spec, o.isa, pool));
@@ -83,7 +87,7 @@ std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, Thre
 
 // Seconds of an op, the best of many: what others do to the machine is not ours.
 double time_op(const std::vector<std::unique_ptr<Linear>>& copies, const bf16* in, int rows,
-               float* out, ThreadPool& pool) {
+               void* out, ThreadPool& pool) {
   double best = 1e30, total = 0;
   for (size_t i = 0; total < kSecondsPerCase || i < kLeastRuns; ++i) {
     const auto begin = Clock::now();
@@ -124,6 +128,7 @@ bool parse(int argc, char** argv, Options& options) {
     } else if (flag == "--shape") {
       Shape s{};
       if (std::sscanf(value.c_str(), "%ldx%ld", &s.n, &s.k) != 2) return false;
+      s.gated = value.back() == 'g';
       if (!own_shapes) options.shapes.clear();
       own_shapes = true;
       options.shapes.push_back(s);
@@ -142,7 +147,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr,
                  "usage: linear_bench [--isa NAME] [--weights 16bit|int8|int4|fp8|nf4|Q4_K|...] "
                  "[--threads N] "
-                 "[--rows 1,8] [--shape NxK]...\n");
+                 "[--rows 1,8] [--shape NxK[g]]...\n");
     return 2;
   }
   ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());
@@ -156,7 +161,7 @@ int main(int argc, char** argv) {
     const auto copies = pack_copies(s, options, pool);
     for (const int rows : options.rows) {
       const std::vector<bf16> in = random_bf16(rows * s.k, 2);
-      std::vector<float> out(rows * s.n);
+      Pages out(rows * s.n * sizeof(float));
       const double t = time_op(copies, in.data(), rows, out.data(), pool);
       const double gflops = 2e-9 * rows * s.n * s.k / t;
       const double read = 1e-9 * static_cast<double>(copies[0]->bytes()) / t;

@@ -55,6 +55,7 @@ struct Tile {
   float* expanded;  // for an expanding kernel: room for its weights
   // For a kernel of a block: what it prefetches from memory, half as fast as it reads weights.
   const std::byte* next_block = nullptr;
+  int next_lines = 0;  // of next_block for each unit, where kernels are panel-major
   int prefetch_distance = kPrefetchDistance;  // bytes
 };
 using TileKernel = void (*)(const Tile&);
@@ -152,6 +153,10 @@ struct LinearKernels {
   // Up to this many tiles go through a panel together, block by block, where weights come from
   // memory. With more it is faster to keep them in the second-level cache, or expanded there.
   int multi_tile_limit;
+  // Where these are set, more tiles than one go panel by panel through what a core keeps of their operand, and
+  // `block` runs between configure(rows of the tile) and release().
+  void (*configure)(int rows);
+  void (*release)();
   // Where products of bf16 are those of floats, the weights of many rows are made floats by
   // the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it

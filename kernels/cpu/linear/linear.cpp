@@ -19,6 +19,11 @@ constexpr int kTasksPerThread = 8;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
 constexpr int64_t kBlockOperand = 40 << 10;
 
+// Bytes of a tile's operand in a block of K where the sums stay in registers: long enough that they hardly count, and
+// several tiles' fit a core's cache.
+constexpr int64_t kPanelOperand = 144 << 10;
+constexpr int64_t kLine = 64;
+
 // Up to this many rows the op is memory-bound: all tiles go through a panel together, in blocks
 // that stay in the first-level cache, so that memory is read once for all of them.
 constexpr int kMultiTileRows = 28;
@@ -235,6 +240,39 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
+// Tiles of rows through the panels [p, end), a long block of K at a time, so that sums stay in registers: the tiles' operand stays in
+// the second-level cache, and the next panel's block comes from memory while the tiles meet this one.
+void Linear::run_panels(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
+                        int64_t end, float* sums) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
+  const int64_t lines = unit_bytes_ / kLine;
+  const int share = static_cast<int>(ceil_div(lines, last_tile - tile));
+  int configured = 0;
+  for (int64_t k = 0; k < units_; k += plan.block) {
+    const int64_t units = std::min(plan.block, units_ - k);
+    const bool first = k == 0, last = k + units == units_;
+    for (int64_t q = p; q < end; ++q) {
+      const std::byte* const packed = panel(q) + k * unit_bytes_;
+      const std::byte* const next =
+          q + 1 < end ? packed + units_ * unit_bytes_
+                      : (last ? panel(end) : panel(p) + (k + units) * unit_bytes_);
+      for (int t = tile; t < last_tile; ++t) {
+        const int rows = b.tiling.height(t);
+        if (rows != configured) kernels_.configure(configured = rows);
+        float* const to =
+            first && last ? sums : sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
+        // Some tiles fetch the whole block among them, the rest nothing.
+        const auto fetched = static_cast<int64_t>(t - tile) * share;
+        const int own = static_cast<int>(std::clamp<int64_t>(lines - fetched, 0, share));
+        kernels_.block[rows]({operand_of(b, t, k), packed, 0, units, group_, first, to, nullptr,
+                              next + fetched * units * kLine, own});
+        if (last) finish(b, t, q, to);
+      }
+    }
+  }
+  kernels_.release();
+}
+
 // A few rows through the panels [p, end), vector by vector.
 void Linear::run_vectors(const Batch& b, int64_t p, int64_t end) const {
   const int rows = b.tiling.rows;
@@ -293,8 +331,8 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
 // The same for all ops that read alike: one may have packed the operand of another.
 Linear::Tiling Linear::tiling(int rows, int threads) const {
   const auto tiles = static_cast<int>(ceil_div(rows, kernels_.max_rows));
-  // As many for each thread; lower ones multiply as fast.
-  const bool shared = rows > kMultiTileRows && tiles >= threads;
+  // As many for each thread; lower ones multiply as fast, but for AMX.
+  const bool shared = rows > kMultiTileRows && tiles >= threads && kernels_.configure == nullptr;
   return {rows, shared ? static_cast<int>(ceil_div(tiles, threads) * threads) : tiles};
 }
 
@@ -326,6 +364,10 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.room = plan.tiling.tiles * panel_sums(kernels_.max_rows);
     return plan;
   }
+  if (kernels_.configure != nullptr) {
+    plan_panels(plan, threads);
+    return plan;
+  }
   plan.expanded = kernels_.expanded[1] != nullptr;
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
@@ -343,6 +385,28 @@ Linear::Plan Linear::plan(int rows, int threads) const {
       plan.chunk * ((plan.expanded ? plan.block * unit_elements() : 0) +
                     ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
+}
+
+// Groups of tiles whose operand a core keeps while panels go by.
+void Linear::plan_panels(Plan& plan, int threads) const {
+  plan.panel_major = true;
+  const int64_t unit = kernels_.max_rows * operand_unit_bytes_;
+  plan.block = ceil_div(units_, ceil_div(units_, kPanelOperand / unit));
+  const int64_t kept = std::max<int64_t>(1, cached_bytes_ / (plan.block * unit));
+  plan.groups = ceil_div(plan.tiling.tiles, kept);
+  if (plan.groups > 1 || weight_bytes() <= kSmallWeights) {
+    plan.groups = ceil_div(plan.groups, threads) * threads;
+  }
+  plan.groups = std::min<int64_t>(plan.groups, plan.tiling.tiles);
+  const int64_t tiles = ceil_div(plan.tiling.tiles, plan.groups);
+  const int64_t sums = tiles * panel_sums(kernels_.max_rows);  // floats of a panel
+  plan.chunk = std::max<int64_t>(1, panels_ * plan.groups / (kTasksPerThread * threads));
+  if (plan.block < units_) {
+    const int64_t most = cached_bytes_ / 2 / static_cast<int64_t>(sums * sizeof(float));
+    plan.chunk = std::clamp<int64_t>(most, 1, plan.chunk);
+  }
+  plan.chunks = ceil_div(panels_, plan.chunk);
+  plan.room = plan.block < units_ ? plan.chunk * sums : panel_sums(kernels_.max_rows);
 }
 
 // The scratch: each thread's room, then the operand.
@@ -385,6 +449,7 @@ void Linear::run_task(const Batch& batch, const Plan& plan, int task, float* roo
   if (blocks_) return run_spans(batch, tile, last, p, end, room);
   if (plan.tiling.tiles == 1) return run_tile(batch, 0, p, end);
   if (plan.multi_tile) return run_multi_tile(batch, plan, p, end, room);
+  if (plan.panel_major) return run_panels(batch, plan, tile, last, p, end, room);
   run_blocks(batch, plan, tile, last, p, end, room);
 }
 

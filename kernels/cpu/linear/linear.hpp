@@ -140,7 +140,8 @@ class Linear {
     bool multi_tile;  // all tiles go through a panel together
     int64_t block;    // units of K at a time
     bool expanded;
-    int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
+    bool panel_major;  // a panel meets all tiles of the group before the next one comes
+    int64_t room;      // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
   struct Batch : Operand {
     void* out;
@@ -198,6 +199,9 @@ class Linear {
   void run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t end, float* sums) const;
   void run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* room) const;
+  void run_panels(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
+                  float* sums) const;
+  void plan_panels(Plan& plan, int threads) const;
   void run_vectors(const Batch& b, int64_t p, int64_t end) const;
   void run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
                  float* room) const;

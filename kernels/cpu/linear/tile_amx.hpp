@@ -12,6 +12,7 @@
 #define MILLRACE_CPU_LINEAR_TILE_AMX_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -32,6 +33,7 @@ inline constexpr int kAmxRows = 16, kAmxRowBytes = 64;
 // A unit of a row, and a line of weights: sixteen columns of a vector.
 inline constexpr int kAmxWords = kAmxRowBytes / 4;
 inline constexpr int kAmxLine = kPanelVectors * kAmxRowBytes;
+inline constexpr int kAmxUnit = kAmxRows * kAmxLine;  // bytes of a panel
 
 // Registers: [2 halves][2 vectors] sums, the rows' halves, the vectors' weights.
 enum AmxTile { kSums = 0, kRowTiles = 4, kWeightTiles = 6, kAmxTiles = 8 };
@@ -69,56 +71,80 @@ struct AddInt8 {
   }
 };
 
+// The products of a tile of rows and a panel, between configure and release. sums: [2 vectors][rows] lines.
+// fetch(weights): before the weights of a unit are read.
+template <class Policy, class Products, int kRows, class Fetch>
+void amx_panel(const Tile& t, const std::byte* weights, std::byte* sums, Fetch&& fetch) {
+  constexpr int kHalf = kAmxRows * kAmxRowBytes;
+  constexpr bool kHigh = kRows > kAmxRows;
+  std::byte* const second = sums + kRows * kAmxRowBytes;
+  if (t.fresh) {
+    Policy::template zero<kSums>(), Policy::template zero<kSums + 1>();
+    if constexpr (kHigh) {
+      Policy::template zero<kSums + 2>(), Policy::template zero<kSums + 3>();
+    }
+  } else {
+    Policy::template load<kSums>(sums, kAmxRowBytes);
+    Policy::template load<kSums + 1>(second, kAmxRowBytes);
+    if constexpr (kHigh) {
+      Policy::template load<kSums + 2>(sums + kHalf, kAmxRowBytes);
+      Policy::template load<kSums + 3>(second + kHalf, kAmxRowBytes);
+    }
+  }
+  const auto* operand = static_cast<const std::byte*>(t.operand);
+  for (int64_t unit = 0; unit < t.units; ++unit) {
+    fetch(weights);
+    Policy::template load<kRowTiles>(operand, kAmxRowBytes);
+    Policy::template load<kWeightTiles>(weights, kAmxLine);
+    Products::template add<kSums, kRowTiles, kWeightTiles>();
+    Policy::template load<kWeightTiles + 1>(weights + kAmxRowBytes, kAmxLine);
+    Products::template add<kSums + 1, kRowTiles, kWeightTiles + 1>();
+    if constexpr (kHigh) {
+      Policy::template load<kRowTiles + 1>(operand + kHalf, kAmxRowBytes);
+      Products::template add<kSums + 2, kRowTiles + 1, kWeightTiles>();
+      Products::template add<kSums + 3, kRowTiles + 1, kWeightTiles + 1>();
+    }
+    operand += kRows * kAmxRowBytes;
+    weights += kAmxUnit;
+  }
+  Policy::template store<kSums>(sums, kAmxRowBytes);
+  Policy::template store<kSums + 1>(second, kAmxRowBytes);
+  if constexpr (kHigh) {
+    Policy::template store<kSums + 2>(sums + kHalf, kAmxRowBytes);
+    Policy::template store<kSums + 3>(second + kHalf, kAmxRowBytes);
+  }
+}
+
+template <int kRows>
+constexpr TileShape amx_shape() {
+  return {std::min(kRows, kAmxRows), std::max(0, kRows - kAmxRows)};
+}
+
 template <class Policy, class Products, int kRows, int kPanels, Prefetch kPrefetch>
 void amx_tile(const Tile& t) {
-  constexpr int kLow = std::min(kRows, kAmxRows), kHigh = kRows - kLow;
-  constexpr int kHalf = kAmxRows * kAmxRowBytes;
-  static constexpr TileShape kShape(kLow, kHigh);
+  static constexpr TileShape kShape = amx_shape<kRows>();
   Policy::configure(kShape);
   Prefetcher<kPrefetch> prefetcher(t);
   for (int p = 0; p < kPanels; ++p) {
-    // [2 vectors][rows] lines of sums
-    auto* const first =
-        reinterpret_cast<std::byte*>(t.sums) + p * int64_t{kPanelVectors} * kRows * kAmxRowBytes;
-    auto* const second = first + kRows * kAmxRowBytes;
-    if (t.fresh) {
-      Policy::template zero<kSums>(), Policy::template zero<kSums + 1>();
-      if constexpr (kHigh > 0) {
-        Policy::template zero<kSums + 2>(), Policy::template zero<kSums + 3>();
-      }
-    } else {
-      Policy::template load<kSums>(first, kAmxRowBytes);
-      Policy::template load<kSums + 1>(second, kAmxRowBytes);
-      if constexpr (kHigh > 0) {
-        Policy::template load<kSums + 2>(first + kHalf, kAmxRowBytes);
-        Policy::template load<kSums + 3>(second + kHalf, kAmxRowBytes);
-      }
-    }
-    const auto* operand = static_cast<const std::byte*>(t.operand);
-    const auto* weights = static_cast<const std::byte*>(t.weights) + p * t.panel_stride;
-    for (int64_t unit = 0; unit < t.units; ++unit) {
-      prefetcher.template prefetch<kAmxRows * kAmxLine>(weights);
-      Policy::template load<kRowTiles>(operand, kAmxRowBytes);
-      Policy::template load<kWeightTiles>(weights, kAmxLine);
-      Policy::template load<kWeightTiles + 1>(weights + kAmxRowBytes, kAmxLine);
-      Products::template add<kSums, kRowTiles, kWeightTiles>();
-      Products::template add<kSums + 1, kRowTiles, kWeightTiles + 1>();
-      if constexpr (kHigh > 0) {
-        Policy::template load<kRowTiles + 1>(operand + kHalf, kAmxRowBytes);
-        Products::template add<kSums + 2, kRowTiles + 1, kWeightTiles>();
-        Products::template add<kSums + 3, kRowTiles + 1, kWeightTiles + 1>();
-      }
-      operand += kRows * kAmxRowBytes;
-      weights += kAmxRows * kAmxLine;
-    }
-    Policy::template store<kSums>(first, kAmxRowBytes);
-    Policy::template store<kSums + 1>(second, kAmxRowBytes);
-    if constexpr (kHigh > 0) {
-      Policy::template store<kSums + 2>(first + kHalf, kAmxRowBytes);
-      Policy::template store<kSums + 3>(second + kHalf, kAmxRowBytes);
-    }
+    amx_panel<Policy, Products, kRows>(
+        t, static_cast<const std::byte*>(t.weights) + p * t.panel_stride,
+        reinterpret_cast<std::byte*>(t.sums) + p * int64_t{kPanelVectors} * kRows * kAmxRowBytes,
+        [&](const std::byte* weights) { prefetcher.template prefetch<kAmxUnit>(weights); });
   }
   Policy::release();
+}
+
+// A tile of LinearKernels::panel_major: the registers are configured. What it multiplies is in the second-level cache, where
+// the processor fetches it by itself; from memory it fetches its part of the next panel.
+template <class Policy, class Products, int kRows>
+void amx_block(const Tile& t) {
+  const std::byte* next = t.next_block;
+  const int lines = t.next_lines;
+  amx_panel<Policy, Products, kRows>(t, static_cast<const std::byte*>(t.weights),
+                                     reinterpret_cast<std::byte*>(t.sums), [&](const std::byte*) {
+                                       for (int line = 0; line < lines; ++line, next += kLine)
+                                         __builtin_prefetch(next, 0, 2);
+                                     });
 }
 
 // What make_kernels (cpu/linear/tile.hpp) takes for its tiles.
@@ -126,7 +152,11 @@ template <class Policy, class Products, int kDepth>
 struct AmxTiles {
   template <int kRows, int kPanels, Prefetch kPrefetch>
   static constexpr TileKernel of() {
-    return amx_tile<Policy, Products, kRows, kPanels, kPrefetch>;
+    if constexpr (kPrefetch == Prefetch::l1_and_next_block) {
+      return amx_block<Policy, Products, kRows>;
+    } else {
+      return amx_tile<Policy, Products, kRows, kPanels, kPrefetch>;
+    }
   }
 
   static double products(int64_t rounds) {
@@ -215,22 +245,40 @@ void pack_amx_int8(const OperandRows& rows, void* operand) {
   }
 }
 
+// [rows] of a tile
+template <int... kIndex>
+constexpr std::array<TileShape, sizeof...(kIndex) + 1> amx_shapes(
+    std::integer_sequence<int, kIndex...>) {
+  return {amx_shape<0>(), amx_shape<kIndex + 1>()...};
+}
+
+template <class Policy>
+void configure_rows(int rows) {
+  static constexpr auto kShapes = amx_shapes(std::make_integer_sequence<int, 2 * kAmxRows>());
+  Policy::configure(kShapes[rows]);
+}
+
+// What bf16 and int8 have in common.
+template <class Policy, class Target, class Products>
+constexpr LinearKernels make_amx_kernels(const char* name) {
+  LinearKernels k = make_kernels<Target, AmxTiles<Policy, Products, Target::kDepth>>();
+  k.name = name;
+  k.multi_tile_limit = 1;  // a tile has as many rows as several of the others
+  k.configure = configure_rows<Policy>;
+  k.release = Policy::release;
+  return k;
+}
+
 template <class Policy, class Base>
 constexpr LinearKernels make_amx_bf16_kernels(const char* name) {
-  using Target = AmxBf16<Base>;
-  LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddBf16<Policy>, Target::kDepth>>();
-  k.multi_tile_limit = 1;  // a tile has as many rows as several of the others
-  k.name = name;
+  LinearKernels k = make_amx_kernels<Policy, AmxBf16<Base>, AddBf16<Policy>>(name);
   k.pack_operand = pack_amx_bf16;
   return k;
 }
 
 template <class Policy, class Base>
 constexpr LinearKernels make_amx_int8_kernels(const char* name) {
-  using Target = AmxInt8<Base>;
-  LinearKernels k = make_kernels<Target, AmxTiles<Policy, AddInt8<Policy>, Target::kDepth>>();
-  k.multi_tile_limit = 1;  // a tile has as many rows as several of the others
-  k.name = name;
+  LinearKernels k = make_amx_kernels<Policy, AmxInt8<Base>, AddInt8<Policy>>(name);
   k.weight_offset = Base::kOffset;
   k.pack_operand = pack_amx_int8<Base>;
   return k;
