@@ -80,4 +80,10 @@ const AttentionKernels& attention_kernels(const OpKernels& kernels, int32_t kv_t
   return attention_portable(bits);
 }
 
+const char* attention_numerics(const OpKernels& kernels, int32_t kv_type) {
+  const bool tiles =
+      kernels.isa == Isa::amx && &attention_kernels(kernels, kv_type) == &kernels.bf16_kv;
+  return tiles ? kAmxAttention : kernels.numerics;
+}
+
 }  // namespace millrace::cpu

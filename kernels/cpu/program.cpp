@@ -203,12 +203,16 @@ class CpuKernels : public Kernels {
     }
     return names;
   }
-  // Op kernels and those of linear ops, each class once.
+  // Op kernels, those of linear ops and of attention, each class once.
   std::string numerics() const override {
     std::string text = "cpu " + std::to_string(kNumericsVersion) + " " + context_.kernels.numerics;
     for (const Op& op : context_.program.ops) {
-      if (op.kind != MR_OP_LINEAR) continue;
-      const char* numerics = linear_numerics(context_.kernels.isa, op.linear.weights);
+      const char* numerics = context_.kernels.numerics;
+      if (op.kind == MR_OP_LINEAR) {
+        numerics = linear_numerics(context_.kernels.isa, op.linear.weights);
+      } else if (op.kind == MR_OP_ATTENTION) {
+        numerics = attention_numerics(context_.kernels, context_.kv.type);
+      }
       if (text.find(numerics) == std::string::npos) text.append("+").append(numerics);
     }
     return text;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "cpu/attention/tile_amx.hpp"
 #include "cpu/linear/tile_amx.hpp"
 
 namespace millrace::cpu {
@@ -137,7 +138,55 @@ struct PlainBase {
   }
 };
 
+// The Target of its softmax, as AVX-512 has it.
+struct PlainPairs {
+  static constexpr int kLanes = kAmxWords, kQueries = 1, kSums = 1;
+  using Vector = Math<kLanes>::Vector;
+  using Ints = Math<kLanes>::Ints;
+  using Pair = uint32_t;
+
+  static Vector load(const float* p) { return Math<kLanes>::load(p); }
+  static void store(float* p, const Vector& x) { std::memcpy(p, &x, sizeof x); }
+  static Vector set1(float x) { return Math<kLanes>::splat(x); }
+  static Vector fma(const Vector& a, const Vector& b, const Vector& c) {
+    return PlainBase::multiply_add(a, b, c);
+  }
+  static Vector max(const Vector& a, const Vector& b) { return a > b ? a : b; }
+  static bool any_greater(const Vector& a, const Vector& b) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (a[lane] > b[lane]) return true;
+    }
+    return false;
+  }
+  // Halves to halves.
+  static float sum(Vector x) {
+    for (int n = kLanes / 2; n > 0; n /= 2) {
+      for (int lane = 0; lane < n; ++lane) x[lane] += x[lane + n];
+    }
+    return x[0];
+  }
+  static float largest(const Vector& x) {
+    float most = x[0];
+    for (int lane = 1; lane < kLanes; ++lane) most = std::max(most, x[lane]);
+    return most;
+  }
+  static float sqrt(float x) { return std::sqrt(x); }
+  static Pair make_pair(float even, float odd) {
+    return from_float(even) | uint32_t{from_float(odd)} << 16;
+  }
+  static Vector store_pairs(const Vector& p, Pair* out) {
+    const auto rounded = to_bf16<kLanes>(p);
+    std::memcpy(out, &rounded, sizeof rounded);
+    return rounded_bf16<kLanes>(p);
+  }
+};
+
 }  // namespace
+
+const AttentionKernels& emulated_amx_attention() {
+  static constexpr AttentionKernels kernels = TileKernels<EmulatedTiles, PlainPairs>::attention();
+  return kernels;
+}
 
 const LinearKernels& emulated_amx_kernels(int weights) {
   static constexpr LinearKernels pairs =

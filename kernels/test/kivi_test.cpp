@@ -123,8 +123,9 @@ TEST_P(KiviOn, TheFirstTokensHaveTheBitsOfBf16) {
   Builder b = attention_program(kivi_case());
   Random random(6);
   const std::vector<int32_t> tokens = random.tokens(64, b.vocab);
-  const std::string isa = GetParam();
-  Model kivi(isa, b, 40), bf16(isa.substr(0, isa.find('+')), b, 40);
+  const std::string isa = GetParam(), name = isa.substr(0, isa.find('+'));
+  // AMX has tiles for bf16 alone, whose sums have an order of their own.
+  Model kivi(isa, b, 40), bf16(name == "amx" ? "avx512" : name, b, 40);
   const auto coded = run(kivi, tokens, 64), exact = run(bf16, tokens, 64);
   const size_t first = 63 * size_t(b.vocab);
   EXPECT_TRUE(std::equal(exact.begin(), exact.begin() + first, coded.begin()));

@@ -8,7 +8,7 @@
 namespace millrace::cpu {
 namespace {
 
-// A: an Attention over InPlace.
+// A: an Attention over InPlace, or a TileAttention.
 template <class T, class A>
 struct Shares {
   using S = Softmax<T>;
@@ -23,11 +23,10 @@ struct Shares {
     const typename S::State state(of, t.head.value);
     for (int first = 0; first < t.end; first += kBlockTokens) {
       const Keys keys{first, 0, smaller(kBlockTokens, t.end - first)};
-      Block block{};
+      const auto block = A::find(t, keys, 0, s);
       float* to[kBlockSlabs] = {};
       for (int slab = 0; slab < keys.end_slab(); ++slab) {
         const std::byte* at = t.keys + t.slab_bytes * (first / kSlabTokens + slab);
-        block.keys[slab] = reinterpret_cast<const uint32_t*>(at);
         to[slab] = reinterpret_cast<float*>(const_cast<std::byte*>(at) + sums);
       }
       add<A::kQueries>(t, keys, block, s, state, 0, to);
@@ -35,7 +34,7 @@ struct Shares {
   }
 
   // Queries [i, ...), N at a time and then fewer.
-  template <int N>
+  template <int N, class Block>
   static void add(const AttentionTile& t, const Keys& keys, const Block& block,
                   const typename A::Scratch& s, const typename S::State& state, int i,
                   float* const (&to)[kBlockSlabs]) {

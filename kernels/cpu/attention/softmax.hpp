@@ -161,17 +161,24 @@ struct Softmax {
   }
 
   // One block of keys for queries [i, end), N at a time and then fewer: the keys that some of
-  // the N see.
+  // the N see. An A with kAnyCount takes any number up to N.
   template <class A, int N, class Block>
   static void attend(const AttentionTile& t, const Keys& keys, const Block& block,
                      const typename A::Scratch& s, int i, int end, const State& state) {
-    for (; i + N <= end; i += N) {
-      const int first = t.row_position(i / t.heads), last = t.row_position((i + N - 1) / t.heads);
+    constexpr bool kAny = requires { A::kAnyCount; };
+    for (; i + (kAny ? 1 : N) <= end; i += N) {
+      const int n = kAny ? smaller(N, end - i) : N;
+      const int first = t.row_position(i / t.heads), last = t.row_position((i + n - 1) / t.heads);
       const Keys seen{keys.block, larger(keys.begin, t.first_visible(first) - keys.block),
                       smaller(keys.end, t.last_visible(last) + 1 - keys.block)};
-      if (seen.begin < seen.end) A::template attend<N>(t, seen, block, s, i, state);
+      if (seen.begin >= seen.end) continue;
+      if constexpr (kAny) {
+        A::attend(t, seen, block, s, i, n, state);
+      } else {
+        A::template attend<N>(t, seen, block, s, i, state);
+      }
     }
-    if constexpr (N > 1) attend<A, N / 2>(t, keys, block, s, i, end, state);
+    if constexpr (N > 1 && !kAny) attend<A, N / 2>(t, keys, block, s, i, end, state);
   }
 
   static Vector lane_numbers() {

@@ -105,18 +105,23 @@ struct Attention {
 
   static void prepare(const AttentionTile& t, void* memory) {
     const Scratch s(memory, t.head);
+    round_queries(t, s.queries, t.head.key / 2);
+  }
+
+  // The scaled queries, `stride` pairs apart: zeros after a key's width.
+  static void round_queries(const AttentionTile& t, Pair* to, int stride) {
     const float scale = t.scale * kLog2E;
     const Vector nan = T::set1(__builtin_nanf(""));
-    const int half = t.head.key / 2;
     for (int i = 0; i < t.queries(); ++i) {
       const float* q = t.query(i);
-      Pair* pairs = s.queries + int64_t{i} * half;
+      Pair* pairs = to + int64_t{i} * stride;
       int d = 0;
       for (; d + kLanes <= t.head.key; d += kLanes) {
         const Vector x = T::load(q + d) * scale;
         T::store_pairs(x == x ? x : nan, pairs + d / 2);  // as rounded_bf16 wants it
       }
       for (; d < t.head.key; d += 2) pairs[d / 2] = T::make_pair(q[d] * scale, q[d + 1] * scale);
+      for (; d < 2 * stride; d += 2) pairs[d / 2] = Pair{};
     }
   }
 

@@ -1,13 +1,9 @@
-// Linear kernels of AMX: products of whole tiles of rows and weights. Written over a Policy,
-// the few operations on tile registers: the instructions (cpu/linear/tile_amx.cpp), or the same in
-// plain C++ for the tests, so that packing, edges and order are tested on every machine.
+// Linear kernels of AMX: products of whole tiles of rows and weights, over a Policy of cpu/machine/tiles.hpp.
 //
 // Weights lie as those of AVX-512 BF16 and VNNI: sixteen of their units are a tile of
 // weights for each vector of a panel. A unit here is such a tile of K.
 //
-// Sums: tiles of K in ascending order. What a tile adds to a sum of bf16 is that of its even
-// products plus that of its odd ones, each in ascending order from zero, rounded at each
-// step (Intel SDM, TDPBF16PS). Rows of a tile do not meet.
+// Sums: tiles of K in ascending order.
 #ifndef MILLRACE_CPU_LINEAR_TILE_AMX_HPP
 #define MILLRACE_CPU_LINEAR_TILE_AMX_HPP
 
@@ -17,44 +13,17 @@
 #include <cstring>
 
 #include "cpu/linear/int.hpp"
+#include "cpu/machine/tiles.hpp"
 
 namespace millrace::cpu {
 namespace {
 
-// Policy, of eight tile registers of up to 16 rows of 64 bytes:
-//   void configure(const TileShape&)   rows of each register; all of them have 64 bytes
-//   void release()
-//   void zero<kTile>()
-//   void load<kTile>(const void*, stride), store<kTile>(void*, stride)   rows stride bytes apart
-//   void add_bf16<kSums, kRows, kWeights>()   the products of tiles, pairs of bf16 in floats
-//   void add_int8<kSums, kRows, kWeights>()   fours of signed rows and unsigned weights in int32
-
-inline constexpr int kAmxRows = 16, kAmxRowBytes = 64;
-// A unit of a row, and a line of weights: sixteen columns of a vector.
-inline constexpr int kAmxWords = kAmxRowBytes / 4;
+// A line of weights: sixteen columns of each vector.
 inline constexpr int kAmxLine = kPanelVectors * kAmxRowBytes;
 inline constexpr int kAmxUnit = kAmxRows * kAmxLine;  // bytes of a panel
 
 // Registers: [2 halves][2 vectors] sums, the rows' halves, the vectors' weights.
-enum AmxTile { kSums = 0, kRowTiles = 4, kWeightTiles = 6, kAmxTiles = 8 };
-
-// How LDTILECFG reads it.
-struct alignas(64) TileShape {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-
-  // The shape for a tile of rows: the first sixteen, and the rest.
-  constexpr TileShape(int low, int high) {
-    const int of[kAmxTiles] = {low, low, high, high, low, high, kAmxRows, kAmxRows};
-    for (int i = 0; i < kAmxTiles; ++i) {
-      rows[i] = static_cast<uint8_t>(of[i]);
-      row_bytes[i] = of[i] > 0 ? kAmxRowBytes : 0;
-    }
-  }
-};
-
-static_assert(sizeof(TileShape) == 64);
+enum AmxTile { kSums = 0, kRowTiles = 4, kWeightTiles = 6 };
 
 template <class Policy>
 struct AddBf16 {
@@ -115,14 +84,15 @@ void amx_panel(const Tile& t, const std::byte* weights, std::byte* sums, Fetch&&
   }
 }
 
-template <int kRows>
-constexpr TileShape amx_shape() {
-  return {std::min(kRows, kAmxRows), std::max(0, kRows - kAmxRows)};
+// The shape for a tile of rows: the first sixteen, and the rest.
+constexpr TileShape amx_shape(int rows) {
+  const int low = std::min(rows, kAmxRows), high = rows - low;
+  return TileShape({low, low, high, high, low, high, kAmxRows, kAmxRows});
 }
 
 template <class Policy, class Products, int kRows, int kPanels, Prefetch kPrefetch>
 void amx_tile(const Tile& t) {
-  static constexpr TileShape kShape = amx_shape<kRows>();
+  static constexpr TileShape kShape = amx_shape(kRows);
   Policy::configure(kShape);
   Prefetcher<kPrefetch> prefetcher(t);
   for (int p = 0; p < kPanels; ++p) {
@@ -160,7 +130,7 @@ struct AmxTiles {
   }
 
   static double products(int64_t rounds) {
-    static constexpr TileShape kShape(kAmxRows, kAmxRows);
+    static constexpr TileShape kShape = amx_shape(2 * kAmxRows);
     alignas(64) static constexpr std::byte kZeroes[kAmxRows * kAmxRowBytes] = {};
     Policy::configure(kShape);
     Policy::template load<kRowTiles>(kZeroes, kAmxRowBytes);
@@ -249,7 +219,7 @@ void pack_amx_int8(const OperandRows& rows, void* operand) {
 template <int... kIndex>
 constexpr std::array<TileShape, sizeof...(kIndex) + 1> amx_shapes(
     std::integer_sequence<int, kIndex...>) {
-  return {amx_shape<0>(), amx_shape<kIndex + 1>()...};
+  return {amx_shape(0), amx_shape(kIndex + 1)...};
 }
 
 template <class Policy>

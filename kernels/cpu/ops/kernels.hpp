@@ -177,6 +177,7 @@ struct AttentionKernels {
 inline constexpr const char* kPortable = "portable";
 inline constexpr const char* kX86Fma = "x86-fma";
 inline constexpr const char* kAmxBf16 = "amx-bf16";
+inline constexpr const char* kAmxAttention = "amx-attention";
 
 struct OpKernels {
   Isa isa;
@@ -199,7 +200,7 @@ const OpKernels& op_kernels_portable();
 const OpKernels& op_kernels_avx2();
 const OpKernels& op_kernels_avx512();
 const OpKernels& op_kernels_avx512_bf16();
-const OpKernels& op_kernels_amx();  // those of avx512_bf16, beside linear ops by tiles
+const OpKernels& op_kernels_amx();
 const OpKernels& op_kernels(Isa isa);
 
 // Over codes of 8 or 4 bits; attention_vnni where has_vnni().
@@ -208,6 +209,8 @@ const AttentionKernels& attention_avx2(int bits);
 const AttentionKernels& attention_vnni(int bits);
 // For a KV cache of the type, an mr_kv_type.
 const AttentionKernels& attention_kernels(const OpKernels&, int32_t kv_type);
+// The class of its bits.
+const char* attention_numerics(const OpKernels&, int32_t kv_type);
 
 // Queries per tile: as many as keep the sums in the first-level cache. Latents are read by all query
 // heads, and each tile makes its blocks of values: more queries share them.
