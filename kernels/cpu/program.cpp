@@ -161,6 +161,10 @@ class CpuKernels : public Kernels {
     const FloatScope mode(mode_);
     packed_[op.index].gate->run(context_, rows, in, gates, out);
   }
+  void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) override {
+    const FloatScope mode(mode_);
+    cpu::altup(context_, op, rows, streams, coefs, x);
+  }
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     const FloatScope mode(mode_);
     packed_[op.index].rope_store->run(context_, batch, in, sink_q);
@@ -248,7 +252,8 @@ class CpuKernels : public Kernels {
       for (int e = 0; e < op.linear.experts; ++e) experts.push_back(linear(e));
       packed.experts = std::make_unique<Experts>(std::move(experts), op.linear);
     } else if (op.kind == MR_OP_ROUTE) {
-      packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias));
+      packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias),
+                                               c.program.tensor(op.route.factors));
     } else if (op.kind == MR_OP_NORM) {
       packed.norm = std::make_unique<Norm>(c, op);
     } else if (op.kind == MR_OP_ROPE_STORE) {

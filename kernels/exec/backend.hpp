@@ -48,6 +48,8 @@ class Kernels {
   virtual void conv(const Op&, const Batch&, Slot in, Slot out);
   virtual void recur(const Op&, const Batch&, Slot in, Slot gates, Slot out);
   virtual void gate(const Op&, int rows, Slot in, Slot gates, Slot out);
+  // Backends with streams (Device::takes_streams) have it. streams: those of the op.
+  virtual void altup(const Op&, int rows, const Slot* streams, Slot coefs, Slot x);
   // sink_q: of an op with sinks.
   virtual void rope_store(const Op&, const Batch&, Slot in, Slot sink_q) = 0;
   virtual void attention(const Op&, const Batch&, Slot in, Slot sink_q, Slot out) = 0;
@@ -92,8 +94,9 @@ class Device {
   virtual size_t kv_code_block_bytes(int /*width*/, int32_t /*type*/) const { return 0; }
   // KvLayout's head_slabs for the type.
   virtual int kv_head_slabs(int32_t /*type*/) const { return 0; }
-  virtual bool takes_h2o() const { return false; }     // ops with heavy tokens
-  virtual bool takes_states() const { return false; }  // CONV, RECUR, GATE
+  virtual bool takes_h2o() const { return false; }      // ops with heavy tokens
+  virtual bool takes_states() const { return false; }   // CONV, RECUR, GATE
+  virtual bool takes_streams() const { return false; }  // ALTUP
   virtual mr_dtype operand_dtype(const Program&) const = 0;
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }

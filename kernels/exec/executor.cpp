@@ -1,6 +1,7 @@
 #include "exec/executor.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -38,6 +39,14 @@ void check_states(const Device& device, const Program& p, int32_t kv_type) {
          : p.kv_groups > 1 ? "several groups"
                            : "kivi");
   }
+}
+
+// The streams of alternating updates: whether the device has them.
+void check_streams(const Device& device, const Program& p) {
+  const auto altup = [](const Op& op) { return op.kind == MR_OP_ALTUP; };
+  if (device.takes_streams() || std::ranges::none_of(p.ops, altup)) return;
+  fail(MR_UNSUPPORTED,
+       "this backend has no kernels for alternating updates (ALTUP), expected the cpu backend");
 }
 
 // The slabs of a sequence's state. Where no layer has keys, slabs are large enough that a state has few of them: each is mapped.
@@ -97,6 +106,7 @@ Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device
   if (p.packed != nullptr && !device.takes_packed()) {
     fail(MR_UNSUPPORTED, "this backend takes no packed weights");
   }
+  check_streams(device, p);
   layout_ = kv_layout(device, p);
   operand_bytes_ = dtype_bytes(device.operand_dtype(p));
 
@@ -239,6 +249,14 @@ void Executor::run_op(const Op& op, const mr_step& step) {
     case MR_OP_GATE:
       return kernels_->gate(op, rows, slot(op.in, step), slot(op.gate.gates, step),
                             slot(op.out, step));
+    case MR_OP_ALTUP: {
+      std::array<Slot, MR_MAX_STREAMS> streams{};
+      for (int i = 0; i < op.altup.streams; ++i) streams[i] = slot(op.in + i, step);
+      const bool matches = op.altup.step == MR_ALTUP_MATCH;
+      return kernels_->altup(op, rows, streams.data(),
+                             matches ? Slot{} : slot(op.altup.coefs, step),
+                             op.altup.step == MR_ALTUP_CORRECT ? slot(op.altup.x, step) : Slot{});
+    }
     case MR_OP_SELECT_ROWS:
       return kernels_->select_rows(batch_, slot(op.in, step), slot(op.out, step));
     default:
@@ -274,6 +292,10 @@ void Kernels::recur(const Op& op, const Batch&, Slot, Slot, Slot) {
 
 void Kernels::gate(const Op& op, int, Slot, Slot, Slot) {
   fail(MR_DEVICE, "op %d (GATE) after a check for states", op.index);
+}
+
+void Kernels::altup(const Op& op, int, const Slot*, Slot, Slot) {
+  fail(MR_DEVICE, "op %d (ALTUP) after a check for streams", op.index);
 }
 
 void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {

@@ -25,6 +25,8 @@ const char* op_name(int32_t kind) {
       return "RECUR";
     case MR_OP_GATE:
       return "GATE";
+    case MR_OP_ALTUP:
+      return "ALTUP";
     default:
       return "unknown";
   }

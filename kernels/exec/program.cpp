@@ -152,8 +152,10 @@ class Reader {
         return recur(op);
       case MR_OP_GATE:
         return gate(op);
+      case MR_OP_ALTUP:
+        return altup(op);
       default:
-        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_GATE);
+        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ALTUP);
     }
   }
 
@@ -178,8 +180,9 @@ class Reader {
   bool wrote_rows(int slot) const {
     for (int i = 0; i < p_.select; i++) {
       const Op& op = p_.ops[i];
+      const int outs = op.kind == MR_OP_ALTUP ? op.altup.streams : 1;
       if (op.kind != MR_OP_ROPE_STORE) {
-        if (op.out == slot) return true;
+        if (op.out <= slot && slot < op.out + outs) return true;
       } else if (op.attention.sinks > 0 && op.attention.sink_q == slot) {
         return true;
       }
@@ -264,10 +267,18 @@ class Reader {
 
   void embed(const Op& op) {
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
+    in_range("accumulate", op.embed.accumulate, 0, 1);
+    if (op.embed.accumulate) {
+      reads("out (accumulated)", op.out);
+      slot_type("out (accumulated)", op.out, MR_SLOT_F32);
+    }
     const int width = writes(op.out).width;
     if (op.embed.table < 0 && op.embed.positions < 0)
       bad("has neither a token table nor a position table");
-    if (op.embed.table >= 0) matrix_of("weight", op.embed.table, p_.vocab, width);
+    if (op.embed.accumulate && (op.embed.table < 0 || op.embed.positions >= 0))
+      bad("adds positions, expected rows of a token table");
+    if (op.embed.table >= 0)
+      matrix_of("weight", op.embed.table, op.embed.accumulate ? 1 : p_.vocab, width);
     finite("embed_scale", op.embed.scale);
     if (op.embed.positions < 0) return;
     in_range("position_offset", op.embed.position_offset, 0, 1 << 20);
@@ -285,7 +296,9 @@ class Reader {
     }
     writes(op.out);
     slot_width("out", op.out, width);
-    in_range("norm_kind", op.norm.kind, MR_NORM_RMS, MR_NORM_LAYER);
+    in_range("norm_kind", op.norm.kind, MR_NORM_RMS, MR_NORM_NONE);
+    finite("norm scale", op.norm.scale);
+    if (op.norm.scale != 0) slot_type("out (scaled)", op.out, MR_SLOT_F32);
     if (op.norm.width != 0) {
       norm_part(op, width);
     } else {
@@ -413,6 +426,7 @@ class Reader {
     slot_type("out", op.out, MR_SLOT_F32);
     slot_width("out", op.out, 2 * int64_t{op.route.top_k});
     if (op.route.bias >= 0) vector_of("bias", op.route.bias, op.route.experts);
+    if (op.route.factors >= 0) vector_of("factors", op.route.factors, op.route.experts);
     in_range("route_scores", op.route.scores, MR_ROUTE_SOFTMAX, MR_ROUTE_SPARSE_MIXER);
     finite("route_jitter", op.route.jitter);
     in_range("route_normalize", op.route.normalize, 0, 1);
@@ -794,7 +808,9 @@ class Reader {
     slot_type("in", op.in, MR_SLOT_F32);
     columns("offset", reads("gates", g.gates), g.offset, width);
     slot_type("gates", g.gates, MR_SLOT_F32);
-    in_range("gate activation", g.activation, MR_GATE_SILU, MR_GATE_SIGMOID);
+    in_range("gate activation", g.activation, MR_GATE_SILU, MR_GATE_GELU_TANH);
+    in_range("sparse", g.sparse, 0, 1);
+    if (g.sparse) finite("cutoff", g.cutoff);
     in_range("first", g.first, 0, 1);
     in_range("group", g.group, 0, width);
     if (g.group > 0) {
@@ -807,6 +823,29 @@ class Reader {
     if (g.gates == op.out) bad("gates and out are both slot %d", op.out);
     writes(op.out);
     slot_width("out", op.out, width);
+  }
+
+  void altup(const Op& op) {
+    const mr_altup& a = op.altup;
+    in_range("step", a.step, MR_ALTUP_PREDICT, MR_ALTUP_MATCH);
+    in_range("streams", a.streams, 2, MR_MAX_STREAMS);
+    const int width = reads("in", op.in).width;
+    const auto floats = [&](const char* what, int index, int64_t expected) {
+      reads(what, index);
+      slot_type(what, index, MR_SLOT_F32);
+      slot_width(what, index, expected);
+    };
+    for (int i = 0; i < a.streams; i++) floats("stream", op.in + i, width);
+    if (a.step == MR_ALTUP_PREDICT) floats("coefs", a.coefs, int64_t{a.streams} * a.streams);
+    if (a.step == MR_ALTUP_CORRECT) {
+      in_range("active", a.active, 0, a.streams - 1);
+      floats("coefs", a.coefs, a.streams);
+      floats("x", a.x, width);
+    }
+    const auto stream = [&](int slot) { return slot >= op.in && slot < op.in + a.streams; };
+    if (a.step != MR_ALTUP_MATCH && stream(a.coefs)) bad("coefs is stream slot %d", a.coefs);
+    if (a.step == MR_ALTUP_CORRECT && stream(a.x)) bad("x is stream slot %d", a.x);
+    if (op.out != op.in) bad("in is slot %d and out is slot %d, expected one", op.in, op.out);
   }
 
   void null_scores(Op& op) {

@@ -56,6 +56,11 @@ struct Op : mr_op {
     return a.q_scales[std::min<int64_t>(a.n_q_scales - 1, number)];
   }
 
+  // EMBED: the row of a token in its table, which may have fewer rows where the op accumulates.
+  int64_t table_row(int32_t token, const mr_tensor& table) const {
+    return embed.accumulate && token >= table.dims[0] ? 0 : token;
+  }
+
   // The first position that the query of a position sees.
   int first_seen(int position) const {
     const int window = attention.window;

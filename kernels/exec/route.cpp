@@ -21,9 +21,11 @@ void softmax(float* x, int n) {
 
 }  // namespace
 
-Router::Router(const mr_route& rule, const mr_tensor* bias) : rule_(rule) {
-  if (bias == nullptr) return;
-  for (int e = 0; e < rule.experts; ++e) bias_.push_back(element(*bias, e));
+Router::Router(const mr_route& rule, const mr_tensor* bias, const mr_tensor* factors)
+    : rule_(rule) {
+  for (int e = 0; bias != nullptr && e < rule.experts; ++e) bias_.push_back(element(*bias, e));
+  for (int e = 0; factors != nullptr && e < rule.experts; ++e)
+    factors_.push_back(element(*factors, e));
 }
 
 // The largest, of equal ones the first.
@@ -91,6 +93,7 @@ void Router::row(const float* logits, float* chosen, float* room) const {
   for (int j = 0; j < k; ++j) sum += weights[j];
   for (int j = 0; j < k; ++j) {
     chosen[2 * j + 1] = (rule_.normalize ? weights[j] / sum : weights[j]) * rule_.scale;
+    if (!factors_.empty()) chosen[2 * j + 1] *= factors_[static_cast<int>(chosen[2 * j])];
   }
 }
 

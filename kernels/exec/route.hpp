@@ -11,8 +11,8 @@ namespace millrace {
 // The rule of a ROUTE. Its arithmetic is plain: every backend and machine chooses alike from the same logits.
 class Router {
  public:
-  // bias: the rule's tensor, or null
-  Router(const mr_route& rule, const mr_tensor* bias);
+  // bias, factors: the rule's tensors, or null
+  Router(const mr_route& rule, const mr_tensor* bias, const mr_tensor* factors);
 
   // logits: [experts] -> chosen: [top_k][2]. room: [room()] floats.
   void row(const float* logits, float* chosen, float* room) const;
@@ -24,7 +24,7 @@ class Router {
   static int best(const float* choice, int n);
 
   const mr_route rule_;
-  std::vector<float> bias_;
+  std::vector<float> bias_, factors_;
 };
 
 }  // namespace millrace

@@ -29,10 +29,14 @@ const char* lacking(const mr_attention& a) {
 // What an op has that the device code does not; null: nothing.
 const char* lacking(const Op& op) {
   switch (op.kind) {
+    case MR_OP_EMBED:
+      return op.embed.accumulate ? "rows of a table that are added" : nullptr;
     case MR_OP_NORM:
-      return op.norm.width > 0    ? "norms of a part of a row"
-             : op.norm.weight < 0 ? "norms without weights"
-                                  : nullptr;
+      return op.norm.width > 0              ? "norms of a part of a row"
+             : op.norm.weight < 0           ? "norms without weights"
+             : op.norm.kind == MR_NORM_NONE ? "products of rows and weights"
+             : op.norm.scale != 0           ? "factors of a norm's sum"
+                                            : nullptr;
     case MR_OP_LINEAR:
       return op.linear.activation > MR_ACT_RELU    ? "kernels for the activation"
              : op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head"

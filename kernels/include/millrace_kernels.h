@@ -62,10 +62,12 @@ typedef struct mr_slot {
 } mr_slot;
 
 typedef enum mr_op_kind {
-  MR_OP_EMBED = 1, /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]);
+  MR_OP_EMBED =
+      1,          /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]), or
+                          * out[r] += it;
                           * out is of either slot type; one of the two tables may be absent (OPT adds
                           * the positions after a projection of the table) */
-  MR_OP_NORM = 2,  /* out[r] = norm(in[r]) * weight + bias, or out[r] += it; in == out is allowed */
+  MR_OP_NORM = 2, /* out[r] = norm(in[r]) * weight + bias, or out[r] += it; in == out is allowed */
   MR_OP_LINEAR = 3, /* out[r] = act(in[r] . W^T + b), see below; an F32 `in` (post-norm models) is
                           * rounded to the operand type first */
   MR_OP_ROPE_STORE =
@@ -77,7 +79,8 @@ typedef enum mr_op_kind {
   MR_OP_ROUTE = 7, /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
   MR_OP_CONV = 8,  /* a convolution over the last rows of the sequence, channel by channel */
   MR_OP_RECUR = 9, /* out[r] = the sequence's state, which row r changes, at a query */
-  MR_OP_GATE = 10  /* out[r] = in[r] * act(a row beside it), normed before or after */
+  MR_OP_GATE = 10, /* out[r] = in[r] * act(a row beside it), normed before or after */
+  MR_OP_ALTUP = 11 /* a step of alternating updates, in place in the slots in, in + 1, ... */
 } mr_op_kind;
 
 /* What becomes of the logits of a row's experts. */
@@ -101,7 +104,11 @@ typedef enum mr_routed {
   MR_ROUTED_HEADS = 3
 } mr_routed;
 
-typedef enum mr_norm_kind { MR_NORM_RMS = 0, MR_NORM_LAYER = 1 } mr_norm_kind;
+typedef enum mr_norm_kind {
+  MR_NORM_RMS = 0,
+  MR_NORM_LAYER = 1,
+  MR_NORM_NONE = 2 /* the row as it is: times weight, plus bias */
+} mr_norm_kind;
 
 typedef enum mr_activation {
   MR_ACT_NONE = 0,
@@ -175,11 +182,14 @@ typedef struct mr_part {
 
 #define MR_MAX_PARTS 3
 
-/* EMBED. table: [vocab, width], or -1; positions: [any, width], or -1. */
+/* EMBED. table: [vocab, width], or -1; positions: [any, width], or -1. With accumulate = 1, out is an
+ * F32 slot to whose rows those of a table alone are added. That table may have fewer rows than the
+ * vocabulary: tokens beyond them take row 0 (Gemma 3n). MR_UNSUPPORTED where the backend lacks it. */
 typedef struct mr_embed {
   int32_t table, positions;
   int32_t position_offset;
   float scale;
+  int32_t accumulate;
 } mr_embed;
 
 /* NORM. weight: [width], or -1 (all are 1); bias: [width], or -1.
@@ -193,6 +203,8 @@ typedef struct mr_norm {
   float eps;
   int32_t accumulate; /* 1: out += norm, out is an F32 slot */
   int32_t offset, width, groups;
+  float
+      scale; /* of what out, an F32 slot, has then; 0: 1. MR_UNSUPPORTED where the backend lacks it */
 } mr_norm;
 
 /* LINEAR. The parts one below the other are W [N, in_width].
@@ -295,6 +307,7 @@ typedef struct mr_route {
   float scale;
   float jitter;         /* of MR_ROUTE_SPARSE_MIXER */
   int32_t group_scores; /* how many of a group's largest scores make its own; 0: 2 */
+  int32_t factors;      /* [experts] tensor, of the weights of each expert, or -1 */
 } mr_route;
 
 /* CONV and RECUR keep a state of a fixed size for each sequence, in float32, in the head slabs of its
@@ -333,11 +346,19 @@ typedef struct mr_recur {
   float least_step, most_step;
 } mr_recur;
 
-typedef enum mr_gate_activation { MR_GATE_SILU = 0, MR_GATE_SIGMOID = 1 } mr_gate_activation;
+typedef enum mr_gate_activation {
+  MR_GATE_SILU = 0,
+  MR_GATE_SIGMOID = 1,
+  MR_GATE_NONE = 2,
+  MR_GATE_GELU_TANH = 3
+} mr_gate_activation;
 
 /* GATE. With g[r][i] = act(gates[r][offset + i]) and norm, the RMS norm of each `group` elements times weight,
  * out[r] = norm(in[r]) * g[r], or norm(in[r] * g[r]) where `first` is 1; without a norm in[r] * g[r]. in and gates
- * are F32. */
+ * are F32.
+ *
+ * With sparse = 1, act is of max(0, x - mean - cutoff * deviation) for an element x of a row of gates, whose mean and
+ * standard deviation are those of the `width` elements from offset on (Gemma 3n). */
 typedef struct mr_gate {
   int32_t gates, offset;
   int32_t activation; /* mr_gate_activation */
@@ -345,7 +366,28 @@ typedef struct mr_gate {
   int32_t weight;     /* [group] or [width]; -1 without a norm */
   int32_t first;
   float eps;
+  int32_t sparse;
+  float cutoff;
 } mr_gate;
+
+typedef enum mr_altup_step {
+  MR_ALTUP_PREDICT = 0, /* s_j += sum over i of coefs[r][j * streams + i] s_i */
+  MR_ALTUP_CORRECT = 1, /* s_j += (1 + coefs[r][j]) (x - s_active) */
+  MR_ALTUP_MATCH = 2    /* s_j *= rms(s_0) / sqrt(max(rms(s_j)^2, 1e-5)), for j > 0 */
+} mr_altup_step;
+
+/* ALTUP. A step of alternating updates (arXiv:2301.13310, algorithm 1, with coefficients of each row): s_j is the slot
+ * in + j, for j < streams. All are F32 and of one width, and out is in. The right sides have s as it was before the
+ * step. rms is the root of the mean square. MR_UNSUPPORTED where the backend has none of this. */
+typedef struct mr_altup {
+  int32_t step;    /* mr_altup_step */
+  int32_t streams; /* 2 to MR_MAX_STREAMS */
+  int32_t active;  /* of CORRECT: 0 to streams - 1 */
+  int32_t coefs;   /* F32 slot: [streams^2] of PREDICT, [streams] of CORRECT; of MATCH ignored */
+  int32_t x;       /* F32 slot of CORRECT, as wide as a stream */
+} mr_altup;
+
+#define MR_MAX_STREAMS 8
 
 /* One op. Tensor and slot indices that are absent are -1. */
 typedef struct mr_op {
@@ -362,6 +404,7 @@ typedef struct mr_op {
     mr_conv conv;
     mr_recur recur;
     mr_gate gate;
+    mr_altup altup;
   };
 } mr_op;
 

@@ -45,7 +45,8 @@ class RefKernels : public Kernels {
     ref::linear(context_, op, rows, in, out);
   }
   void route(const Op& op, int rows, Slot in, Slot out) override {
-    const Router router(op.route, context_.program.tensor(op.route.bias));
+    const Program& p = context_.program;
+    const Router router(op.route, p.tensor(op.route.bias), p.tensor(op.route.factors));
     std::vector<float> room(router.room());
     for (int r = 0; r < rows; ++r) {
       router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width, room.data());
@@ -62,6 +63,9 @@ class RefKernels : public Kernels {
   }
   void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
     ref::gate(context_, op, rows, in, gates, out);
+  }
+  void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) override {
+    ref::altup(op, rows, streams, coefs, x);
   }
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
     ref::rope_store(context_, op, batch, in, sink_q);
@@ -114,6 +118,7 @@ class RefDevice : public Device {
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? 1 : 0; }
   bool takes_h2o() const override { return true; }
   bool takes_states() const override { return true; }
+  bool takes_streams() const override { return true; }
   mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);

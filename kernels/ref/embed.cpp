@@ -10,6 +10,11 @@ void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
   std::vector<float> row(out.width);
   for (int r = 0; r < batch.rows; ++r) {
     float* y = out.f32() + int64_t{r} * out.width;
+    if (op.embed.accumulate) {
+      read_row(*table, op.table_row(batch.tokens[r], *table), row.data());
+      for (int i = 0; i < out.width; ++i) y[i] += op.embed.scale * row[i];
+      continue;
+    }
     for (int i = 0; i < out.width; ++i) y[i] = 0;
     if (table != nullptr) {
       read_row(*table, batch.tokens[r], row.data());

@@ -6,7 +6,8 @@ namespace millrace::ref {
 
 // RMS:   y = x / sqrt(mean(x^2) + eps) * weight + bias
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
-// It is added to what out has, where the op accumulates.
+// None:  y = x * weight + bias
+// It is added to what out has, where the op accumulates; what out has then is times scale.
 void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   const mr_tensor* weight = c.program.tensor(op.norm.weight);
   const mr_tensor* bias = c.program.tensor(op.norm.bias);
@@ -29,12 +30,14 @@ void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
       mean /= width;
     }
     for (int i = 0; i < width; ++i) square += (x[i] - mean) * (x[i] - mean);
-    const double scale = 1 / std::sqrt(square / width + op.norm.eps);
+    const double scale =
+        op.norm.kind == MR_NORM_NONE ? 1 : 1 / std::sqrt(square / width + op.norm.eps);
     for (int i = 0; i < width; ++i) {
       const float value = static_cast<float>((x[i] - mean) * scale) *
                           (weight != nullptr ? at(*weight, group, i) : 1.0f);
       const float normed = value + (bias != nullptr ? at(*bias, group, i) : 0.0f);
       y[i] = op.norm.accumulate ? y[i] + normed : normed;
+      if (op.norm.scale != 0) y[i] *= op.norm.scale;
     }
   });
 }

@@ -10,6 +10,31 @@ namespace {
 
 float silu(float x) { return x / (1 + std::exp(-x)); }
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+float gelu_tanh(float x) {
+  return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+float activate(int32_t activation, float x) {
+  switch (activation) {
+    case MR_GATE_SILU:
+      return silu(x);
+    case MR_GATE_SIGMOID:
+      return sigmoid(x);
+    case MR_GATE_GELU_TANH:
+      return gelu_tanh(x);
+    default:
+      return x;
+  }
+}
+
+// What is not above it is 0 for a sparse gate: mean + cutoff * deviation.
+double threshold(const mr_gate& g, const float* gates, int width) {
+  double mean = 0, square = 0;
+  for (int i = 0; i < width; ++i) mean += gates[i];
+  mean /= width;
+  for (int i = 0; i < width; ++i) square += (gates[i] - mean) * (gates[i] - mean);
+  return mean + g.cutoff * std::sqrt(square / width);
+}
 
 // The op's state of a sequence; zeros at its beginning.
 float* state_of(const Op& op, const Sequence& s) {
@@ -116,8 +141,10 @@ void gate(const Context& c, const Op& op, int rows, Slot in, Slot gates, Slot ou
     const float* from = in.f32() + int64_t{r} * in.width;
     const float* at = gates.f32() + int64_t{r} * gates.width + g.offset;
     float* to = out.f32() + int64_t{r} * out.width;
+    const double least = g.sparse ? threshold(g, at, in.width) : 0;
     for (int i = 0; i < in.width; ++i) {
-      by[i] = g.activation == MR_GATE_SILU ? silu(at[i]) : sigmoid(at[i]);
+      const auto above = static_cast<float>(std::max(0.0, at[i] - least));
+      by[i] = activate(g.activation, g.sparse ? above : at[i]);
       x[i] = g.first ? from[i] * by[i] : from[i];
     }
     for (int begin = 0; begin < in.width; begin += group) {

@@ -49,6 +49,8 @@ inline float* kv_row(const KvLayout& kv, const Sequence& s, int row, int place, 
 // What the codes of such a row stand for, where kv_row is what it is itself (MR_KV_KIVI).
 inline float* coded_row(float* row, int width) { return row + int64_t{MR_SLAB_TOKENS} * width; }
 
+void altup(const Op&, int rows, const Slot* streams, Slot coefs, Slot x);
+
 }  // namespace millrace::ref
 
 #endif

@@ -19,11 +19,12 @@ struct Chosen {
 };
 
 void expect_chosen(mr_route rule, const std::vector<float>& logits, const std::vector<float>& bias,
-                   const std::vector<Chosen>& expected) {
+                   const std::vector<Chosen>& expected, const std::vector<float>& factors = {}) {
   rule.experts = static_cast<int>(logits.size());
   rule.top_k = static_cast<int>(expected.size());
   const mr_tensor tensor{bias.data(), MR_F32, 1, {rule.experts, 1}};
-  const Router router(rule, bias.empty() ? nullptr : &tensor);
+  const mr_tensor times{factors.data(), MR_F32, 1, {rule.experts, 1}};
+  const Router router(rule, bias.empty() ? nullptr : &tensor, factors.empty() ? nullptr : &times);
   std::vector<float> room(router.room()), chosen(2 * expected.size());
   router.row(logits.data(), chosen.data(), room.data());
   for (size_t j = 0; j < expected.size(); ++j) {
@@ -37,6 +38,7 @@ mr_route scored(int scores, bool normalize, float scale = 1) {
   rule.scores = scores;
   rule.normalize = normalize;
   rule.scale = scale;
+  rule.factors = -1;
   return rule;
 }
 
@@ -60,6 +62,14 @@ TEST(Router, ChoosesByScoresAndBias) {
   const double sum = sigmoid(-2) + sigmoid(2);
   expect_chosen(scored(MR_ROUTE_SIGMOID, true, 2.5f), logits, bias,
                 {{2, 2.5 * sigmoid(-2) / sum}, {3, 2.5 * sigmoid(2) / sum}});
+}
+
+// A factor of an expert counts after the weights are normalized.
+TEST(Router, MultipliesWeightsByFactors) {
+  const double two = std::exp(3.0) + std::exp(2.0);
+  expect_chosen(scored(MR_ROUTE_SOFTMAX, true, 2), {1, 3, -2, 2}, {},
+                {{1, 2 * 0.5 * std::exp(3.0) / two}, {3, 2 * 1.5 * std::exp(2.0) / two}},
+                {9, 0.5f, 9, 1.5f});
 }
 
 // The second group has the best expert, the first and the third the best pairs.
@@ -104,7 +114,7 @@ TEST(Router, ChoosesExpertsWhateverTheLogitsAre) {
       mr_route rule = scored(scores, true);
       rule.experts = 3;
       rule.top_k = 2;
-      const Router router(rule, nullptr);
+      const Router router(rule, nullptr, nullptr);
       std::vector<float> room(router.room()), chosen(4);
       router.row(logits.data(), chosen.data(), room.data());
       for (const int j : {0, 2}) EXPECT_TRUE(chosen[j] >= 0 && chosen[j] <= 2);

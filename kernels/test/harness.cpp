@@ -165,6 +165,9 @@ mr_op& Builder::op(mr_op_kind kind, int in, int out) {
     case MR_OP_NORM:
       op.norm.weight = op.norm.bias = -1;
       break;
+    case MR_OP_ROUTE:
+      op.route.bias = op.route.factors = -1;
+      break;
     case MR_OP_ROPE_STORE:
     case MR_OP_ATTENTION:
       op.attention.q_norm = op.attention.k_norm = op.attention.null_scores = -1;

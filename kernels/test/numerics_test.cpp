@@ -248,6 +248,15 @@ TEST(Numerics, NormsRotationsAndRounding) {
         }
         found.add(kernels.numerics, isa_name(isa),
                   "norm added " + std::to_string(width) + (scale == 1 ? "" : " tiny"), added);
+        Hash scaled;
+        for (const bool plain : {false, true}) {
+          std::vector<float> sum = numbers(11, width, scale);
+          kernels.norm({weight.data(), nullptr, width, 1e-5f, false, true, true, plain, 0.7f},
+                       in.data(), sum.data());
+          scaled.add(sum.data(), sum.size());
+        }
+        found.add(kernels.numerics, isa_name(isa),
+                  "norm scaled " + std::to_string(width) + (scale == 1 ? "" : " tiny"), scaled);
       }
     }
     for (const int head : {64, 80, 128}) {
@@ -506,7 +515,7 @@ TEST(Numerics, States) {
         found.add(kernels.numerics, isa_name(isa), name + std::to_string(values), hash);
       }
     }
-    Hash hash;
+    Hash hash, sparse;
     const int width = 90;
     const std::vector<float> in = numbers(28, width), by = numbers(29, width),
                              weight = numbers(30, width);
@@ -514,15 +523,35 @@ TEST(Numerics, States) {
       for (const bool first : {false, true}) {
         for (const bool silu : {false, true}) {
           std::vector<float> out(width), room(width);
-          const GateRow row{width,       group, group > 0 ? weight.data() : nullptr,
-                            group == 30, first, silu,
-                            true,        1e-6f};
+          GateRow row{.width = width,
+                      .group = group,
+                      .weight = group > 0 ? weight.data() : nullptr,
+                      .each = group == 30,
+                      .first = first,
+                      .activation = silu ? MR_GATE_SILU : MR_GATE_SIGMOID,
+                      .out_f32 = true,
+                      .eps = 1e-6f,
+                      .sparse = false,
+                      .cutoff = 0.5f};
           kernels.gate(row, in.data(), by.data(), out.data(), room.data());
           hash.add(out.data(), out.size());
+          row.activation = silu ? MR_GATE_GELU_TANH : MR_GATE_NONE;
+          row.sparse = true;
+          kernels.gate(row, in.data(), by.data(), out.data(), room.data());
+          sparse.add(out.data(), out.size());
         }
       }
     }
     found.add(kernels.numerics, isa_name(isa), "gate", hash);
+    found.add(kernels.numerics, isa_name(isa), "gate sparse", sparse);
+    Hash updates;
+    for (const int step : {MR_ALTUP_PREDICT, MR_ALTUP_CORRECT, MR_ALTUP_MATCH}) {
+      std::vector<float> streams = numbers(31, int64_t{3} * width);
+      float* const rows[] = {streams.data(), streams.data() + width, streams.data() + 2 * width};
+      kernels.altup({step, 3, 1, width}, rows, numbers(32, 9).data(), in.data());
+      updates.add(streams.data(), streams.size());
+    }
+    found.add(kernels.numerics, isa_name(isa), "altup", updates);
   }
   found.check();
 }

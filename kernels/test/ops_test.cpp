@@ -66,6 +66,42 @@ TEST(Embed, TablesAndPositionsAreCloseToRef) {
   }
 }
 
+// The table has fewer rows than the vocabulary.
+TEST(Embed, RowsThatAreAddedAreCloseToRef) {
+  for (const mr_dtype dtype : kDtypes) {
+    for (const int rows : {1, 40, 97}) {
+      Builder b;
+      Random random(9);
+      b.vocab = 97;
+      const int x = input(b, random, MR_SLOT_F32, 97);
+      mr_op& op = b.embed(b.random(random, rows, 97, dtype, 1.0f), x);
+      op.embed.scale = 0.3f;
+      op.embed.accumulate = 1;
+      finish(b, x);
+      expect_close(b, 33, kExact);
+    }
+  }
+}
+
+TEST(Embed, TokensBeyondATableThatIsAddedTakeItsFirstRow) {
+  for (const std::string& isa : {std::string("ref"), tested_isas().front()}) {
+    Builder b;
+    b.vocab = 3;
+    const int x = b.slot(MR_SLOT_F32, 3);
+    b.embed(b.tensor({10, 20, 30, 40, 50, 60, 70, 80, 90}, 3, 3, MR_F32), x);
+    mr_op& op = b.embed(b.tensor({1, 2, 3, 4, 5, 6}, 2, 3, MR_F32), x);
+    op.embed.scale = 2;
+    op.embed.accumulate = 1;
+    finish(b, x);
+    if (refuses(isa, b)) continue;
+    Model model(isa, b, 1);
+    Sequence s(model);
+    EXPECT_EQ(model.step({{&s, {0, 1, 2}}}),
+              std::vector<float>({12, 24, 36, 48, 60, 72, 72, 84, 96}))
+        << isa;
+  }
+}
+
 TEST(Norm, EveryKindIsCloseToRef) {
   for (const mr_dtype dtype : kDtypes) {
     for (const int width : {1, 3, 16, 37, 72, 500, 1024, 3072}) {
@@ -102,6 +138,48 @@ TEST(Norm, AccumulatesOverWhatIsThere) {
       finish(b, sum);
       expect_close(b, 7, kExact);
     }
+  }
+}
+
+// What out has then is times a factor: of a norm, of its sum with what was there, and of rows as they are.
+TEST(Norm, SumsAndRowsTimesAFactorAreCloseToRef) {
+  for (const int width : {1, 37, 72, 1024}) {
+    for (const mr_norm_kind kind : {MR_NORM_RMS, MR_NORM_NONE}) {
+      for (const int accumulate : {0, 1}) {
+        for (const float scale : {0.0f, 0.7f}) {
+          SCOPED_TRACE("width " + std::to_string(width) + ", kind " + std::to_string(kind));
+          Builder b;
+          Random random(5);
+          b.vocab = width;
+          const int x = input(b, random, MR_SLOT_F32, width), sum = b.slot(MR_SLOT_F32, width);
+          b.embed(b.random(random, width, width, MR_F32, 1.0f), sum);
+          mr_op& op = b.norm(x, b.random(random, width, 0, MR_BF16, 0.3f, 1.0f), sum);
+          op.norm.kind = kind;
+          op.norm.accumulate = accumulate;
+          op.norm.scale = scale;
+          finish(b, sum);
+          expect_close(b, 7, kExact);
+        }
+      }
+    }
+  }
+}
+
+TEST(Norm, AFactorIsOfTheSum) {
+  for (const std::string& isa : {std::string("ref"), tested_isas().front()}) {
+    Builder b;
+    b.vocab = 2;
+    const int x = b.slot(MR_SLOT_F32, 2);
+    b.embed(b.tensor({1, 2, 3, 4}, 2, 2, MR_F32), x);
+    mr_op& op = b.norm(x, b.tensor({2, 3}, 2, 0, MR_F32), x);
+    op.norm.kind = MR_NORM_NONE;
+    op.norm.accumulate = 1;
+    op.norm.scale = 0.5f;
+    finish(b, x);
+    if (refuses(isa, b)) continue;
+    Model model(isa, b, 1);
+    Sequence s(model);
+    EXPECT_EQ(model.step({{&s, {1, 0}}}), std::vector<float>({4.5f, 8, 1.5f, 4})) << isa;
   }
 }
 

@@ -192,7 +192,18 @@ TEST(Program, BadOpsAreRefused) {
        "tensor 999"},
       {"norm weight of rank 2", [](Builder& b) { b.ops[kNorm].norm.weight = 0; },
        "rank 2, expected 1"},
-      {"norm kind", [](Builder& b) { b.ops[kNorm].norm.kind = 2; }, "norm_kind is 2"},
+      {"norm kind", [](Builder& b) { b.ops[kNorm].norm.kind = 3; }, "norm_kind is 3"},
+      {"a factor of an operand", [](Builder& b) { b.ops[kNorm].norm.scale = 2; },
+       "out (scaled) slot 1 has type 1"},
+      {"positions that are added",
+       [](Builder& b) {
+         b.ops[kEmbed + 1] = b.ops[kEmbed];
+         b.ops[kEmbed + 1].embed.accumulate = 1;
+         b.ops[kEmbed + 1].embed.table = -1;
+       },
+       "adds positions, expected rows of a token table"},
+      {"rows added to nothing", [](Builder& b) { b.ops[kEmbed].embed.accumulate = 1; },
+       "is read before any op wrote it"},
       {"eps", [](Builder& b) { b.ops[kNorm].norm.eps = -1; }, "eps is -1"},
       {"no parts", [](Builder& b) { b.ops[kQkv].linear.n_parts = 0; }, "n_parts is 0"},
       {"too many parts", [](Builder& b) { b.ops[kQkv].linear.n_parts = 4; }, "n_parts is 4"},

@@ -195,7 +195,7 @@ TEST(States, BadOnesAreRefused) {
       {[](Builder& b) { b.ops[kGate].gate.group = 33; }, "in is 160 wide, expected groups of 33"},
       {[](Builder& b) { b.ops[kGate].gate.offset = 300; }, "offset is 300: 160 columns"},
       {[](Builder& b) { b.ops[kGate].gate.eps = -1; }, "eps is -1"},
-      {[](Builder& b) { b.ops[kGate].gate.activation = 2; }, "gate activation is 2"},
+      {[](Builder& b) { b.ops[kGate].gate.activation = 4; }, "gate activation is 4"},
       {[](Builder& b) { b.kv_groups = 2; }, "several groups"},
   };
   for (const Bad& x : bad) {

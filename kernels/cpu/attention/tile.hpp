@@ -270,6 +270,7 @@ constexpr OpKernels make_op_kernels(Isa isa, const char* numerics, bool flush) {
           States<T>::conv_rows,
           States<T>::recur,
           States<T>::gate,
+          States<T>::altup,
           make_attention<T, Attention<T, InPlace<T>>>(),
           make_attention<T, Attention<T, KiviPairs<T>>>(),
           Shares<T, Attention<T, InPlace<T>>>::add};

@@ -46,7 +46,10 @@ void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
   for_rows(c.pool, batch.rows, width, [&](int r, int thread) {
     const bool f32 = out.type == MR_SLOT_F32;
     float* y = f32 ? out.f32() + int64_t{r} * width : rows + int64_t{thread} * width;
-    if (table != nullptr) take_row(*table, batch.tokens[r], op.embed.scale, false, width, y);
+    if (table != nullptr) {
+      take_row(*table, op.table_row(batch.tokens[r], *table), op.embed.scale,
+               op.embed.accumulate != 0, width, y);
+    }
     if (positions != nullptr) {
       const int64_t position = int64_t{batch.positions[r]} + op.embed.position_offset;
       take_row(*positions, position, 1.0f, table != nullptr, width, y);

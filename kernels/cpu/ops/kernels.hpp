@@ -40,6 +40,8 @@ struct NormRow {
   bool layer;               // LayerNorm, else RMS
   bool out_f32;             // else bf16
   bool accumulate = false;  // out += y; with out_f32
+  bool plain = false;       // no norm: times weight, plus bias
+  float scale = 1;          // of what out has then
 };
 
 // Heads of one row, side by side.
@@ -190,6 +192,8 @@ struct OpKernels {
   void (*recur)(const RecurTask&);
   void (*gate)(const GateRow&, const float* in, const float* gates, void* out,
                float* room);  // room: [width]
+  // A row's streams, in place; x: of CORRECT.
+  void (*altup)(const AltUpRow&, float* const* streams, const float* coefs, const float* x);
   AttentionKernels bf16_kv, kivi_kv;
   // Adds what bf16_kv's queries gave each key of their attention (cpu/attention/shares.hpp).
   void (*add_shares)(const AttentionTile&, const void* scratch, const AttentionState& total,

@@ -33,7 +33,9 @@ Norm::Norm(const Context& c, const Op& op)
            op.norm.eps,
            op.norm.kind == MR_NORM_LAYER,
            c.program.slots[op.out].type == MR_SLOT_F32,
-           op.norm.accumulate != 0} {}
+           op.norm.accumulate != 0,
+           op.norm.kind == MR_NORM_NONE,
+           op.norm.scale != 0 ? op.norm.scale : 1} {}
 
 void Norm::run(const Context& c, int rows, Slot in, Slot out) const {
   const size_t out_bytes = row_.out_f32 ? sizeof(float) : sizeof(bf16);

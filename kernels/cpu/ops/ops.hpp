@@ -120,6 +120,9 @@ class Recur {
   std::vector<float> a_, dt_bias_, skip_;  // [heads]
 };
 
+// A step of alternating updates.
+void altup(const Context&, const Op&, int rows, const Slot* streams, Slot coefs, Slot x);
+
 class Gate {
  public:
   Gate(const Context&, const Op&);

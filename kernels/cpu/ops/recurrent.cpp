@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "cpu/ops/ops.hpp"
 #include "exec/tensor.hpp"
@@ -88,6 +89,19 @@ void Recur::run(const Context& c, const Batch& batch, Slot in, Slot gates, Slot 
   });
 }
 
+void altup(const Context& c, const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) {
+  const mr_altup& a = op.altup;
+  const int width = streams[0].width;
+  const AltUpRow row{a.step, a.streams, a.active, width};
+  for_rows(c.pool, rows, width * a.streams, [&](int r, int) {
+    std::array<float*, MR_MAX_STREAMS> s{};
+    for (int j = 0; j < a.streams; ++j) s[j] = streams[j].f32() + int64_t{r} * width;
+    c.kernels.altup(row, s.data(),
+                    a.step == MR_ALTUP_MATCH ? nullptr : coefs.f32() + int64_t{r} * coefs.width,
+                    a.step == MR_ALTUP_CORRECT ? x.f32() + int64_t{r} * width : nullptr);
+  });
+}
+
 Gate::Gate(const Context& c, const Op& op)
     : op_(op),
       weight_(floats(op.gate.group > 0 ? c.program.tensor(op.gate.weight) : nullptr)),
@@ -96,9 +110,11 @@ Gate::Gate(const Context& c, const Op& op)
            weight_.empty() ? nullptr : weight_.data(),
            static_cast<int>(weight_.size()) != op.gate.group,
            op.gate.first != 0,
-           op.gate.activation == MR_GATE_SILU,
+           op.gate.activation,
            c.program.slots[op.out].type == MR_SLOT_F32,
-           op.gate.eps} {}
+           op.gate.eps,
+           op.gate.sparse != 0,
+           op.gate.cutoff} {}
 
 void Gate::run(const Context& c, int rows, Slot in, Slot gates, Slot out) const {
   auto* rooms =

@@ -106,8 +106,7 @@ struct Rows {
 
   static void norm(const NormRow& row, const float* in, void* out) {
     const float shift = row.layer ? mean(in, row.width) : 0.0f;
-    const float variance = squares(in, row.width, shift) / static_cast<float>(row.width);
-    const float scale = 1.0f / T::sqrt(variance + row.eps);
+    const float scale = row.plain ? 1.0f : 1.0f / deviation(row, in, shift);
     if (row.accumulate) {
       float* y = static_cast<float*>(out);
       for (int i = 0; i < row.width; ++i) y[i] += normed(row, in[i], i, shift, scale);
@@ -118,6 +117,14 @@ struct Rows {
       bf16* y = static_cast<bf16*>(out);
       for (int i = 0; i < row.width; ++i) y[i] = round_bf16(normed(row, in[i], i, shift, scale));
     }
+    if (row.scale == 1.0f) return;
+    float* y = static_cast<float*>(out);  // out_f32
+    for (int i = 0; i < row.width; ++i) y[i] *= row.scale;
+  }
+
+  static float deviation(const NormRow& row, const float* in, float shift) {
+    const float variance = squares(in, row.width, shift) / static_cast<float>(row.width);
+    return T::sqrt(variance + row.eps);
   }
 
   static float normed(const NormRow& row, float x, int i, float shift, float scale) {

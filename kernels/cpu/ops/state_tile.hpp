@@ -1,4 +1,4 @@
-// The ops with a state and the gates of their results, written once over a Target (cpu/ops/row_tile.hpp). What a lane
+// The ops with a state, gates and alternating updates, written once over a Target (cpu/ops/row_tile.hpp). What a lane
 // computes does not depend on the lanes beside it: instruction sets with fused products share the bits.
 #ifndef MILLRACE_CPU_OPS_STATE_TILE_HPP
 #define MILLRACE_CPU_OPS_STATE_TILE_HPP
@@ -196,9 +196,11 @@ struct States {
   static void gate(const GateRow& row, const float* in, const float* gates, void* out,
                    float* room) {
     const int width = row.width;
+    const float least = row.sparse ? threshold(row, gates) : 0.0f;
     if (row.first) {
       for (int i = 0; i < width; i += kLanes)
-        store(room + i, load(in + i, width - i) * gated(row, gates, i, width - i), width - i);
+        store(room + i, load(in + i, width - i) * gated(row, gates, least, i, width - i),
+              width - i);
       in = room;
     }
     const int group = row.weight != nullptr ? row.group : width;
@@ -214,15 +216,84 @@ struct States {
         Vector x = load(in + at, n);
         if (row.weight != nullptr)
           x = x * T::set1(scale) * load(row.weight + (row.each ? at : i), n);
-        if (!row.first) x = x * gated(row, gates, at, n);
+        if (!row.first) x = x * gated(row, gates, least, at, n);
         put(row.out_f32, out, at, x, n);
       }
     }
   }
 
-  static Vector gated(const GateRow& row, const float* gates, int at, int n) {
-    const Vector x = load(gates + at, n), y = sigmoid(x);
-    return row.silu ? x * y : y;
+  static float threshold(const GateRow& row, const float* gates) {
+    const float mean = Rows<T>::mean(gates, row.width);
+    const float variance = Rows<T>::squares(gates, row.width, mean) / static_cast<float>(row.width);
+    return mean + row.cutoff * T::sqrt(variance);
+  }
+
+  static Vector gated(const GateRow& row, const float* gates, float least, int at, int n) {
+    Vector x = load(gates + at, n);
+    if (row.sparse) x = T::max(x - T::set1(least), Vector{});
+    switch (row.activation) {
+      case MR_GATE_SILU:
+        return x * sigmoid(x);
+      case MR_GATE_SIGMOID:
+        return sigmoid(x);
+      case MR_GATE_GELU_TANH:
+        return (Vector)Math<kLanes>::template activate<Fused>(x, MR_ACT_GELU_TANH);
+      default:
+        return x;
+    }
+  }
+
+  // ---- ALTUP
+
+  static void altup(const AltUpRow& row, float* const* streams, const float* coefs,
+                    const float* x) {
+    switch (row.step) {
+      case MR_ALTUP_PREDICT:
+        return predict(row, streams, coefs);
+      case MR_ALTUP_CORRECT:
+        return correct(row, streams, coefs, x);
+      default:
+        return match(row, streams);
+    }
+  }
+
+  static void predict(const AltUpRow& row, float* const* streams, const float* coefs) {
+    const int n = row.streams;
+    for (int i = 0; i < row.width; i += kLanes) {
+      const int rest = row.width - i;
+      Vector before[MR_MAX_STREAMS];
+      for (int j = 0; j < n; ++j) before[j] = load(streams[j] + i, rest);
+      for (int j = 0; j < n; ++j) {
+        Vector sum = before[j];
+        for (int k = 0; k < n; ++k) sum = T::fma(T::set1(coefs[j * n + k]), before[k], sum);
+        store(streams[j] + i, sum, rest);
+      }
+    }
+  }
+
+  static void correct(const AltUpRow& row, float* const* streams, const float* coefs,
+                      const float* x) {
+    for (int i = 0; i < row.width; i += kLanes) {
+      const int rest = row.width - i;
+      const Vector change = load(x + i, rest) - load(streams[row.active] + i, rest);
+      for (int j = 0; j < row.streams; ++j) {
+        const Vector s = load(streams[j] + i, rest);
+        store(streams[j] + i, T::fma(T::set1(1.0f + coefs[j]), change, s), rest);
+      }
+    }
+  }
+
+  static void match(const AltUpRow& row, float* const* streams) {
+    const auto mean_square = [&](const float* s) {
+      return Rows<T>::squares(s, row.width, 0.0f) / static_cast<float>(row.width);
+    };
+    const float target = T::sqrt(mean_square(streams[0]));
+    for (int j = 1; j < row.streams; ++j) {
+      const float square = mean_square(streams[j]);
+      const Vector factor = T::set1(target / T::sqrt(square > 1e-5f ? square : 1e-5f));
+      for (int i = 0; i < row.width; i += kLanes)
+        store(streams[j] + i, load(streams[j] + i, row.width - i) * factor, row.width - i);
+    }
   }
 };
 

@@ -48,8 +48,17 @@ struct RecurTask {
 struct GateRow {
   int width, group;
   const float* weight;  // [group] or, with `each`, [width]; null: no norm
-  bool each, first, silu, out_f32;
+  bool each, first;
+  int activation;  // mr_gate_activation
+  bool out_f32;
   float eps;
+  bool sparse;
+  float cutoff;
+};
+
+// A step of alternating updates, as mr_altup has it.
+struct AltUpRow {
+  int step, streams, active, width;
 };
 
 }  // namespace millrace::cpu
