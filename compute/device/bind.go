@@ -86,11 +86,13 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 	case model.OpEmbed:
 		*kind[C.mr_embed](&c) = C.mr_embed{
 			table: C.int32_t(o.Weight), positions: C.int32_t(o.Bias), position_offset: C.int32_t(o.PositionOffset), scale: C.float(o.EmbedScale),
+			accumulate: flag(o.Accumulate),
 		}
 	case model.OpNorm:
 		*kind[C.mr_norm](&c) = C.mr_norm{
 			weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), kind: C.int32_t(o.Norm), eps: C.float(o.Eps), accumulate: flag(o.Accumulate),
 			offset: C.int32_t(o.NormOffset), width: C.int32_t(o.NormWidth), groups: C.int32_t(o.NormGroups),
+			scale: C.float(o.NormScale),
 		}
 	case model.OpLinear:
 		err = b.linear(o, kind[C.mr_linear](&c))
@@ -119,14 +121,20 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 	case model.OpGate:
 		g := o.Gate
 		*kind[C.mr_gate](&c) = C.mr_gate{
-			gates: C.int32_t(g.Gates), offset: C.int32_t(g.Offset), activation: flag(g.Sigmoid), group: C.int32_t(g.Group), weight: C.int32_t(g.Weight),
-			first: flag(g.First), eps: C.float(g.Eps),
+			gates: C.int32_t(g.Gates), offset: C.int32_t(g.Offset), activation: C.int32_t(g.Activation), group: C.int32_t(g.Group), weight: C.int32_t(g.Weight),
+			first: flag(g.First), eps: C.float(g.Eps), sparse: flag(g.Sparse), cutoff: C.float(g.Cutoff),
+		}
+	case model.OpAltUp:
+		a := o.AltUp
+		*kind[C.mr_altup](&c) = C.mr_altup{
+			step: C.int32_t(a.Step), streams: C.int32_t(a.Streams), active: C.int32_t(a.Active), coefs: C.int32_t(a.Coefs), x: C.int32_t(a.X),
 		}
 	case model.OpRoute:
 		r := o.Routing
 		*kind[C.mr_route](&c) = C.mr_route{
 			experts: C.int32_t(r.Experts), top_k: C.int32_t(r.TopK), bias: C.int32_t(o.Bias), scores: C.int32_t(r.Scores), normalize: flag(r.Normalize),
-			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale), jitter: C.float(r.Jitter), group_scores: C.int32_t(r.GroupScores),
+			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale), jitter: C.float(r.Jitter),
+			group_scores: C.int32_t(r.GroupScores), factors: C.int32_t(o.Weight),
 		}
 	}
 	return c, err

@@ -274,6 +274,12 @@ func (b *builder) embed(name string, out, table, positions, offset int) {
 	b.op(op)
 }
 
+// addEmbed appends out += scale x table[token].
+func (b *builder) addEmbed(name string, out, table int, scale float32) {
+	b.scaledEmbed(name, out, table, scale)
+	b.last().Accumulate = true
+}
+
 // norm reads NAME.weight.
 func (b *builder) norm(kind model.NormKind, name, tensor string, in, out int) {
 	op := newOp(model.OpNorm, name, in, out)

@@ -28,6 +28,7 @@ type experts struct {
 type expertNames struct {
 	layer          string // before all of them but those of the shared MLP
 	router, bias   string // "": choices have no bias
+	factors        string // of the weights of each expert; "": there are none
 	fused          string // gate and up of all experts as one tensor, with .weight; "": gate_up_proj of the experts, or none
 	gate, up, down string // of an expert, or of all
 	shared         string // before those of the shared MLP
@@ -87,16 +88,28 @@ func (e *experts) makeSlots(b *builder) (s expertSlots) {
 
 // build appends x += the experts' sum of in, or x = that sum. at is before the layer's tensors.
 func (e *experts) build(b *builder, s expertSlots, at string, in, x int, adds bool) {
+	e.choose(b, s, at+e.names.layer, in)
+	e.run(b, s, at, in, x, adds)
+}
+
+// choose appends the choice of experts by in.
+func (e *experts) choose(b *builder, s expertSlots, at string, in int) {
+	bias := model.None
+	if e.names.bias != "" {
+		bias = b.biasOf(at+e.names.bias, e.routing.Experts)
+	}
+	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+e.names.router, e.biased, e.routing.Experts, b.cfg.Hidden))
+	b.route("mlp.route", s.logits, s.chosen, bias, e.routing)
+	if e.names.factors != "" {
+		b.last().Weight = b.tensor(at+e.names.factors, e.routing.Experts)
+	}
+}
+
+// run appends x += what the chosen experts make of in, or x = that.
+func (e *experts) run(b *builder, s expertSlots, at string, in, x int, adds bool) {
 	c, n := b.cfg, e.names
 	shared := at + n.shared
 	at += n.layer
-	bias := model.None
-	if n.bias != "" {
-		bias = b.biasOf(at+n.bias, e.routing.Experts)
-	}
-	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+n.router, e.biased, e.routing.Experts, c.Hidden))
-	b.route("mlp.route", s.logits, s.chosen, bias, e.routing)
-
 	up := newOp(model.OpLinear, "mlp.experts_up", in, s.mid)
 	up.Activation, up.Gated = c.Activation, !e.plain
 	if e.plain {

@@ -297,7 +297,7 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 				gate = b.part(at+p.attentionGate, false, width, c.Hidden)
 			}
 			b.linear("attn.gate", in, gates, model.ActNone, gate)
-			b.gate("attn.gated", raw, attended, model.Gate{Gates: gates, Sigmoid: true, Weight: model.None})
+			b.gate("attn.gated", raw, attended, model.Gate{Gates: gates, Activation: model.GateSigmoid, Weight: model.None})
 		}
 		return attended
 	}

@@ -93,6 +93,8 @@ func (p *Program) cost(op *Op, rows int, w Work, s Sizes) Cost {
 		return p.stateCost(op, rows, s)
 	case OpGate:
 		return p.gateCost(op, rows, s)
+	case OpAltUp:
+		return p.altUpCost(op, rows, s)
 	case OpSelectRows, OpRoute:
 		return Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	}
@@ -115,7 +117,10 @@ func (p *Program) embedCost(op *Op, rows int, s Sizes) Cost {
 			c.WeightBytes += int64(rows) * p.Tensors[table].rowBytes(s.Weight)
 		}
 	}
-	if op.Weight != None && op.Bias != None {
+	if op.Accumulate {
+		c.ActivationBytes *= 2
+	}
+	if op.Accumulate || op.Weight != None && op.Bias != None {
 		c.Flops = int64(rows) * int64(p.Slots[op.Out].Width)
 	}
 	return c

@@ -15,6 +15,7 @@ func opNames() []string {
 		OpConv:       "conv",
 		OpRecur:      "recur",
 		OpGate:       "gate",
+		OpAltUp:      "altup",
 	}
 }
 

@@ -38,6 +38,7 @@ const (
 	OpConv       OpKind = 8
 	OpRecur      OpKind = 9
 	OpGate       OpKind = 10
+	OpAltUp      OpKind = 11
 )
 
 // NormKind mirrors mr_norm_kind.
@@ -47,6 +48,7 @@ type NormKind int32
 const (
 	NormRMS   NormKind = 0
 	NormLayer NormKind = 1
+	NormNone  NormKind = 2 // the row as it is, times the weight, plus the bias
 )
 
 // Activation mirrors mr_activation.
@@ -120,7 +122,7 @@ type Op struct {
 	Layer   int    // None outside the decoder layers
 	In, Out int    // slots
 
-	// Embed, Norm; Norm has Accumulate too.
+	// Embed, Norm; both have Accumulate too. A table whose rows are added is read where it is mapped, and may have fewer rows than the vocabulary.
 	Weight, Bias   int
 	Norm           NormKind
 	Eps            float32
@@ -128,6 +130,7 @@ type Op struct {
 	PositionOffset int
 	// Norm of some elements of a row; NormWidth 0: of all.
 	NormOffset, NormWidth, NormGroups int
+	NormScale                         float32 // of what Out has then; 0: 1
 
 	// Linear.
 	Parts      []Part
@@ -163,7 +166,7 @@ type Op struct {
 	SinkQ                   int // a slot; without Sinks not used
 	Heavy, Recent           int // of H2O, see Eviction
 
-	// Route, which has Bias too. Linear with Routed has Experts and TopK; its Parts are those of all experts, one after the other.
+	// Route, which has Bias too, and as its Weight a tensor of factors of the experts' weights. Linear with Routed has Experts and TopK; its Parts are those of all experts, one after the other.
 	Routing Routing
 	Routed  Routed
 	Route   int // a slot; without Routed not used
@@ -175,6 +178,7 @@ type Op struct {
 	Conv  *Conv
 	Recur *Recur
 	Gate  *Gate
+	AltUp *AltUp
 }
 
 // Tensor is a weight by its name in the checkpoint and the shape it must have.

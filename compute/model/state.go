@@ -30,14 +30,27 @@ type Recur struct {
 	LeastStep, MostStep float32
 }
 
-// Gate multiplies what an op reads with the SiLU or the sigmoid of columns of another slot, before or after an RMS norm of each Group of elements: see
+// GateActivation mirrors mr_gate_activation.
+type GateActivation int32
+
+// Activations of gates.
+const (
+	GateSiLU     GateActivation = 0
+	GateSigmoid  GateActivation = 1
+	GateNone     GateActivation = 2
+	GateGELUTanh GateActivation = 3
+)
+
+// Gate multiplies what an op reads with the activation of columns of another slot, before or after an RMS norm of each Group of elements: see
 // mr_gate. Group 0: no norm.
 type Gate struct {
 	Gates, Offset int
-	Sigmoid       bool
+	Activation    GateActivation
 	Group, Weight int
 	First         bool // the gate is before the norm
 	Eps           float32
+	Sparse        bool    // the activation is of what the columns have above their mean plus Cutoff of their standard deviations, of 0 elsewhere
+	Cutoff        float32 // with Sparse
 }
 
 // stateLanes is the number of values that a row of a state is rounded up to.

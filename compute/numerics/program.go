@@ -100,6 +100,10 @@ func writeOp(t *text, op *model.Op) {
 	t.flag("Latent", op.Latent)
 	t.integer("RotaryOffset", op.RotaryOffset)
 	t.integer("Tail", op.Tail)
+	t.float("NormScale", op.NormScale)
+	if op.AltUp != nil {
+		writeAltUp(t, op.AltUp)
+	}
 }
 
 func writeRouting(t *text, r *model.Routing) {
@@ -158,11 +162,27 @@ func writeGate(t *text, g *model.Gate) {
 	t.open()
 	t.integer("Gates", g.Gates)
 	t.integer("Offset", g.Offset)
-	t.flag("Sigmoid", g.Sigmoid)
+	t.flag("Sigmoid", g.Activation == model.GateSigmoid)
 	t.integer("Group", g.Group)
 	t.integer("Weight", g.Weight)
 	t.flag("First", g.First)
 	t.float("Eps", g.Eps)
+	if g.Activation > model.GateSigmoid {
+		t.integer("Activation", int(g.Activation))
+	}
+	t.flag("Sparse", g.Sparse)
+	t.float("Cutoff", g.Cutoff)
+	t.close()
+}
+
+func writeAltUp(t *text, a *model.AltUp) {
+	t.name("AltUp")
+	t.open()
+	t.integer("Step", int(a.Step))
+	t.integer("Streams", a.Streams)
+	t.integer("Active", a.Active)
+	t.integer("Coefs", a.Coefs)
+	t.integer("X", a.X)
 	t.close()
 }
 

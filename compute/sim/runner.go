@@ -122,7 +122,7 @@ func (o *Options) stateSlabs() int {
 func SlabBytes(p *model.Program) uint64 { return uint64(compute.SlabBytes(p)) }
 
 // WeightBytes returns the size of a program's weights on a device: the weights that a step reads,
-// and the whole of the tables of which it reads rows.
+// and the whole of the tables of which it reads rows. Tables whose rows are added stay in the file that is mapped.
 func WeightBytes(p *model.Program) uint64 {
 	sizes := model.BF16Sizes()
 	var sum int64
@@ -130,6 +130,9 @@ func WeightBytes(p *model.Program) uint64 {
 		op := &p.Ops[i]
 		if op.Kind != model.OpEmbed {
 			sum += c.WeightBytes
+			continue
+		}
+		if op.Accumulate {
 			continue
 		}
 		for _, table := range []int{op.Weight, op.Bias} {

@@ -161,6 +161,8 @@ func shape(p *model.Program, op *model.Op) string {
 			text += fmt.Sprintf("+%d", op.ValueDim)
 		}
 		return text
+	case model.OpAltUp:
+		return fmt.Sprintf("%d x %d", op.AltUp.Streams, p.Slots[op.In].Width)
 	case model.OpNorm, model.OpSelectRows, model.OpGate:
 	}
 	return fmt.Sprint(p.Slots[op.Out].Width)
@@ -191,6 +193,7 @@ func attribute(p *model.Program, op *model.Op) string {
 	}
 	add(op.Kind == model.OpNorm && op.Norm == model.NormRMS, "rms")
 	add(op.Kind == model.OpNorm && op.Norm == model.NormLayer, "layer")
+	add(op.Kind == model.OpGate && op.Gate != nil && op.Gate.Sparse, "sparse")
 	add(op.Kind == model.OpEmbed && op.Bias != model.None, "positions")
 	add(op.Kind == model.OpLinear && slices.ContainsFunc(op.Parts, func(p model.Part) bool { return p.Bias != model.None }), "bias")
 	add(op.Activation != model.ActNone, op.Activation.String())
