@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,13 +29,19 @@ func TestQuantizedWeightsAreThoseOfRef(t *testing.T) {
 	}
 }
 
-// requireCodesOfRef runs a fixture with values kept as codes. On every variant of the backend its
+// requireCodesOfRef is requireCodesOf a Llama.
+func requireCodesOfRef(t *testing.T, backend string, quantize func(*model.Program), effect, limit float64) {
+	t.Helper()
+	requireCodesOf(t, "llama-gqa", backend, quantize, effect, limit)
+}
+
+// requireCodesOf runs a fixture with values kept as codes. On every variant of the backend its
 // logits are within limit of those of ref, whose codes are the same, and do not depend on how
 // the tokens are cut into steps. Those of ref are at least effect away from those of the
 // values themselves. Both are root mean squares, over that of the logits.
-func requireCodesOfRef(t *testing.T, backend string, quantize func(*model.Program), effect, limit float64) {
+func requireCodesOf(t *testing.T, name, backend string, quantize func(*model.Program), effect, limit float64) {
 	t.Helper()
-	m, err := fixture.Open("../../testdata/models/llama-gqa")
+	m, err := fixture.Open(filepath.Join("../../testdata/models", name))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 	tokens := m.Expected.Tokens()

@@ -159,7 +159,7 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		{"activation", object{"hidden_act": "mish"}, `hidden_act: found "mish", expected silu`},
 		{"flag", object{"attention_bias": 1}, "attention_bias: found 1, expected true or false"},
 		{"theta", object{"rope_theta": -1}, "rope_theta: found -1, expected a number"},
-		{"rope type", object{"rope_scaling": object{"type": "ntk"}}, `rope_scaling.rope_type: found "ntk", expected default, dynamic, linear, llama3, longrope or yarn`},
+		{"rope type", object{"rope_scaling": object{"type": "ntk"}}, `rope_scaling.rope_type: found "ntk", expected default, dynamic, linear, llama3, longrope, proportional or yarn`},
 		{"longrope without factors", object{"rope_scaling": object{"type": "longrope", "short_factor": []float64{1, 1, 1, 1, 1}}},
 			"rope_scaling.long_factor: found nothing, expected 5 numbers in 0.001..10000"},
 		{"longrope of another size", object{"rope_scaling": object{"type": "su", "short_factor": []int{1, 2}}},

@@ -28,7 +28,7 @@ type plan interface{ build(*builder) }
 // families are all that are served, in the order of the documentation.
 func families() []*family {
 	return []*family{
-		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3,
+		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4,
 		&olmo2, &olmo3, &ministral3, &hunyuan, &arcee, &apertus,
 		&helium, &cwm, &ministral,
 		&qwen3Next, &qwen35, &qwen35Moe, &lfm2, &lfm2Moe, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &nemotronH,

@@ -43,11 +43,11 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 		}
 		slices.Sort(used)
 		others := func(name string) bool { // those of images, parameters of an activation, and what derived tensors are made of
-			if strings.HasSuffix(name, "_blocks") || strings.HasSuffix(name, "_scales") || strings.Contains(name, ".act_fn.") {
+			if strings.HasSuffix(name, "_blocks") || strings.HasSuffix(name, "_scales") || strings.Contains(name, ".act_fn.") || strings.HasSuffix(name, ".layer_scalar") {
 				return true
 			}
 			name = strings.TrimPrefix(name, "model.")
-			return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "multi_modal_projector.") || strings.HasPrefix(name, "visual.")
+			return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "embed_vision.") || strings.HasPrefix(name, "multi_modal_projector.") || strings.HasPrefix(name, "visual.")
 		}
 		require.Equal(t, slices.DeleteFunc(m.Weights.Names(), others), used)
 	})
@@ -86,8 +86,13 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			// Four more of latents: a projection, two norms or one, and matrices of each head before and after attention.
 			"deepseek-v2": {13, 17}, "deepseek-v2-groups": {15, 19}, "deepseek-v3": {15, 19}, "deepseek-v3-halves": {13, 17}, "glm4-moe-lite": {15, 19, 15},
 			"mistral4": {15, 19}, "youtu": {15, 15}, "minicpm3": {15, 15},
+			// One for the norm of values, which shared ones have already; four for a layer's input; eight for experts beside the MLP.
+			"gemma4": {11, 11, 11, 11, 11, 11}, "gemma4-e": {15, 15, 15, 14, 14, 14}, "gemma4-vision": {15, 15, 15, 14, 14, 14},
+			"gemma4-moe": {19, 19},
+			// Eight for alternating updates, four for LAuReL and its sum, five or six for a layer's input, two for sparse gates.
+			"gemma3n": {31, 29, 31, 28, 30}, "gemma3n-active": {30, 28, 30, 28, 30},
 		}
-		if counts, ok := mixtures[m.Name]; ok || m.Program.HasExperts() || m.Program.StateBytes() > 0 {
+		if counts, listed := mixtures[m.Name]; listed || m.Program.HasExperts() || m.Program.StateBytes() > 0 {
 			require.Equal(t, counts, perLayer)
 			return
 		}
@@ -215,6 +220,11 @@ func checkOp(t *testing.T, p *model.Program, op *model.Op) {
 	case model.OpGate:
 		require.Equal(t, p.Slots[op.In].Width, out.Width)
 		require.LessOrEqual(t, op.Gate.Offset+out.Width, p.Slots[op.Gate.Gates].Width)
+	case model.OpAltUp:
+		for i := range op.AltUp.Streams {
+			require.Equal(t, model.Slot{Name: p.Slots[op.In+i].Name, Type: model.SlotF32, Width: out.Width}, p.Slots[op.In+i])
+		}
+		require.Equal(t, op.In, op.Out)
 	default:
 		t.Fatalf("%s: kind %v", op.Name, op.Kind)
 	}
@@ -336,7 +346,11 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		rope, att := find(p, "attn.rope_store", 1), find(p, "attn.attention", 1)
 		logits := p.Ops[len(p.Ops)-1]
 		if len(m.Expected.InvFreq) > 0 {
-			require.InDeltaSlice(t, m.Expected.InvFreq, rope.InvFreq, 1e-7)
+			of := rope
+			if slices.Contains([]string{"gemma3n", "gemma3n-active", "gemma4-moe"}, m.Name) {
+				of = find(p, "attn.rope_store", 0) // the first with a window, whose table it is
+			}
+			require.InDeltaSlice(t, m.Expected.InvFreq, of.InvFreq, 1e-7)
 			require.InDelta(t, m.Expected.RotaryScale, rope.RotaryScale, 1e-7)
 		}
 		require.InDeltaSlice(t, m.Expected.ALiBiSlopes, att.ALiBiSlopes, 1e-7)

@@ -13,7 +13,7 @@ import (
 // transformers 4 has rope_theta and rope_scaling, transformers 5 has
 // rope_parameters.
 type Rope struct {
-	Type   string // "default", "dynamic", "linear", "llama3", "yarn", "longrope"
+	Type   string // "default", "dynamic", "linear", "llama3", "yarn", "longrope", "proportional"
 	Theta  float64
 	Factor float64
 
@@ -24,6 +24,7 @@ type Rope struct {
 	BetaFast, BetaSlow   float64 // yarn
 	MScale, MScaleAllDim float64 // yarn
 	Truncate             bool    // yarn
+	Partial              float64 // proportional: of the pairs of a head, those that turn
 
 	Divisors []float32 // [dim/2] of the frequencies: longrope, or default of a GGUF file; nil: none
 }
@@ -112,8 +113,11 @@ func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 			f.fault("original_max_position_embeddings", fmt.Sprint(r.OriginalPositions), "2 or more, for longrope")
 		}
 		r.Divisors = s.longropeDivisors(positions > r.OriginalPositions, int(float64(c.HeadDim)*partial)/2)
+	case "proportional": // all pairs of a head are of the table, and the last ones do not turn
+		r.Factor = s.number(1, minFactor, maxFactor, "factor")
+		r.Partial, partial = partial, 1
 	default:
-		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, dynamic, linear, llama3, longrope or yarn")
+		s.fault("rope_type", fmt.Sprintf("%.40q", r.Type), "default, dynamic, linear, llama3, longrope, proportional or yarn")
 	}
 	c.Rope = r
 	f.adopt(s)
@@ -217,6 +221,11 @@ func (r Rope) Table(dim int) (invFreq []float32, scale float32) {
 			invFreq[i] = 1 / (d * r.period(i, dim))
 		}
 		return invFreq, float32(r.longropeScale())
+	case "proportional":
+		for i := range invFreq {
+			invFreq[i] /= float32(r.Factor)
+		}
+		clear(invFreq[min(int(r.Partial*float64(dim)/2), len(invFreq)):])
 	}
 	return invFreq, 1
 }
