@@ -141,7 +141,7 @@ TEST(Norm, AccumulatesOverWhatIsThere) {
   }
 }
 
-// What out has then is times a factor: of a norm, of its sum with what was there, and of rows as they are.
+// What out has then is times a factor: of a norm, of its sum with the row that is there, and of rows as they are.
 TEST(Norm, SumsAndRowsTimesAFactorAreCloseToRef) {
   for (const int width : {1, 37, 72, 1024}) {
     for (const mr_norm_kind kind : {MR_NORM_RMS, MR_NORM_NONE}) {
