@@ -295,7 +295,7 @@ func (g *Gateway) Watch(quit <-chan struct{}) {
 			return
 		case <-g.cfg.Cluster.Changed():
 			g.look(time.Now())
-		case <-g.watch.woken:
+		case <-g.watch.idle.Woken():
 		case now := <-tick.C:
 			g.models.refresh()
 			for _, node := range g.caches.refresh(ctx, now, g.cfg.Cluster.Members()) {

@@ -10,6 +10,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/internal/idle"
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
@@ -69,9 +70,7 @@ type watch struct {
 	waiting map[*actor.PID]*waiting           // requests, see wait
 	ended   []ended                           // sequences of the last ticks, in their order
 	ticked  time.Time
-	used    time.Time // when a sequence or a wait began last
-	rests   bool
-	woken   chan struct{} // receives a value when a rest is over
+	idle    *idle.State // used when a sequence or a wait begins
 }
 
 // watched is a sequence that runs.
@@ -108,7 +107,7 @@ func newWatch(self string, silence, stall time.Duration) *watch {
 	return &watch{
 		self: self, silence: silence, stall: stall,
 		workers: make(map[string]map[msg.SeqID]*watched), detoks: make(map[string]int), waiting: make(map[*actor.PID]*waiting),
-		woken: make(chan struct{}, 1),
+		idle: idle.New(),
 	}
 }
 
@@ -125,7 +124,7 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 	s.received.Store(int64(received))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wakeUp(now)
+	w.use(now)
 	if w.workers[worker] == nil {
 		w.workers[worker] = make(map[msg.SeqID]*watched)
 	}
@@ -134,24 +133,17 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 	return s
 }
 
-// rest reports that there is nothing to watch until woken receives a value.
+// rest reports that there is nothing to watch until idle wakes.
 func (w *watch) rest(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rests = len(w.workers)+len(w.waiting)+len(w.ended) == 0 && now.Sub(w.used) >= restEvery
-	return w.rests
+	return len(w.workers)+len(w.waiting)+len(w.ended) == 0 && w.idle.Rest(now, restEvery)
 }
 
-// wakeUp ends a rest. The time since the last tick is no pause of this process then.
-func (w *watch) wakeUp(now time.Time) {
-	w.used = now
-	if !w.rests {
-		return
-	}
-	w.rests, w.ticked = false, now
-	select {
-	case w.woken <- struct{}{}:
-	default:
+// use ends a rest. The time since the last tick is no pause of this process then.
+func (w *watch) use(now time.Time) {
+	if w.idle.Use(now) {
+		w.ticked = now
 	}
 }
 
@@ -236,7 +228,7 @@ func (w *watch) texts(node string) int {
 func (w *watch) wait(now time.Time, request *actor.PID, nodes []string, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wakeUp(now)
+	w.use(now)
 	w.waiting[request] = &waiting{slices.Clone(nodes), now, patience}
 }
 

@@ -468,11 +468,11 @@ func TestASequenceThatItsRequestLeftIsNoStranger(t *testing.T) {
 func TestARestOfTheWatchIsNoPauseOfItsProcess(t *testing.T) {
 	w := newTestWatch()
 	require.True(t, w.rest(w.now))
-	require.Empty(t, w.woken)
+	require.Empty(t, w.idle.Woken())
 	w.now = w.now.Add(time.Minute)
 	w.slow = true
 	w.runs(1, "a", "me", 0)
-	require.Len(t, w.woken, 1)
+	require.Len(t, w.idle.Woken(), 1)
 	require.False(t, w.rest(w.now))
 	w.gone["a"] = true
 	w.now = w.now.Add(watchEvery)
@@ -486,8 +486,8 @@ func TestARestOfTheWatchIsNoPauseOfItsProcess(t *testing.T) {
 	require.False(t, w.rest(w.now), "the next request may be near")
 	w.now = w.now.Add(restEvery)
 	require.True(t, w.rest(w.now))
-	<-w.woken
+	<-w.idle.Woken()
 	w.wait(w.now, w.request(2), nil, 0)
-	require.Len(t, w.woken, 1)
+	require.Len(t, w.idle.Woken(), 1)
 	require.False(t, w.rest(w.now))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/internal/idle"
 )
 
 // inFlight is what a worker has in hand, from the moment that a message brings it.
@@ -21,11 +22,9 @@ type inFlight struct {
 	tracer trace.Tracer
 	mu     sync.Mutex
 	seqs   map[msg.SeqID]*entry
-	ended  []*ended      // in the order of their ends
-	tokens int           // of ended
-	opened time.Time     // when the last one was
-	rests  bool          // see rest
-	begun  chan struct{} // receives a value when a rest is over
+	ended  []*ended    // in the order of their ends
+	tokens int         // of ended
+	idle   *idle.State // used when a sequence begins
 }
 
 // entry is one sequence of the table.
@@ -45,7 +44,7 @@ type entry struct {
 }
 
 func newInFlight(t trace.Tracer) *inFlight {
-	return &inFlight{tracer: t, seqs: make(map[msg.SeqID]*entry), begun: make(chan struct{}, 1)}
+	return &inFlight{tracer: t, seqs: make(map[msg.SeqID]*entry), idle: idle.New()}
 }
 
 // ended is a sequence that has ended here. Its gateway may be dead and not have the end, so another one
@@ -74,22 +73,15 @@ func (l *inFlight) open(g *msg.Generate) bool {
 	a := &entry{request: g.RequestID, tenant: g.Tenant, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
-	if l.opened = time.Now(); l.rests {
-		l.rests = false
-		select {
-		case l.begun <- struct{}{}:
-		default:
-		}
-	}
+	l.idle.Use(time.Now())
 	return true
 }
 
-// rest reports that there was no sequence for some time, until begun receives a value.
+// rest reports that there was no sequence for the time quiet, until idle wakes.
 func (l *inFlight) rest(quiet time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.rests = len(l.seqs) == 0 && time.Since(l.opened) >= quiet
-	return l.rests
+	return len(l.seqs) == 0 && l.idle.Rest(time.Now(), quiet)
 }
 
 func (l *inFlight) get(seq msg.SeqID) *entry {

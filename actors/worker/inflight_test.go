@@ -3,7 +3,6 @@ package worker
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -70,28 +69,14 @@ func TestAnAnswerIsKeptAsLongAsItsGatewayMayBeReplaced(t *testing.T) {
 	require.Zero(t, l.tokens)
 }
 
-func TestTheFirstSequenceAfterARestIsAnnounced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const quiet = time.Second
-		l := newInFlight(tracing.Off())
-		open := func(seq msg.SeqID) {
-			require.True(t, l.open(&msg.Generate{Seq: seq, Choices: []msg.SeqID{seq}, Watch: actor.NewPID("a", "watch")}))
-		}
-		require.True(t, l.rest(quiet))
-		open(1)
-		<-l.begun
-		open(2)
-		l.close(1)
-		<-time.After(2 * quiet)
-		require.False(t, l.rest(quiet))
-		l.close(2)
-		open(3)
-		l.close(3)
-		require.False(t, l.rest(quiet), "the next one may be near")
-		require.Empty(t, l.begun)
-		<-time.After(quiet)
-		require.True(t, l.rest(quiet))
-		open(4)
-		require.Len(t, l.begun, 1)
-	})
+func TestAWorkerRestsWithoutSequences(t *testing.T) {
+	const quiet = 0
+	l := newInFlight(tracing.Off())
+	require.True(t, l.rest(quiet))
+	require.True(t, l.open(&msg.Generate{Seq: 1, Choices: []msg.SeqID{1}, Watch: actor.NewPID("a", "watch")}))
+	<-l.idle.Woken()
+	require.False(t, l.rest(quiet))
+	l.close(1)
+	require.False(t, l.rest(time.Hour), "the next one may be near")
+	require.True(t, l.rest(quiet))
 }

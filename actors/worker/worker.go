@@ -107,7 +107,7 @@ func (w *Worker) InFlight() int { return w.loop.inFlight.len() }
 func (w *Worker) Rest(quiet time.Duration) bool { return w.loop.inFlight.rest(quiet) }
 
 // Begun is for one reader, see Rest.
-func (w *Worker) Begun() <-chan struct{} { return w.loop.inFlight.begun }
+func (w *Worker) Begun() <-chan struct{} { return w.loop.inFlight.idle.Woken() }
 
 // Owners counts them by the node of their gateway.
 func (w *Worker) Owners() map[string]int { return w.loop.inFlight.owners() }
