@@ -286,9 +286,9 @@ func (w *world) takeOver(g *worldGateway, s *worldSession, reader *auth.Key) {
 	}
 	token := durable.TenantToken(s.truth.tenant)
 	from := s.st.Owner
+	s.st.Owner, s.st.Token, s.leads = g.node, s.token, true
+	s.reserved = g.quota.takeOver(s.st.quotaKey(s.name), token, s.st.Bytes, from)
 	s.st.Bytes += messageOverhead
-	s.st.Owner, s.st.Token, s.leads, s.reserved = g.node, s.token, true, reservedFor(s.st.Bytes)
-	g.quota.takeOver(s.st.quotaKey(s.name), token, s.reserved, from)
 	w.report(g, token)
 	for _, other := range w.gateways {
 		if other != g && w.disabled != "a log is counted once" {

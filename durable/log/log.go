@@ -250,13 +250,11 @@ func (l *Log) reserve(bytes int64) bool {
 	if bytes <= l.reserved {
 		return true
 	}
-	for _, n := range []int64{reservedFor(bytes), bytes} {
-		if l.store.quota.reserve(l.quotaKey(l.name), l.Tenant, n) {
-			l.reserved = n
-			return true
-		}
+	reserved, ok := l.store.quota.reserveLog(l.quotaKey(l.name), l.Tenant, bytes)
+	if ok {
+		l.reserved = reserved
 	}
-	return false
+	return ok
 }
 
 // Free frees the quota of a log that is not this process's, or does not exist.
@@ -395,11 +393,11 @@ func (l *Log) Verify(ctx context.Context, gap bool) error {
 // TakeOver makes this process the owner of the call.
 func (l *Log) TakeOver(ctx context.Context) error {
 	l.token = rand.Uint64()
+	size := l.Bytes // without the record of this takeover, for which the last owner reserved nothing
 	if err := l.own(ctx); err != nil {
 		return err
 	}
-	l.reserved = reservedFor(l.Bytes)
-	l.store.quota.takeOver(l.quotaKey(l.name), l.Tenant, l.reserved, l.Owner)
+	l.reserved = l.store.quota.takeOver(l.quotaKey(l.name), l.Tenant, size, l.Owner)
 	l.Owner, l.Token = l.store.opts.Node, l.token
 	l.Takeovers++
 	return nil
@@ -410,9 +408,11 @@ func (l *Log) own(ctx context.Context) error {
 	created, err := l.store.journal.creation(ctx)
 	if err == nil && created.Equal(l.Created) {
 		node := l.store.opts.Node
-		_, last, err := l.store.journal.publish(ctx, l.name, &Record{Log: l.Log, Token: l.token, Owner: &node}, l.Last)
+		body := (&Record{Log: l.Log, Token: l.token, Owner: &node}).encode()
+		_, last, err := l.store.journal.write(ctx, l.name, body, l.Last)
 		if err == nil {
 			l.Last = last
+			l.Bytes += l.store.journal.cost(len(body))
 		}
 		if !errors.Is(err, ErrFenced) {
 			return err

@@ -34,9 +34,8 @@ type gatewayUsage struct {
 // reserveStep is the step in which the reservation of a log grows, in bytes.
 const reserveStep = 16 << 10
 
-// reservedFor returns the reservation of a log of the given size. A gateway that takes a log over
-// computes from the log's size what the previous gateway had reserved.
-func reservedFor(bytes int64) int64 { return (bytes/reserveStep + 1) * reserveStep }
+// reservedFor returns the reservation of a log of the given size in bytes: the size, rounded up to a step.
+func reservedFor(bytes int64) int64 { return (bytes + reserveStep - 1) / reserveStep * reserveStep }
 
 func newQuota(limit int64) *quota {
 	return &quota{limit: limit, reservations: map[string]reservation{}, own: map[string]int64{}, others: map[string]*gatewayUsage{}}
@@ -90,6 +89,17 @@ func (q *quota) reserve(log, tenant string, bytes int64) bool {
 	return true
 }
 
+// reserveLog sets the reservation of a log of the given size in bytes, rounded up to a step if the tenant's quota has room for that. It
+// returns the reservation, or false if there is no room for the log.
+func (q *quota) reserveLog(log, tenant string, size int64) (int64, bool) {
+	for _, bytes := range []int64{reservedFor(size), size} {
+		if q.reserve(log, tenant, bytes) {
+			return bytes, true
+		}
+	}
+	return 0, false
+}
+
 // fits reports whether a tenant may use the given number of bytes more.
 func (q *quota) fits(tenant string, more int64) bool {
 	used, share := q.used(tenant), q.share()
@@ -105,11 +115,17 @@ func (q *quota) set(log, tenant string, bytes int64) {
 	q.own[tenant] += bytes
 }
 
-// takeOver moves the reservation of a log from another gateway to this one. It is never
-// refused, because the bytes are in use already.
-func (q *quota) takeOver(log, tenant string, bytes int64, from string) {
-	q.set(log, tenant, bytes)
+// takeOver moves the reservation of a log of the given size in bytes from another gateway to this one, and returns it. It is never
+// refused, because the bytes are in use already. Whether that gateway rounded them up is not known. So takeOver rounds up only if the
+// tenant's quota has room for that once more: then its usage stays within the quota in both cases.
+func (q *quota) takeOver(log, tenant string, size int64, from string) int64 {
+	bytes := reservedFor(size)
+	if !q.fits(tenant, bytes-size) {
+		bytes = size
+	}
 	q.transferred(tenant, bytes, from)
+	q.set(log, tenant, bytes)
+	return bytes
 }
 
 // transferred subtracts bytes from the usage of a gateway, because another gateway counts them now.

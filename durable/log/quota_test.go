@@ -1,6 +1,7 @@
 package log
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestAQuotaCountsTheLogsOfOtherGateways(t *testing.T) {
 	require.True(t, q.reserve("one", "a", 100))
 	q.receive(now, "g", map[string]int64{"b": 1}, false)
 	require.Equal(t, int64(1000), q.used("a"), "tenants that are not in the report do not change")
-	q.takeOver("two", "a", 300, "g")
+	require.Equal(t, int64(300), q.takeOver("two", "a", 300, "g"))
 	require.Equal(t, int64(1000), q.used("a"), "counted once")
 	q.receive(now, "g", map[string]int64{"b": 1}, true)
 	require.Equal(t, int64(400), q.used("a"))
@@ -63,4 +64,31 @@ func TestAQuotaCountsTheLogsOfOtherGateways(t *testing.T) {
 	require.Len(t, late.others, 1)
 	late.expire(now.Add(1))
 	require.Empty(t, late.others)
+}
+
+// TestATakeoverKeepsATenantWithinItsQuota checks sizes around a step, with room to round up and without.
+func TestATakeoverKeepsATenantWithinItsQuota(t *testing.T) {
+	for _, size := range []int64{1, reserveStep - 1, reserveStep, reserveStep + 1, 3 * reserveStep} {
+		for _, other := range []int64{0, 5} { // bytes of another log at the gateway that is taken over from
+			for _, room := range []int64{0, 1, reserveStep - 1, reserveStep, 2 * reserveStep} {
+				from := newQuota(other + size + room)
+				require.True(t, from.reserve("other", "a", other))
+				had, ok := from.reserveLog("log", "a", size)
+				require.True(t, ok)
+				require.Equal(t, room >= reservedFor(size)-size, had%reserveStep == 0, "it rounds up if there is room")
+
+				q := newQuota(from.limit)
+				q.receive(time.Unix(1, 0), "g", from.own, true)
+				got := q.takeOver("log", "a", size, "g")
+				about := fmt.Sprintf("a log of %d bytes beside %d, and room for %d more", size, other, room)
+				require.GreaterOrEqual(t, got, size, about)
+				require.GreaterOrEqual(t, q.used("a"), other+size, about)
+				require.LessOrEqual(t, q.used("a"), q.limit, about)
+				if room == 0 || room == 2*reserveStep {
+					require.Equal(t, had, got, about)
+					require.Equal(t, other, q.others["g"].bytes["a"], about)
+				}
+			}
+		}
+	}
 }

@@ -65,25 +65,39 @@ func newSharedQuota(nc *nats.Conn, node string, limit int64, tenants func() int,
 
 // reserve sets the reservation of a log in bytes. It returns false if the tenant's quota is used up.
 func (s *sharedQuota) reserve(log, tenant string, bytes int64) bool {
+	return s.change(tenant, func(token string) bool { return s.quota.reserve(log, token, bytes) })
+}
+
+// reserveLog does the work of quota.reserveLog.
+func (s *sharedQuota) reserveLog(log, tenant string, size int64) (bytes int64, ok bool) {
+	ok = s.change(tenant, func(token string) bool {
+		bytes, ok = s.quota.reserveLog(log, token, size)
+		return ok
+	})
+	return bytes, ok
+}
+
+// takeOver does the work of quota.takeOver, and reports the transfer to the other gateways.
+func (s *sharedQuota) takeOver(log, tenant string, size int64, from string) (bytes int64) {
+	s.change(tenant, func(token string) bool {
+		bytes = s.quota.takeOver(log, token, size, from)
+		s.transfers = append(s.transfers, transfer{from, token, bytes})
+		return true
+	})
+	return bytes
+}
+
+// change changes the usage of a tenant, and schedules a report if it did.
+func (s *sharedQuota) change(tenant string, do func(token string) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	token := durable.TenantToken(tenant)
 	s.quota.tenants = s.tenants()
-	if !s.quota.reserve(log, token, bytes) {
-		return false
+	ok := do(token)
+	if ok {
+		s.changed(token)
 	}
-	s.changed(token)
-	return true
-}
-
-// takeOver moves the reservation of a log from another gateway to this one.
-func (s *sharedQuota) takeOver(log, tenant string, bytes int64, from string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	token := durable.TenantToken(tenant)
-	s.quota.takeOver(log, token, bytes, from)
-	s.transfers = append(s.transfers, transfer{from, token, bytes})
-	s.changed(token)
+	return ok
 }
 
 func (s *sharedQuota) free(log string) {

@@ -269,12 +269,10 @@ func (w *world) reserve(g *worldGateway, s *worldSession, bytes int64, check str
 		g.quota.set(s.st.quotaKey(s.name), token, bytes)
 		return true
 	}
-	for _, n := range []int64{reservedFor(bytes), bytes} {
-		if g.quota.reserve(s.st.quotaKey(s.name), token, n) {
-			s.reserved = n
-			w.report(g, token)
-			return true
-		}
+	if n, ok := g.quota.reserveLog(s.st.quotaKey(s.name), token, bytes); ok {
+		s.reserved = n
+		w.report(g, token)
+		return true
 	}
 	if w.within(s.truth.tenant, bytes) {
 		w.broken("found no quota of %d bytes for tenant %s, expected them within its share", bytes, s.truth.tenant)
