@@ -112,13 +112,37 @@ func variants(t *testing.T, backend string) []device.Options {
 	return all
 }
 
-// eachFixture runs the test for every fixture, backend and variant of it.
-func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
+// everyFixture lists the fixtures.
+func everyFixture(t *testing.T) []string {
+	t.Helper()
 	dirs, err := fixture.Dirs("../../testdata/models")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(dirs), 28)
+	return dirs
+}
+
+// distinctFixtures are all fixtures, and in short mode those that together have every form of an op.
+func distinctFixtures(t *testing.T) []string {
+	t.Helper()
+	dirs := everyFixture(t)
+	if testing.Short() {
+		var err error
+		dirs, err = fixture.Distinct(dirs)
+		require.NoError(t, err)
+	}
+	return dirs
+}
+
+// eachFixture runs the test for every fixture, backend and variant of it. In short mode that is every fixture on ref and on the best
+// instruction set of the CPU, and on the other variants the distinct ones.
+func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
+	every, distinct := everyFixture(t), distinctFixtures(t)
 	for _, backend := range backends(t) {
-		for _, o := range variants(t, backend) {
+		for i, o := range variants(t, backend) {
+			dirs := distinct
+			if i == 0 && !device.IsOptional(backend) {
+				dirs = every
+			}
 			for _, dir := range dirs {
 				t.Run(filepath.Join(backend, o.ISA, o.DType, filepath.Base(dir)), func(t *testing.T) {
 					m, err := fixture.Open(dir)

@@ -91,30 +91,9 @@ func (h *heavyHead) evict(heavy, recent int) {
 
 // TestHeavyTokensAreThoseOfThePaper: the oracle has transformers' logits while nothing is evicted (requireOracle), and then ours.
 func TestHeavyTokensAreThoseOfThePaper(t *testing.T) {
-	for _, backend := range []string{"cpu", "ref"} {
-		for _, o := range variants(t, backend) {
-			for _, e := range []model.Eviction{{H2O: true, Heavy: 20, Recent: 30}, {H2O: true, Heavy: 1, Recent: 1}, {H2O: true, Heavy: 90, Recent: 10}} {
-				t.Run(filepath.Join(o.Backend, o.ISA, e.Label()), func(t *testing.T) {
-					m, err := fixture.Open("../../testdata/models/llama-f32")
-					require.NoError(t, err)
-					t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
-					tokens, limit := m.Expected.Tokens(), tolerance(o, m)
-					requireOracle(t, m, tokens)
-					for len(tokens) < 300 {
-						tokens = append(tokens, tokens[:50]...)
-					}
-					m.Program.MaxPositions = len(tokens)
-					require.NoError(t, m.Program.SetEviction(e))
-					s, oracle := openWith(t, o, m.Program, m.Weights, len(tokens)), newHeavyHitters(m, e.Heavy, e.Recent)
-					require.Equal(t, (e.Heavy+e.Recent+64+15)/16, s.engine.Info().MostSlabs)
-					for row, got := range s.run(t, tokens) {
-						for i, want := range oracle.logits(t, tokens[row]) {
-							require.InDelta(t, want, got[i], limit, "row %d, token %d", row, i)
-						}
-					}
-				})
-			}
-		}
+	all := append(variants(t, "cpu"), variants(t, "ref")...)
+	for _, e := range []model.Eviction{{H2O: true, Heavy: 20, Recent: 30}, {H2O: true, Heavy: 1, Recent: 1}, {H2O: true, Heavy: 90, Recent: 10}} {
+		requireOracleOf(t, e, all, func(m *fixture.Model) *streamed { return newHeavyHitters(m, e.Heavy, e.Recent).streamed })
 	}
 }
 

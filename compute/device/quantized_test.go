@@ -157,37 +157,35 @@ func medianDistance(want, got [][]float32) float64 {
 }
 
 // TestBackendsKeepQuantizedWeightsAlike: the codes of weights are the same everywhere, and
-// so the logits are near those of ref, which multiplies what the codes stand for.
+// so the logits are near those of ref, which multiplies what the codes stand for. In short mode with the distinct fixtures.
 func TestBackendsKeepQuantizedWeightsAlike(t *testing.T) {
-	folders, err := filepath.Glob("../../testdata/models/*/config.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, folders)
-	for _, config := range folders {
-		folder := filepath.Dir(config)
-		for _, name := range []string{"int8", "int4-64", "fp8", "nf4"} {
-			t.Run(filepath.Base(folder)+"/"+name, func(t *testing.T) {
-				kept, err := model.ParseWeights(name)
-				require.NoError(t, err)
-				m, err := fixture.Open(folder)
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
-				tokens := m.Expected.Tokens()
-				plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-				require.NoError(t, m.Program.SetWeights(kept))
-				want := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-				for _, backend := range backends(t) {
-					if backend == "ref" || device.IsOptional(backend) && onlyOnCPU(m.Program) {
-						continue
+	for _, folder := range distinctFixtures(t) {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			m, err := fixture.Open(folder)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+			tokens := m.Expected.Tokens()
+			plain := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+			for _, name := range []string{"int8", "int4-64", "fp8", "nf4"} {
+				t.Run(name, func(t *testing.T) {
+					kept, err := model.ParseWeights(name)
+					require.NoError(t, err)
+					require.NoError(t, m.Program.SetWeights(kept))
+					want := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+					for _, backend := range backends(t) {
+						if backend == "ref" || device.IsOptional(backend) && onlyOnCPU(m.Program) {
+							continue
+						}
+						got := open(t, backend, "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+						off := distance(want, got)
+						if m.Program.HasExperts() { // rounding chooses other experts in some rows
+							off = medianDistance(want, got)
+						}
+						t.Logf("%s: %.4f of ref's logits, which are %.4f off the plain ones", backend, off, distance(plain, want))
+						require.Less(t, off, 0.04, backend) // bf16 operands and keys
 					}
-					got := open(t, backend, "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-					off := distance(want, got)
-					if m.Program.HasExperts() { // rounding chooses other experts in some rows
-						off = medianDistance(want, got)
-					}
-					t.Logf("%s: %.4f of ref's logits, which are %.4f off the plain ones", backend, off, distance(plain, want))
-					require.Less(t, off, 0.04, backend) // bf16 operands and keys
-				}
-			})
-		}
+				})
+			}
+		})
 	}
 }

@@ -1,7 +1,6 @@
 package device_test
 
 import (
-	"encoding/binary"
 	"math"
 	"path/filepath"
 	"testing"
@@ -21,6 +20,7 @@ type streamed struct {
 	sinks, window int
 	invFreq       []float32
 	layers        []streamedLayer
+	matrices      map[string][]float64
 	// attention is that of a layer for one more token, after it has stored the key and the value: see attend.
 	attention func(layer int, q, k, v []float64) []float64
 }
@@ -29,7 +29,7 @@ type streamedLayer struct{ keys, values [][]float64 } // [places][KV heads x hea
 
 func newStreamed(m *fixture.Model, sinks, window int) *streamed {
 	invFreq, _ := m.Config.Rope.Table(m.Config.HeadDim)
-	s := &streamed{m: m, sinks: sinks, window: window, invFreq: invFreq, layers: make([]streamedLayer, m.Config.Layers)}
+	s := &streamed{m: m, sinks: sinks, window: window, invFreq: invFreq, layers: make([]streamedLayer, m.Config.Layers), matrices: map[string][]float64{}}
 	s.attention = s.attend
 	return s
 }
@@ -39,9 +39,10 @@ func (s *streamed) matrix(t *testing.T, name string) (values []float64, columns 
 	t.Helper()
 	found, ok := s.m.Weights.Tensor(name)
 	require.True(t, ok, name)
-	require.Equal(t, weights.F32, found.DType, name)
-	for at := 0; at < len(found.Data); at += 4 {
-		values = append(values, float64(math.Float32frombits(binary.LittleEndian.Uint32(found.Data[at:]))))
+	if values, ok = s.matrices[name]; !ok {
+		require.Equal(t, weights.F32, found.DType, name)
+		values = numbers(found)
+		s.matrices[name] = values
 	}
 	return values, int(found.Shape[len(found.Shape)-1])
 }
@@ -145,28 +146,48 @@ func (s *streamed) attend(layer int, q, k, v []float64) (out []float64) {
 
 // TestStreamingIsThatOfThePaper: the oracle has transformers' logits while nothing is evicted, and then ours.
 func TestStreamingIsThatOfThePaper(t *testing.T) {
+	var all []device.Options
 	for _, backend := range backends(t) {
-		for _, o := range variants(t, backend) {
-			for _, e := range []model.Eviction{{Sinks: 4, Window: 21, Context: 512}, {Sinks: 1, Window: 2, Context: 512}, {Sinks: 16, Window: 100, Context: 512}} {
-				t.Run(filepath.Join(o.Backend, o.ISA, o.DType, e.Label()), func(t *testing.T) {
-					m, err := fixture.Open("../../testdata/models/llama-f32")
-					require.NoError(t, err)
-					t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
-					tokens, limit := m.Expected.Tokens(), tolerance(o, m)
-					requireOracle(t, m, tokens)
-					for len(tokens) < 300 { // longer than the model's 128 positions
-						tokens = append(tokens, tokens[:50]...)
-					}
-					require.NoError(t, m.Program.SetEviction(e))
-					s, oracle := openWith(t, o, m.Program, m.Weights, len(tokens)), newStreamed(m, e.Sinks, e.Window)
-					for row, got := range s.run(t, tokens) {
-						for i, want := range oracle.logits(t, tokens[row]) {
-							require.InDelta(t, want, got[i], limit, "row %d, token %d", row, i)
-						}
-					}
-				})
+		all = append(all, variants(t, backend)...)
+	}
+	for _, e := range []model.Eviction{{Sinks: 4, Window: 21, Context: 512}, {Sinks: 1, Window: 2, Context: 512}, {Sinks: 16, Window: 100, Context: 512}} {
+		requireOracleOf(t, e, all, func(m *fixture.Model) *streamed { return newStreamed(m, e.Sinks, e.Window) })
+	}
+}
+
+// requireOracleOf compares an oracle's logits of 300 tokens with those of a program with an eviction, on each variant.
+func requireOracleOf(t *testing.T, e model.Eviction, all []device.Options, oracle func(*fixture.Model) *streamed) {
+	t.Helper()
+	m, err := fixture.Open("../../testdata/models/llama-f32")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+	tokens := m.Expected.Tokens()
+	requireOracle(t, m, tokens)
+	for len(tokens) < 300 { // longer than the model's 128 positions
+		tokens = append(tokens, tokens[:50]...)
+	}
+	if e.H2O {
+		m.Program.MaxPositions = len(tokens) // it keeps their positions
+	}
+	require.NoError(t, m.Program.SetEviction(e))
+	o := oracle(m)
+	want := make([][]float64, len(tokens))
+	for row, token := range tokens {
+		want[row] = o.logits(t, token)
+	}
+	for _, o := range all {
+		t.Run(filepath.Join(o.Backend, o.ISA, o.DType, e.Label()), func(t *testing.T) {
+			limit := tolerance(o, m)
+			s := openWith(t, o, m.Program, m.Weights, len(tokens))
+			if e.H2O {
+				require.Equal(t, (e.Heavy+e.Recent+64+15)/16, s.engine.Info().MostSlabs)
 			}
-		}
+			for row, got := range s.run(t, tokens) {
+				for i, v := range got {
+					require.InDelta(t, want[row][i], v, limit, "row %d, token %d", row, i)
+				}
+			}
+		})
 	}
 }
 
