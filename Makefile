@@ -111,6 +111,14 @@ clean: ## Remove everything that was built
 .PHONY: test
 test: test-kernels test-go ## Run all tests: kernels on every ISA of this machine, then Go, with the race detector where goroutines run
 
+.PHONY: test-all
+test-all: test-kernels libs python node ## The same with every model on every ISA, and all repetitions: what make test leaves out
+	scripts/test-go.sh
+
+.PHONY: test-models
+test-models: libs ## Run the Go tests of compute with every model on every ISA and backend
+	go test -timeout 40m ./compute/...
+
 .PHONY: smoke
 smoke: build ## Start a server, stream over HTTP and NATS, kill it, start it again, and stop it: some seconds after the build
 	scripts/smoke.sh
@@ -161,7 +169,7 @@ test-page: build ## Compare api/web/dist with a fresh build, and test the pages 
 
 .PHONY: test-go
 test-go: libs python node
-	scripts/test-go.sh
+	scripts/test-go.sh --short
 
 .PHONY: sdks
 sdks:

@@ -1,37 +1,34 @@
 #!/usr/bin/env bash
-# Runs the Go tests. A test binary in which code of this module has goroutines, channels or locks, or is called by those of
-# NATS and HTTP servers, runs under the race detector. The others run without it: the detector finds nothing there, and
-# makes arithmetic ten times as slow.
+# Runs the Go tests: test-go.sh [--short]. The tests of a package run under the race detector if the package or its tests start goroutines,
+# or give functions to servers of NATS and HTTP and to actors, which do. The others run without it: the detector finds nothing there, or
+# what the tests of the packages that they use find, and makes arithmetic ten times as slow. `make race` runs all of them under it.
+#
+# With --short, tests that repeat one promise over many models, instruction sets and kills choose some (testing.Short).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case "${1:-}" in
+"") short=() ;;
+--short) short=(-short) ;;
+*)
+  echo "test-go: found $1, expected --short or nothing" >&2
+  exit 2
+  ;;
+esac
+
+concurrent='\bgo (func\b|[A-Za-z_.]+\()|\.Go\(|AfterFunc\(|\.Parallel\(\)|/protoactor-go/|/nats-io/|"net/http(/httptest)?"'
+
 module=$(go list -m)
-concurrent='\bgo (func\b|[A-Za-z_.]+\()|\bchan [A-Za-z_*[]|\.Go\(|AfterFunc\(|"sync(/atomic)?"|/protoactor-go/|/nats-io/|"net/http(/httptest)?"'
-
-# Folders with concurrent code, and those with concurrent tests.
-declare -A code tests
+declare -A concurrent_folders
 while read -r file; do
-  folder=$module/$(dirname "$file")
-  if [[ $file == *_test.go ]]; then tests[$folder]=1; else code[$folder]=1; fi
+  concurrent_folders[$module/$(dirname "$file")]=1
 done < <(git ls-files -co --exclude-standard -z '*.go' | xargs -0 grep -lE "$concurrent")
-
-# runs_goroutines PACKAGE LINKED...: PACKAGE's tests are concurrent, or what their binary links is.
-runs_goroutines() {
-  [ -z "${tests[$1]:-}" ] || return 0
-  local linked
-  for linked in "${@:2}"; do
-    [ -z "${code[$linked]:-}" ] || return 0
-  done
-  return 1
-}
 
 race=()
 plain=()
-while read -r binary linked; do
-  [[ $binary == *.test ]] || continue
-  # shellcheck disable=SC2086 # a list of packages
-  if runs_goroutines "${binary%.test}" $linked; then race+=("${binary%.test}"); else plain+=("${binary%.test}"); fi
-done < <(go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./...)
+while read -r package; do
+  if [ -n "${concurrent_folders[$package]:-}" ]; then race+=("$package"); else plain+=("$package"); fi
+done < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -41,10 +38,10 @@ flaky=()
 # fail on a busy machine. Races, panics, time-outs and builds that fail are final.
 run() {
   local status=0
-  go test -timeout 40m "$@" 2>&1 | tee "$log" || status=$?
+  go test -timeout 40m "${short[@]}" "$@" 2>&1 | tee "$log" || status=$?
   [ "$status" -ne 0 ] || return 0
   [ "${TEST_AGAIN:-}" = 1 ] && ! grep -qE 'DATA RACE|^panic: |failed\]$' "$log" || return "$status"
-  local tests packages again=(-count 1 -timeout 40m)
+  local tests packages again=("${short[@]}" -count 1 -timeout 40m)
   mapfile -t tests < <(sed -nE 's/^--- FAIL: ([^ ]+) .*/\1/p' "$log" | sort -u)
   [ ${#tests[@]} -ge 1 ] && [ ${#tests[@]} -le 3 ] || return "$status"
   mapfile -t packages < <(sed -nE 's/^FAIL\s+(\S+)\s.*/\1/p' "$log")
