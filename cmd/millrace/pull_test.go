@@ -88,8 +88,8 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 func TestAModelThatIsNotServedIsNamedBeforeItsDownload(t *testing.T) {
 	demo := os.DirFS(absolute(t, "../../models/tiny-chat"))
 	for architecture, want := range map[string]string{
-		"MambaForCausalLM":   "o/tiny is not served, and is not downloaded: architectures: found MambaForCausalLM, expected one of A",
-		"Qwen3VxForCausalLM": " (the nearest is Qwen3VLForConditionalGeneration)",
+		"MambaForCausalLM":   "o/tiny is not served, and is not downloaded: architectures: found MambaForCausalLM, expected an architecture of docs/models.md",
+		"Qwen3VxForCausalLM": "where the nearest are Qwen3ForCausalLM, ",
 	} {
 		dir := t.TempDir()
 		require.NoError(t, os.CopyFS(dir, demo))

@@ -45,6 +45,9 @@ func TestGPTNeoXDefaults(t *testing.T) {
 	require.Equal(t, 32, rotary(object{"rotary_pct": 1}))
 	require.Equal(t, 16, rotary(object{"rotary_pct": 1, "rope_parameters": object{"partial_rotary_factor": 0.5}}))
 	require.Equal(t, 8, rotary(object{"partial_rotary_factor": 0.5}), "of other classes")
+	c, err = parse(t, blockJSON("GPTNeoXForCausalLM", object{"num_key_value_heads": 2}))
+	require.NoError(t, err)
+	require.Equal(t, 8, c.KVHeads, "of other classes")
 	_, err = parse(t, blockJSON("GPTNeoXForCausalLM", object{"rotary_pct": 0.1}))
 	require.ErrorContains(t, err, "rotary_pct: found 0.1, expected one that rotates an even number of the 32 elements of a head")
 }

@@ -24,7 +24,7 @@ type TensorSource interface {
 func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 	if cfg.plan == nil {
 		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
-			Expected: "one of " + strings.Join(Architectures(), ", ")}
+			Expected: served(cfg.Architecture)}
 	}
 	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, head: "lm_head.weight", program: &model.Program{
 		Architecture: cfg.Architecture,

@@ -176,7 +176,7 @@ func (c *Config) familyOf(f *fields) *family {
 			return known
 		}
 	}
-	f.fault("architectures", cmp.Or(strings.Join(names, ", "), "nothing"), "one of "+strings.Join(Architectures(), ", "))
+	f.fault("architectures", cmp.Or(strings.Join(names, ", "), "nothing"), served(names...))
 	return nil
 }
 

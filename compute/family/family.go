@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/internal/nearest"
 )
 
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
@@ -58,21 +59,13 @@ func Architectures() []string {
 	return slices.Compact(names)
 }
 
-// Nearest returns the supported architecture with the longest begin in common, such as Qwen3ForCausalLM for Qwen3MoeForCausalLM; "" if no
-// one is near.
-func Nearest(architecture string) string {
-	const least = 4 // letters
-	best, most := "", least-1
-	for _, name := range Architectures() {
-		n := 0
-		for n < min(len(name), len(architecture)) && name[n] == architecture[n] {
-			n++
-		}
-		if n > most {
-			best, most = name, n
-		}
+// served says what is expected in place of the names of a configuration: the architectures whose names are near, and where all are.
+func served(names ...string) string {
+	const expected = "an architecture of docs/models.md"
+	if len(names) == 0 {
+		return expected
 	}
-	return best
+	return expected + ", where the nearest are " + strings.Join(nearest.Names(names[0], Architectures(), 3), ", ")
 }
 
 // Table is the table of the architectures in docs/models.md.

@@ -15,6 +15,7 @@ type gptneoxPlan struct{ blockPlan }
 
 func gptneoxSpell(f *fields) {
 	f.rename(map[string]string{"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"})
+	delete(f.members, "num_key_value_heads") // the format has none
 }
 
 func gptneoxConfig(f *fields, c *Config) plan {
