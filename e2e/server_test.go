@@ -200,6 +200,7 @@ func parseAnswer(t *testing.T, body string) *answer {
 	return a
 }
 
+// TestGoldensThroughTheCommandHTTPAndNATS gets each golden in four ways. In short mode it gets three of four in the first way alone.
 func TestGoldensThroughTheCommandHTTPAndNATS(t *testing.T) {
 	s := startServer(t)
 	nc := s.connect(t)
@@ -223,6 +224,9 @@ func TestGoldensThroughTheCommandHTTPAndNATS(t *testing.T) {
 			require.Equal(t, len(g.OutputIDs), whole.Usage.Completion, "golden %d", i)
 			require.Equal(t, g.Finish, whole.Choices[0].Finish, "golden %d", i)
 		}
+		if testing.Short() && i%4 != 0 {
+			continue
+		}
 		m, err := nc.Request(subject, []byte(body), patience)
 		require.NoError(t, err)
 		same("NATS", parseAnswer(t, string(m.Data)).text())
@@ -234,11 +238,15 @@ func TestGoldensThroughTheCommandHTTPAndNATS(t *testing.T) {
 	require.LessOrEqual(t, ties, 3*4, "three goldens have a margin below %g", tieMargin)
 }
 
+// TestGoldensThroughGenerate starts a process for each golden, in short mode for every fifth one.
 func TestGoldensThroughGenerate(t *testing.T) {
 	path, err := program()
 	require.NoError(t, err)
 	ties := 0
 	for i, g := range goldens(t) {
+		if testing.Short() && i%5 != 0 {
+			continue
+		}
 		ids := strings.Trim(strings.ReplaceAll(fmt.Sprint(g.PromptIDs), " ", ","), "[]")
 		out, err := exec.Command(path, "generate", "--model", demoModel, "--tokens", ids, "-n", "64",
 			"--temperature", "0", "--json", "--log-level", "error").Output()

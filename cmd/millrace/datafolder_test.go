@@ -99,9 +99,14 @@ func (w *writer) kill() {
 	w.cmd.Wait()         //nolint:errcheck // it was killed
 }
 
-// TestFiftyKillsWithTwoServersInOneFolderLoseNoRecord kills a server while it writes. The next one waits for the folder already then, and finds every record.
-func TestFiftyKillsWithTwoServersInOneFolderLoseNoRecord(t *testing.T) {
-	const kills, records = 50, 200
+// TestKillsWithTwoServersInOneFolderLoseNoRecord kills a server while it writes, 50 times and in short mode 8. The next one waits for the
+// folder already then, and finds every record.
+func TestKillsWithTwoServersInOneFolderLoseNoRecord(t *testing.T) {
+	const records = 200
+	kills := 50
+	if testing.Short() {
+		kills = 8
+	}
 	dir := t.TempDir()
 	stored := 0
 	now := startWriter(t, dir)
