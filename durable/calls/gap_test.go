@@ -26,6 +26,7 @@ func logs(t testing.TB, g gateway) jetstream.Stream {
 // TestAnOwnerWritesWhatItsLogLacks removes records, at the beginning or in the middle, from the log of a
 // running call and of one that has just ended.
 func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for name, limit := range map[string]int{"runs": 20, "has ended": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
 			g := newGate(limit)
@@ -68,6 +69,7 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 }
 
 func TestALogThatNobodyHasHasExpired(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(1 << 30))
 	a := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{})
 	text := body + `,"request_id":"mine"}`

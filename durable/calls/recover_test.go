@@ -15,6 +15,7 @@ import (
 // TestLogsAreBackAfterARestartOfNATS reads paused calls of two gateways, and one that has ended, at the
 // other gateway: their own gateway writes them again from memory.
 func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	srv := natsServer(t)
@@ -51,6 +52,7 @@ func TestLogsAreBackAfterARestartOfNATS(t *testing.T) {
 
 // TestAnUnknownCallIsUnknownAfterARestart checks that the wait for a gateway that may reconnect ends.
 func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(1))
 	srv := natsServer(t)
 	a := newGateway(t, srv.ClientURL(), e, calls.Options{Answer: 50 * time.Millisecond, Rejoin: 200 * time.Millisecond})
@@ -62,6 +64,7 @@ func TestAnUnknownCallIsUnknownAfterARestart(t *testing.T) {
 
 // TestANewCallWaitsWhileJetStreamIsAway checks that a new call waits for JetStream like a running one.
 func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(1 << 30)
 	e := deterministic(g)
 	srv := natsServer(t)
@@ -90,6 +93,7 @@ func TestANewCallWaitsWhileJetStreamIsAway(t *testing.T) {
 }
 
 func TestALogThatIsLostWithTheServerIsWrittenAgain(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	srv := natsServer(t)

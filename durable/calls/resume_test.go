@@ -186,6 +186,7 @@ var kinds = map[string]string{
 }
 
 func TestAKilledGatewaysCallGoesOnAtAnother(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for name, text := range kinds {
 		for _, at := range []int{0, 1, 17, 38} {
 			t.Run(fmt.Sprintf("%s at %d", name, at), func(t *testing.T) {
@@ -214,6 +215,7 @@ func TestAKilledGatewaysCallGoesOnAtAnother(t *testing.T) {
 }
 
 func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -229,6 +231,7 @@ func TestAReaderElsewhereFollowsALivingGateway(t *testing.T) {
 }
 
 func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(1 << 30))
 	url := natsServer(t).ClientURL()
 	a, b := newGateway(t, url, e, calls.Options{}), newGateway(t, url, e, calls.Options{})
@@ -248,6 +251,7 @@ func TestTheSameRequestTwiceRunsOnce(t *testing.T) {
 }
 
 func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for range 5 {
 		g := newGate(10)
 		e := deterministic(g)
@@ -271,6 +275,7 @@ func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
 }
 
 func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	hub := natsServer(t)
@@ -297,6 +302,7 @@ func TestAnOwnerThatComesBackIsFencedAndItsReaderLosesNothing(t *testing.T) {
 }
 
 func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -314,6 +320,7 @@ func TestALogIsRefreshedBeforeItExpires(t *testing.T) {
 // TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays checks that JetStream holds the logs of running
 // calls, and those of ended calls for a limited time.
 func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -353,6 +360,7 @@ func TestTheLogOfAnEndedCallGoesAndThatOfARunningOneStays(t *testing.T) {
 }
 
 func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(5))
 	url := natsServer(t).ClientURL()
 	a := newGateway(t, url, e, calls.Options{Window: 100 * time.Millisecond})
@@ -371,6 +379,7 @@ func TestACallWithoutReadersIsCancelledAfterTheWindow(t *testing.T) {
 }
 
 func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for _, dead := range []bool{false, true} {
 		e := deterministic(newGate(5))
 		url := natsServer(t).ClientURL()
@@ -387,6 +396,7 @@ func TestCancelReachesTheOwnerOrItsSuccessor(t *testing.T) {
 }
 
 func TestARefusalLeavesNoLog(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
 	a := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{})
@@ -398,6 +408,7 @@ func TestARefusalLeavesNoLog(t *testing.T) {
 }
 
 func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(5)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -419,6 +430,7 @@ func TestARefusalWhileTakingOverIsTriedAgain(t *testing.T) {
 }
 
 func TestAGatewayThatStopsHandsItsCallsOver(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(5)
 	e := &contexts{Engine: deterministic(g)}
 	url := natsServer(t).ClientURL()
@@ -455,6 +467,7 @@ func (e *contexts) Submit(ctx context.Context, r *api.Request) (api.Stream, erro
 }
 
 func TestACallOfManyMessagesSurvives(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(5)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -468,6 +481,7 @@ func TestACallOfManyMessagesSurvives(t *testing.T) {
 }
 
 func TestManyCallsThroughTakeovers(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(8)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()

@@ -74,6 +74,7 @@ func requireCode(t testing.TB, err error, code api.Code, reason string) {
 
 // TestAnIDIsItsTenantsOwn checks that two tenants can use the same id without any effect on each other.
 func TestAnIDIsItsTenantsOwn(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -113,6 +114,7 @@ func TestAnIDIsItsTenantsOwn(t *testing.T) {
 
 // TestARefusedCallWritesNothing checks that no record of a refused call is ever written.
 func TestARefusedCallWritesNothing(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(1 << 30))
 	e.Refuse = func(*api.Request) error { return &api.Error{Code: api.CodeOverloaded, Message: "full"} }
 	a := newGateway(t, natsServer(t).ClientURL(), e, calls.Options{})
@@ -134,6 +136,7 @@ func TestARefusedCallWritesNothing(t *testing.T) {
 // TestOfTwoGatewaysWithOneIDOneRuns has two gateways that find no log and admit the same call before
 // either of them writes its record.
 func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(5)
 	e := deterministic(g)
 	both := make(chan struct{}, 2)
@@ -177,6 +180,7 @@ func TestOfTwoGatewaysWithOneIDOneRuns(t *testing.T) {
 // TestATakenOverCallRunsWithTheKeyThatStartedIt checks that the reader's key is charged only if the key
 // that started the call is gone.
 func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
 			g := newGate(5)
@@ -211,6 +215,7 @@ func TestATakenOverCallRunsWithTheKeyThatStartedIt(t *testing.T) {
 // TestAReaderOfAReplacedLogHasExpired evicts the log of a call and uses its id again. Readers of the
 // first call get no token of the second.
 func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(10)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -230,6 +235,7 @@ func TestAReaderOfAReplacedLogHasExpired(t *testing.T) {
 // TestATenantTakesNoMoreOfTheLogsThanItsShare has a tenant that uses its share and all that can be
 // borrowed. The logs of the other tenant stay, and it can begin new ones.
 func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(2)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -276,6 +282,7 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 // TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog checks that its readers get every event, and that
 // other gateways return an error instead of half an answer.
 func TestAnAnswerThatOutgrowsItsShareContinuesWithoutALog(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	const events = 3000
 	e := apitest.New(func(_ *api.Request, s *apitest.Stream) {
 		for i := range events {
@@ -333,6 +340,7 @@ func (s *pinnedStream) Poll() (api.Event, bool, error) {
 // TestACallContinuesWithItsDigestsAndItsClock checks that a taken-over call has the pins of its prompts,
 // and its own arrival as the clock of the template.
 func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	g := newGate(5)
 	e := deterministic(g)
 	url := natsServer(t).ClientURL()
@@ -353,6 +361,7 @@ func TestACallContinuesWithItsDigestsAndItsClock(t *testing.T) {
 
 // TestTheRoomOfALogGoesBackWithIt: a call that has ended keeps its room while its log is there, and gives it back then.
 func TestTheRoomOfALogGoesBackWithIt(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	e := deterministic(newGate(1 << 30))
 	text := `{"prompt":"` + strings.Repeat("x", 40<<10) + `","max_tokens":1,"stream":true,"stream_resume":true}`
 	const most = 3 // logs that 128 KiB hold

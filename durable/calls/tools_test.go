@@ -48,6 +48,7 @@ func spelling(g *gate, pieces []string) *apitest.Engine {
 }
 
 func TestToolCallsContinueAtAnotherGateway(t *testing.T) {
+	t.Parallel() // it waits most of its time
 	const text = "It rains?</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>"
 	var pieces []string
 	for rest := text; rest != ""; {
