@@ -16,7 +16,8 @@ import (
 func TestKindsAreCountedByModelAndDigest(t *testing.T) {
 	worker := func(numerics, class string) *Worker { return &Worker{Numerics: numerics, Class: class} }
 	kinds := KindsOf([]*Member{
-		{Model: "m", Text: "T", Worker: worker("A", "avx2")}, {Model: "m", Text: "T", Worker: worker("A", "avx2")}, {Model: "m", Worker: worker("", "")},
+		{Model: "m", Text: "T", Worker: worker("A", "avx2")}, {Model: "m", Text: "T", Worker: worker("A", "avx2")},
+		{Model: "m", Worker: worker("", "")},
 		{Model: "m", Text: "U", Tokenizer: &Tokenizer{}}, {Model: "n", Text: "U", Detok: &Pool{}}, {Roles: []Role{Gateway}},
 	})
 	require.Len(t, kinds, 2)

@@ -78,7 +78,8 @@ func Join(cfg Config) (*Registry, error) {
 	}
 	self := cfg.Key.Node().String()
 	r := &Registry{
-		cfg: cfg, self: self, quit: make(chan struct{}), changed: make(chan struct{}, 1), table: newTable(self, cfg.Dead, time.Now()), signers: newSigners(),
+		cfg: cfg, self: self, quit: make(chan struct{}), changed: make(chan struct{}, 1), table: newTable(self, cfg.Dead, time.Now()),
+		signers:  newSigners(),
 		rejected: cfg.Log.Sample(&zerolog.BurstSampler{Burst: 3, Period: 10 * time.Second}),
 	}
 	if cfg.Conn == nil {

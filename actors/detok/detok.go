@@ -163,7 +163,8 @@ func (a *detokActor) Receive(ctx actor.Context) {
 // begin starts a sequence's text. The text of its history has been sent: only
 // what follows it is.
 func (a *detokActor) begin(ctx actor.Context, m *msg.OpenText) {
-	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.Tokenizer, m.Options), next: len(m.History), options: m.Options, used: time.Now()}
+	o := &openText{reply: m.Reply, compute: m.Compute, stream: detok.New(a.Tokenizer, m.Options), next: len(m.History), options: m.Options,
+		used: time.Now()}
 	o.span = tracing.Stage(a.Tracer, m.Trace, "detokenize")
 	for _, id := range m.History {
 		if _, stopped := o.stream.Push(id); stopped {

@@ -88,7 +88,8 @@ func TestADetokenizerTakesTheTokenThatIsNextAndTellsOfAGap(t *testing.T) {
 	d := newDetokTest(t)
 	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply, History: []int32{300, 301}})
 	d.send(&msg.Tokens{Tokens: []msg.Token{
-		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
+		{Seq: 1, ID: 304, Index: 4}, {Seq: 1, ID: 302, Index: 2}, {Seq: 1, ID: 302, Index: 2},
+		{Seq: 1, ID: 303, Index: 3, Finish: api.FinishLength},
 	}})
 	require.Equal(t, &msg.Text{Seq: 1, Token: 304, Index: 4, Gap: true}, d.text())
 	for _, id := range []int32{302, 303} {
@@ -123,7 +124,8 @@ func TestTokensThatOvertakeTheirTextAreNotLost(t *testing.T) {
 		d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 9, ID: 300, Index: 7}}})
 	}
 	d.send(&msg.Tokens{Tokens: []msg.Token{
-		{Seq: 1, ID: 300}, {Seq: 2, ID: 300}, {Seq: 1, ID: 301, Index: 1, Logprob: -0.5, Top: []sample.Alternative{}}, {Seq: 2, ID: -1, Index: 1, Finish: api.FinishCancelled},
+		{Seq: 1, ID: 300}, {Seq: 2, ID: 300}, {Seq: 1, ID: 301, Index: 1, Logprob: -0.5, Top: []sample.Alternative{}},
+		{Seq: 2, ID: -1, Index: 1, Finish: api.FinishCancelled},
 	}})
 	d.send(&msg.OpenText{Seq: 1, Reply: d.reply, Compute: d.reply, History: []int32{300}})
 	d.send(&msg.Tokens{Tokens: []msg.Token{{Seq: 1, ID: 302, Index: 2, Finish: api.FinishLength}}})

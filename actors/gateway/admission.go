@@ -36,15 +36,16 @@ type entry struct {
 }
 
 func newAdmission(size, batch int, longest time.Duration, now time.Time) admission {
-	e := admission{size: size, batch: batch, most: idleShare(batch, 1), longest: longest, scores: sched.NewSharedLimit(logprobPlaces), waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
+	e := admission{size: size, batch: batch, most: idleShare(batch, 1), longest: longest, scores: sched.NewSharedLimit(logprobPlaces),
+		waits: sched.NewWaitEstimator(), inside: make(map[string]*entry), start: now}
 	if size > 0 {
 		e.limit = sched.NewSharedLimit(size)
 	}
 	return e
 }
 
-// idleShare returns how many places of the lowest priority each of several gateways may fill: together half of the batch, whose rest is free for
-// all other requests at any time.
+// idleShare returns how many places of the lowest priority each of several gateways may fill: together half of the batch, whose rest is
+// free for all other requests at any time.
 func idleShare(batch, gateways int) int {
 	const share = 2
 	return max(batch/share/max(gateways, 1), 1)
@@ -80,7 +81,8 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 		return nil
 	}
 	if n := logprobsOf(r).places(r); n > 0 && !e.scores.MayEnter(r.Tenant, r.Weight, n) {
-		return overloaded(reasonQueueFull, e.waits.Wait(r.Tenant, r.Weight), "the requests in hand have about %d log probabilities, at most %d, or a tenant's share of them, and the request needs about %d: try again later, or for fewer choices or alternatives",
+		return overloaded(reasonQueueFull, e.waits.Wait(r.Tenant, r.Weight),
+			"the requests in hand have about %d log probabilities, at most %d, or a tenant's share of them, and the request needs about %d: try again later, or for fewer choices or alternatives",
 			e.scores.Inside()*logprobBlock, logprobPlaces*logprobBlock, n*logprobBlock)
 	}
 	if r.Priority == api.PriorityIdle {
@@ -103,7 +105,8 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 	return nil
 }
 
-// enterIdle lets a request of the lowest priority in if no other request waits. It takes no place of others: neither in the bound nor in the wait.
+// enterIdle lets a request of the lowest priority in if no other request waits. It takes no place of others: neither in the bound nor in
+// the wait.
 func (e *admission) enterIdle(r *api.Request, now time.Time) *api.Error {
 	n := placesOf(r)
 	if free := e.idlePlaces(); free == 0 || e.idle > 0 && e.idle+n > free {
@@ -179,5 +182,6 @@ const (
 // overloaded is the error for a client that should come again when the queue that is there now has
 // been served.
 func overloaded(reason string, wait time.Duration, format string, args ...any) *api.Error {
-	return &api.Error{Code: api.CodeOverloaded, Reason: reason, RetryAfter: min(max(wait, shortestRetry), longestRetry), Message: fmt.Sprintf(format, args...)}
+	return &api.Error{Code: api.CodeOverloaded, Reason: reason, RetryAfter: min(max(wait, shortestRetry), longestRetry),
+		Message: fmt.Sprintf(format, args...)}
 }

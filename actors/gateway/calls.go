@@ -115,7 +115,8 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case g.inside <- struct{}{}:
 	default:
-		return nil, overloaded(reasonQueueFull, shortestRetry, "the server has %d texts to tokenize in hand, its most: try again later", cap(g.inside))
+		return nil, overloaded(reasonQueueFull, shortestRetry, "the server has %d texts to tokenize in hand, its most: try again later",
+			cap(g.inside))
 	}
 	select {
 	case g.served <- struct{}{}:

@@ -54,7 +54,8 @@ func newTestGateway(t *testing.T) *testGateway {
 			Model: "m", Series: series.Model("m"), Worker: stages, MaxBatchSize: 8, Err: none, Computes: none,
 			Tokenizers: always{stages}, Detokenizers: always{stages},
 		},
-		MaxCalls: 2, Dead: time.Minute, StallAfter: time.Minute, Failover: time.Minute, Metrics: series, Tracer: tracing.Off(), Log: zerolog.Nop(),
+		MaxCalls: 2, Dead: time.Minute, StallAfter: time.Minute, Failover: time.Minute, Metrics: series, Tracer: tracing.Off(),
+		Log: zerolog.Nop(),
 	})
 	require.NoError(t, err)
 	return g
@@ -131,8 +132,9 @@ func TestTokenizingHasABoundAndLeavesRequestsAlone(t *testing.T) {
 func TestTheTokensOfTextsComeFromATokenizer(t *testing.T) {
 	g := newTestGateway(t)
 	submit := func(id string) (api.Stream, *msg.Tokenize) {
-		s, err := g.Submit(t.Context(), &api.Request{ID: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1,
-			Sampling: sample.Params{BadWords: []string{"bad"}}})
+		s, err := g.Submit(t.Context(), &api.Request{ID: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(),
+			TopLogprobs: -1,
+			Sampling:    sample.Params{BadWords: []string{"bad"}}})
 		require.NoError(t, err)
 		m := next[*msg.Tokenize](t, g)
 		require.Equal(t, &sample.Texts{Words: []string{"bad"}}, m.Texts)
@@ -160,7 +162,8 @@ func TestTheTokensOfTextsComeFromATokenizer(t *testing.T) {
 // TestARequestActorThatPanicsCancelsItsSequences: at its worker and at its detokenizer.
 func TestARequestActorThatPanicsCancelsItsSequences(t *testing.T) {
 	g := newTestGateway(t)
-	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1})
+	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(),
+		TopLogprobs: -1})
 	require.NoError(t, err)
 	next[*msg.OpenText](t, g)
 	started := next[*msg.Generate](t, g)
@@ -218,7 +221,8 @@ func (m members) Members() []*cluster.Member { return m.list }
 
 func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 	tokenizer := func(started int64, format string) *cluster.Member {
-		return &cluster.Member{Model: "m", Started: time.Unix(started, 0), Tokenizer: &cluster.Tokenizer{Format: format, Special: map[string]int32{format: 7}}}
+		return &cluster.Member{Model: "m", Started: time.Unix(started, 0),
+			Tokenizer: &cluster.Tokenizer{Format: format, Special: map[string]int32{format: 7}}}
 	}
 	worker := &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8}}
 	list := newModels(members{list: []*cluster.Member{tokenizer(3, "new"), worker, tokenizer(2, "old"), tokenizer(4, "newest")}})
@@ -232,7 +236,8 @@ func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 	g := newTestGateway(t)
 	request := func(equal *api.Pin) *api.Request {
-		return &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1, Equal: equal}
+		return &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(), TopLogprobs: -1,
+			Equal: equal}
 	}
 	for _, c := range []struct {
 		pin  api.Pin
@@ -257,7 +262,8 @@ func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 // TestAModelHasRoomForTokensBesideTheFirstSlabs of a sequence, on each of its workers.
 func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	worker := func(slabs, head int) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs, Need: kvmgr.NewSpec(16, kvmgr.Full{Head: head}).Need()}}
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs,
+			Need: kvmgr.NewSpec(16, kvmgr.Full{Head: head}).Need()}}
 	}
 	list := newModels(members{list: []*cluster.Member{worker(100, 0), worker(100, 22), worker(90, 0)}})
 	m, err := list.get("m")
@@ -279,9 +285,11 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 
 func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
 	worker := func(age int64, d cluster.Description) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Created: time.Unix(1e9-age, 0), Context: 64, Slabs: 10, Need: kvmgr.Need{SlabTokens: 16}, Description: d}}
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Created: time.Unix(1e9-age, 0), Context: 64, Slabs: 10,
+			Need: kvmgr.Need{SlabTokens: 16}, Description: d}}
 	}
-	young, old := cluster.Description{Digest: "y", Layers: 3}, cluster.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}
+	young, old := cluster.Description{Digest: "y", Layers: 3},
+		cluster.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}
 	list := newModels(members{list: []*cluster.Member{worker(1, young), worker(2, old), worker(1, young)}}).list()
 	require.Len(t, list, 1)
 	require.Equal(t, api.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}, list[0].Description)

@@ -5,7 +5,8 @@ import (
 )
 
 const (
-	// mostLogprobs bounds the log probabilities of a request, with those of alternatives: each takes about a hundred bytes until the request ends.
+	// mostLogprobs bounds the log probabilities of a request, with those of alternatives: each takes about a hundred bytes until the request
+	// ends.
 	mostLogprobs = 1 << 20
 	// logprobBlock is the number of log probabilities in a place of the room that the requests of a gateway share.
 	logprobBlock = 1 << 10

@@ -27,14 +27,15 @@ func TestTheLogProbabilitiesOfARequestAreBounded(t *testing.T) {
 		limit  int    // of the answer
 		err    string // "": none
 	}{
-		"echo with many alternatives and choices": {logged(128, 1, 20, 20), 1000, 0, "128 choices with 21 log probabilities for each of 1000 tokens of the prompt and 21 for each of 1 tokens of the answer are 2690688, expected at most 1048576"},
-		"of the prompt alone":                     {logged(64, 1, -1, 0), 20_000, 0, "are 1280000, expected at most 1048576"},
-		"long answers":                            {logged(128, 2000, 20, -1), 10, 0, "21 for each of 2000 tokens of the answer are 5376000"},
-		"one choice of a long prompt":             {logged(1, 10, 5, 5), 100_000, 10, ""},
-		"the answer is as long as they may be":    {logged(8, 0, 5, -1), 10, 1 << 20 / 48, ""},
-		"after those of the prompt":               {logged(2, 0, 0, 3), 1000, (1<<20 - 8000) / 2, ""},
-		"none":                                    {logged(128, 0, -1, -1), 10, 1<<20 - 10, ""},
-		"of the prompt, with any answer":          {logged(1, 0, -1, 0), 10, 1<<20 - 10, ""},
+		"echo with many alternatives and choices": {logged(128, 1, 20, 20), 1000, 0,
+			"128 choices with 21 log probabilities for each of 1000 tokens of the prompt and 21 for each of 1 tokens of the answer are 2690688, expected at most 1048576"},
+		"of the prompt alone":                  {logged(64, 1, -1, 0), 20_000, 0, "are 1280000, expected at most 1048576"},
+		"long answers":                         {logged(128, 2000, 20, -1), 10, 0, "21 for each of 2000 tokens of the answer are 5376000"},
+		"one choice of a long prompt":          {logged(1, 10, 5, 5), 100_000, 10, ""},
+		"the answer is as long as they may be": {logged(8, 0, 5, -1), 10, 1 << 20 / 48, ""},
+		"after those of the prompt":            {logged(2, 0, 0, 3), 1000, (1<<20 - 8000) / 2, ""},
+		"none":                                 {logged(128, 0, -1, -1), 10, 1<<20 - 10, ""},
+		"of the prompt, with any answer":       {logged(1, 0, -1, 0), 10, 1<<20 - 10, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := newRequest(c.r, lim)
@@ -96,7 +97,8 @@ func TestABeamSearchLeavesRowsAndMemoryToOtherTenants(t *testing.T) {
 	}
 	require.NoError(t, checkBeams(search(64, ""), m))
 	require.NoError(t, checkBeams(search(48, "evil"), m))
-	require.ErrorContains(t, checkBeams(search(49, "evil"), m), "num_beams is 49, expected at most 48: the others of the 64 rows of a step (max_batch_size) are kept for other tenants")
+	require.ErrorContains(t, checkBeams(search(49, "evil"), m),
+		"num_beams is 49, expected at most 48: the others of the 64 rows of a step (max_batch_size) are kept for other tenants")
 	accepted := search(64, "evil")
 	accepted.Takeover = &api.Progress{}
 	require.NoError(t, checkBeams(accepted, m), "another gateway accepted it")

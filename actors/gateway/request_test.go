@@ -410,7 +410,8 @@ func TestAnAnswerThatAnotherProcessBeganGoesOn(t *testing.T) {
 
 func TestAnAnswerOfWhichOnlyTheEndIsMissingEndsAtOnce(t *testing.T) {
 	q := apiRequest(1, 4)
-	q.Takeover = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})}, Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
+	q.Takeover = &api.Progress{Pin: api.Pin{Prompt: api.HashPrompt([]int32{1, 2})},
+		Choices: []api.ChoiceProgress{{Tokens: []int32{5}, Finish: api.FinishStop}}}
 	r := newRequest(q, modelLimits{context: 100, pool: 100, vocab: 10})
 	require.NoError(t, r.tokenized(prompt{ids: []int32{1, 2}}))
 	end, over := r.resumed()
@@ -522,7 +523,8 @@ func TestAGrammarBeginsAfterTheReasoning(t *testing.T) {
 	require.Same(t, marked, q.grammar())
 	skips := &grammar.Spec{After: "<tool_call>", SkipFrom: "<think>", SkipTo: "</think>"}
 	q = newRequest(&api.Request{Grammar: skips, ReasoningEnd: "</think>"}, modelLimits{})
-	for thought, want := range map[tools.Thought][2]string{tools.Unsaid: {"<think>", "</think>"}, tools.Opened: {"", "</think>"}, tools.Closed: {}} {
+	for thought, want := range map[tools.Thought][2]string{tools.Unsaid: {"<think>", "</think>"}, tools.Opened: {"", "</think>"},
+		tools.Closed: {}} {
 		q.thought = thought
 		got := q.grammar()
 		require.Equal(t, want, [2]string{got.SkipFrom, got.SkipTo})

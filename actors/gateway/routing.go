@@ -168,7 +168,8 @@ func memberTokenizers(m *cluster.Member) *cluster.Pool {
 func memberDetokenizers(m *cluster.Member) *cluster.Pool { return m.Detok }
 
 // pools are those of a stage that take something new, each with its member.
-func (r *routing) pools(members []*cluster.Member, model string, pool func(*cluster.Member) *cluster.Pool) (list []route.Stage, at []*cluster.Member) {
+func (r *routing) pools(members []*cluster.Member, model string,
+	pool func(*cluster.Member) *cluster.Pool) (list []route.Stage, at []*cluster.Member) {
 	for _, m := range members {
 		local := m.Node == r.node
 		if x := pool(m); x != nil && len(x.Actors) > 0 && m.Model == model && (local || !m.Draining) {
@@ -201,7 +202,8 @@ func (r *routing) isLocal(model string, text route.Bond) bool {
 	return model == r.local.Model && text.Holds(r.local.Text)
 }
 
-func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool, load func(node string, reported int) int) *actor.PID {
+func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool,
+	load func(node string, reported int) int) *actor.PID {
 	equals := slices.DeleteFunc(slices.Clone(r.cluster.Others()), func(m *cluster.Member) bool { return !text.Holds(m.Text) })
 	list, at := r.pools(equals, model, pool)
 	for i := range list {
@@ -237,7 +239,8 @@ func (r *routing) serves(model string) error {
 			return api.Unavailable(fmt.Errorf("no %s for model %q is there", what, model))
 		}
 	}
-	return api.Unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s", model, cluster.KindsOf(members)[model].Texts()))
+	return api.Unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s", model,
+		cluster.KindsOf(members)[model].Texts()))
 }
 
 // noEqual ends an answer that cannot continue: what it needs, and what there is.

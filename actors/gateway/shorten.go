@@ -26,8 +26,9 @@ func newShortening(all []api.Message) *shortening {
 	return s
 }
 
-// cuts returns where the kept part of a chat may begin. A turn of the user comes first, because templates expect one there. Where the last turn alone is too
-// long, as in an agent's loop, the part begins at a call of its tools. It never begins at a result, whose call would be missing, unless that is the last message.
+// cuts returns where the kept part of a chat may begin. A turn of the user comes first, because templates expect one there. Where the last
+// turn alone is too long, as in an agent's loop, the part begins at a call of its tools. It never begins at a result, whose call would be
+// missing, unless that is the last message.
 func cuts(all []api.Message) (points []int) {
 	first, user := 0, 0
 	for first < len(all) && all[first].Role == "system" {
@@ -73,8 +74,8 @@ func (s *shortening) tried(fits bool) (again bool) {
 	return true
 }
 
-// shorten takes what a tokenizer made of a chat that may be cut: a number of tokens, or an error. It returns true if the chat was cut and has to be
-// tokenized again.
+// shorten takes what a tokenizer made of a chat that may be cut: a number of tokens, or an error. It returns true if the chat was cut and
+// has to be tokenized again.
 func (r *request) shorten(tokens int, err error) (again bool) {
 	if !r.api.Truncate || r.api.Messages == nil || r.started {
 		return false
@@ -100,7 +101,8 @@ func (r *request) shorten(tokens int, err error) (again bool) {
 	return true
 }
 
-// answerRoom is the room that a cut chat leaves for its answer, in tokens: the maximum of the request, at most half of the context, or a quarter.
+// answerRoom is the room that a cut chat leaves for its answer, in tokens: the maximum of the request, at most half of the context, or a
+// quarter.
 func (r *request) answerRoom() int {
 	longest := r.limits.longest()
 	if r.api.MaxTokens > 0 {

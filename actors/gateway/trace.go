@@ -28,7 +28,8 @@ func requestSpan(ctx context.Context, t trace.Tracer, r *api.Request) trace.Span
 	if !span.IsRecording() {
 		return span
 	}
-	span.SetAttributes(operation, semconv.GenAIRequestModel(r.Model), semconv.GenAIResponseID(r.ID), semconv.GenAIProviderNameKey.String("millrace"),
+	span.SetAttributes(operation, semconv.GenAIRequestModel(r.Model), semconv.GenAIResponseID(r.ID),
+		semconv.GenAIProviderNameKey.String("millrace"),
 		semconv.GenAIRequestChoiceCount(r.N), semconv.GenAIRequestMaxTokens(r.MaxTokens),
 		semconv.GenAIRequestTemperature(float64(r.Sampling.Temperature)), semconv.GenAIRequestTopP(float64(r.Sampling.TopP)),
 		semconv.GenAIRequestTopK(float64(r.Sampling.TopK)), attribute.String("millrace.tenant", r.Tenant))

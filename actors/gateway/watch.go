@@ -120,7 +120,8 @@ type lostSequence struct {
 // begin notes a sequence and the number of its tokens that were received before. bound says, from now on, whether
 // its request continues at equals only.
 func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, bound *atomic.Bool, received int) *watched {
-	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, lastReport: now, had: int64(received)}
+	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, lastReport: now,
+		had: int64(received)}
 	s.received.Store(int64(received))
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -40,7 +40,8 @@ type testWatch struct {
 func newTestWatch() *testWatch {
 	w := &testWatch{
 		watch: newWatch("me", testSilence, testStall), now: time.Unix(1000, 0),
-		gone: map[string]bool{}, finished: map[string]bool{}, leaving: map[string]takers{}, moving: map[string]bool{}, pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
+		gone: map[string]bool{}, finished: map[string]bool{}, leaving: map[string]takers{}, moving: map[string]bool{},
+		pids: map[msg.SeqID]*actor.PID{}, bound: &atomic.Bool{},
 	}
 	w.look()
 	return w

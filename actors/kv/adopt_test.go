@@ -203,7 +203,8 @@ func TestANewSequenceDoesNotWaitForRoomToAdopt(t *testing.T) {
 	h.pools.Sweep(time.Now(), time.Minute)
 	r := h.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 5, Tokens: 150, Promise: 150, Lease: 150, Known: prompt(900, 140)}}})
 	require.Len(t, r.Granted, 1)
-	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: &msg.Generate{Seq: 7, Prompt: tokens, MaxTokens: 4, Tenant: "a"}})
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self,
+		Generate: &msg.Generate{Seq: 7, Prompt: tokens, MaxTokens: 4, Tenant: "a"}})
 	h.system.Root.Send(h.managers[1].PID(), &msg.KVRound{Reply: h.self})
 	require.Equal(t, msg.SeqID(7), next[*msg.Imported](h.pair).Generate.Seq, "it comes first")
 	next[*msg.KVRound](h.pair)

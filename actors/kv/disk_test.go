@@ -274,7 +274,8 @@ func TestADiskThatHangsIsGivenUp(t *testing.T) {
 	w.change = func(s Store) Store { return &testStore{Store: s, read: func() error { <-held; return nil }} }
 	w.restart()
 	require.Zero(t, w.reserve(2, "a", tokens).Computed)
-	r := w.round(&msg.KVRound{Release: []msg.SeqID{2}, Reserve: []msg.Reserve{{Seq: 3, Tokens: 60, Promise: 60, Lease: 60, Known: tokens, Space: "a"}}})
+	r := w.round(&msg.KVRound{Release: []msg.SeqID{2},
+		Reserve: []msg.Reserve{{Seq: 3, Tokens: 60, Promise: 60, Lease: 60, Known: tokens, Space: "a"}}})
 	require.Len(t, r.Granted, 1, "the disk still hangs")
 	w.round(&msg.KVRound{Release: []msg.SeqID{3}})
 	close(held)

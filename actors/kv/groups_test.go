@@ -16,11 +16,12 @@ func grouped(c *Config) {
 	c.Slabs, c.KV = testSlabs, kvmgr.NewSpec(16, kvmgr.Full{}, window, window)
 }
 
-// places begins a sequence at the second manager, and says which places of the first sequence's list its slabs have the contents of. All but the
-// last token are computed.
+// places begins a sequence at the second manager, and says which places of the first sequence's list its slabs have the contents of. All
+// but the last token are computed.
 func (p *pair) places(seq, first msg.SeqID, tokens []int32) (places []int) {
 	p.t.Helper()
-	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: "a"}}})
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens),
+		Known: tokens, Space: "a"}}})
 	require.Len(p.t, r.Granted, 1)
 	g := &r.Granted[0]
 	require.Equal(p.t, len(tokens)-1, g.Computed)
@@ -68,7 +69,8 @@ func TestTheSlabsOfAllGroupsAreAdopted(t *testing.T) {
 	h.runs(1, "a", tokens)
 	h.die(0)
 	source := msg.Source{KV: actor.NewPID(node(0), msg.KVActor), Seq: 1, Dead: true, Complete: true}
-	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: &msg.Generate{Seq: 101, Prompt: tokens[:10], Generated: tokens[10:], Tenant: "a", Source: &source}})
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self,
+		Generate: &msg.Generate{Seq: 101, Prompt: tokens[:10], Generated: tokens[10:], Tenant: "a", Source: &source}})
 	require.True(t, next[*msg.Imported](h.pair).Adopted)
 	require.Equal(t, []int{0, 3, 6, 9, 12, 13, 14}, h.places(101, 1, tokens))
 }

@@ -76,8 +76,10 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
-		kv: allocator, groups: cfg.KV.Counts().Count(), memory: cfg.Memory, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
-		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit, leaving: make(map[msg.SeqID][]*msg.Fetch),
+		kv: allocator, groups: cfg.KV.Counts().Count(), memory: cfg.Memory, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf,
+		metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
+		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit,
+		leaving: make(map[msg.SeqID][]*msg.Fetch),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
 	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}

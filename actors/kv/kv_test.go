@@ -73,7 +73,9 @@ func (m *testManager) round(r *msg.KVRound) *msg.KVRound {
 
 func TestARoundHasOneAnswer(t *testing.T) {
 	m := newTestManager(t)
-	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Promise: 128, Lease: 16}, {Seq: 3, Tokens: 200, Promise: 200, Lease: 16}, {Seq: 2, Tokens: 48, Promise: 48, Lease: 48}, {Seq: 4, Tokens: 16, Promise: 16, Lease: 16}}})
+	r := m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 1, Tokens: 128, Promise: 128, Lease: 16},
+		{Seq: 3, Tokens: 200, Promise: 200, Lease: 16}, {Seq: 2, Tokens: 48, Promise: 48, Lease: 48},
+		{Seq: 4, Tokens: 16, Promise: 16, Lease: 16}}})
 	require.Len(t, r.Granted, 1, "nobody passes the one that was denied")
 	require.Equal(t, msg.SeqID(1), r.Granted[0].Seq)
 	require.Equal(t, 16, r.Granted[0].UpTo)
@@ -162,8 +164,10 @@ func TestASequenceThatMayNotGrowPausesUntilSlabsReturn(t *testing.T) {
 func TestARoundThatContradictsTheAllocatorIsReported(t *testing.T) {
 	for name, r := range map[string]*msg.KVRound{
 		"release of an unknown sequence": {Release: []msg.SeqID{7}},
-		"extend beyond the reservation":  {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Promise: 16, Lease: 16}}, Extend: []msg.Extend{{Seq: 1, UpTo: 17}}},
-		"a sequence that is there":       {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Promise: 16, Lease: 16}, {Seq: 1, Tokens: 16, Promise: 16, Lease: 16}}},
+		"extend beyond the reservation": {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Promise: 16, Lease: 16}},
+			Extend: []msg.Extend{{Seq: 1, UpTo: 17}}},
+		"a sequence that is there": {Reserve: []msg.Reserve{{Seq: 1, Tokens: 16, Promise: 16, Lease: 16},
+			{Seq: 1, Tokens: 16, Promise: 16, Lease: 16}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newTestManager(t)
@@ -207,7 +211,8 @@ func TestAPromptSharesWhatWasComputed(t *testing.T) {
 	require.Equal(t, first.Slabs[:2], second.Slabs[:2])
 	require.Equal(t, []any{first.Slabs[2:3], second.Slabs[2:3], 7}, []any{second.CopyFrom, second.CopyTo, second.CopyTokens})
 
-	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true, Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"}}})
+	r = m.round(&msg.KVRound{Release: []msg.SeqID{1, 2, 3}, Forget: true,
+		Reserve: []msg.Reserve{{Seq: 4, Tokens: 48, Promise: 48, Lease: 48, Known: prompt, Space: "a"}}})
 	require.Zero(t, r.Granted[0].Computed, "the device was loaded again")
 }
 

@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// growBytes is what the pool commits ahead of need: while fewer bytes are free, and at a time. A step's worth of new sequences finds it there.
+	// growBytes is what the pool commits ahead of need: while fewer bytes are free, and at a time. A step's worth of new sequences finds it
+	// there.
 	growBytes = 32 << 20
 	// pieceBytes is committed at once. The system has the file of the pool locked meanwhile.
 	pieceBytes = 1 << 20
 	// pieceRest is the longest rest between two pieces while sequences run: committing takes time of their processors.
 	pieceRest = 2 * time.Millisecond
-	// shortShare is the part of the machine's memory, at most shortBytes, that the pool leaves to others: with less available, it gives memory back, and
-	// it commits memory for prefixes only while twice as much is. Memory for sequences is committed down to a quarter of it.
+	// shortShare is the part of the machine's memory, at most shortBytes, that the pool leaves to others: with less available, it gives memory
+	// back, and it commits memory for prefixes only while twice as much is. Memory for sequences is committed down to a quarter of it.
 	shortShare = 16
 	shortBytes = 2 << 30
 	// measureBytes are committed between two readings of the machine's memory.
@@ -149,8 +150,8 @@ func (a *pagesActor) commit(m *change, r kvmgr.Range) (done int) {
 	return done
 }
 
-// rest is the rest after a piece that took some time, in which others may have had the processor: as long as the piece while a request waits for the memory,
-// else longer.
+// rest is the rest after a piece that took some time, in which others may have had the processor: as long as the piece while a request
+// waits for the memory, else longer.
 func (m *change) rest(took time.Duration) time.Duration {
 	if m.needed {
 		return min(took, pieceRest/4)
@@ -219,7 +220,8 @@ func (s *supply) warn(m *change) {
 	}
 	s.warned = true
 	stats := s.kv.Stats()
-	s.log.Warn().Err(m.err).Uint64("available_bytes", m.available).Uint64("committed_bytes", s.bytes(stats.Committed)).Uint64("reserved_bytes", s.bytes(stats.Slabs)).
+	s.log.Warn().Err(m.err).Uint64("available_bytes", m.available).Uint64("committed_bytes", s.bytes(stats.Committed)).
+		Uint64("reserved_bytes", s.bytes(stats.Slabs)).
 		Msg("the machine is short of memory: requests wait until it has more for the KV cache, or others have ended")
 }
 

@@ -109,7 +109,8 @@ func (m *testManager) freed() {
 // wait waits for a number of committed slabs.
 func (m *testManager) wait(committed int) {
 	m.t.Helper()
-	require.Eventually(m.t, func() bool { return m.Stats().Committed == committed }, 20*time.Second, time.Millisecond, "%d slabs are committed", committed)
+	require.Eventually(m.t, func() bool { return m.Stats().Committed == committed }, 20*time.Second, time.Millisecond,
+		"%d slabs are committed", committed)
 }
 
 func (m *testManager) reserve(seq msg.SeqID, slabs int) *msg.KVRound {
@@ -117,7 +118,8 @@ func (m *testManager) reserve(seq msg.SeqID, slabs int) *msg.KVRound {
 	return m.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: slabs * 16, Promise: slabs * 16, Lease: slabs * 16}}})
 }
 
-// TestARequestWaitsForItsMemoryAndNotLonger: it is denied, what it lacks is committed, and it is granted. More is committed ahead of the next one.
+// TestARequestWaitsForItsMemoryAndNotLonger: it is denied, what it lacks is committed, and it is granted. More is committed ahead of the
+// next one.
 func TestARequestWaitsForItsMemoryAndNotLonger(t *testing.T) {
 	p := newTestPages(3, testTotal)
 	m := newSupplied(t, p, false)
@@ -153,7 +155,8 @@ func TestNoRequestBeginsWithoutMemory(t *testing.T) {
 			require.Equal(t, []msg.Denied{{Seq: 4, Need: 4, Free: 3, Pool: 40, NoMemory: true}}, m.reserve(4, 4).Denied, "nobody returns anything")
 			require.Len(t, m.reserve(1, 2).Granted, 1)
 			require.Len(t, m.reserve(2, 2).Denied, 1)
-			require.Eventually(t, func() bool { return m.Stats().Free == 1 }, 20*time.Second, time.Millisecond, "what the machine has not is not offered to gateways")
+			require.Eventually(t, func() bool { return m.Stats().Free == 1 }, 20*time.Second, time.Millisecond,
+				"what the machine has not is not offered to gateways")
 			require.Len(t, m.round(&msg.KVRound{Extend: []msg.Extend{{Seq: 1, UpTo: 32, Promise: 32}}}).Granted, 1)
 			m.round(&msg.KVRound{Release: []msg.SeqID{1}})
 			require.Len(t, m.reserve(2, 2).Granted, 1, "what others return")

@@ -244,7 +244,8 @@ func TestARestoreWaitsForCopies(t *testing.T) {
 	tokens := prompt(300, 20)
 	w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 3, Tokens: 20, Promise: 20, Lease: 20, Known: tokens, Space: "b"}}})
 	w.round(&msg.KVRound{Commit: []msg.Commit{{Seq: 3, Tokens: tokens[:19], Tail: true}}, Release: []msg.SeqID{3}})
-	r := w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 4, Tokens: 20, Promise: 20, Lease: 19, Known: append(prompt(300, 18), 1), Space: "b"}}})
+	r := w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: 4, Tokens: 20, Promise: 20, Lease: 19, Known: append(prompt(300, 18), 1),
+		Space: "b"}}})
 	require.Positive(t, r.Granted[0].CopyTokens)
 	w.memory.slabs = [testSlabs][testBytes]byte{}
 	before := w.memory

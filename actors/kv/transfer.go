@@ -110,14 +110,16 @@ type expired struct{ of *transfer }
 func (x *exchange) receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Prefetch:
-		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, length: x.length(len(m.Tokens), m.End), running: m})
+		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, length: x.length(len(m.Tokens), m.End),
+			running: m})
 	case *msg.Import:
 		g, known := m.Generate, m.Generate.Known()
 		source := msg.Source{KV: ctx.Self(), Seq: g.Seq, Dead: true} // any
 		if g.Source != nil {
 			source = *g.Source
 		}
-		x.begin(ctx, &transfer{source: source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: known}, length: x.length(len(known), len(g.Prompt)+g.MaxTokens), waiting: m})
+		x.begin(ctx, &transfer{source: source, prompt: kvmgr.Prompt{Space: g.Space(), Tokens: known},
+			length: x.length(len(known), len(g.Prompt)+g.MaxTokens), waiting: m})
 	case *msg.Slab:
 		x.take(ctx, m)
 	case *expired:
@@ -294,7 +296,8 @@ func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
 // write takes the next slab of a transfer, and returns the number of tokens that came with it, and whether the source has no more.
 func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, last bool, err error) {
 	if sum := crc32.Checksum(m.Data, castagnoli); sum != m.Sum {
-		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum, m.Sum)
+		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum,
+			m.Sum)
 	}
 	before := x.here(t) * x.slabTokens
 	upTo := min(before+x.slabTokens, m.Have, len(t.prompt.Tokens)-1)
@@ -307,8 +310,8 @@ func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, last bool, err e
 	return tokens, upTo < before+x.slabTokens, err
 }
 
-// put writes the next slab of a transfer, of the position that the tokens up to one end in. With the last slab of the position it offers these, and
-// returns how many they are there; else 0.
+// put writes the next slab of a transfer, of the position that the tokens up to one end in. With the last slab of the position it offers
+// these, and returns how many they are there; else 0.
 func (x *exchange) put(t *transfer, data []byte, upTo int) (tokens int, err error) {
 	position := x.here(t)
 	if err := x.memory.WriteSlab(t.slabs[t.got], data); err != nil {
@@ -364,7 +367,8 @@ func (x *exchange) queued(t *transfer) bool {
 
 func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 	x.metrics.HandoverFailed()
-	x.log.Warn().Err(err).Uint64("seq", uint64(t.source.Seq)).Bool("runs", t.running != nil).Msg("keys and values were not copied from another worker")
+	x.log.Warn().Err(err).Uint64("seq", uint64(t.source.Seq)).Bool("runs", t.running != nil).
+		Msg("keys and values were not copied from another worker")
 	t.full = t.running != nil // a sequence that still runs elsewhere keeps its slabs there, and its gateway tries again
 	x.end(ctx, t)
 }

@@ -84,8 +84,9 @@ func newPairWith(t *testing.T, numerics [2]string, configure func(int, *Config))
 	for i := range p.managers {
 		var err error
 		cfg := Config{
-			Root: root, Slabs: 10, KV: kvmgr.NewSpec(16, kvmgr.Full{}), Broken: func(err error) { t.Error(err) }, Metrics: metrics.New(metrics.Build{}).Model("m"),
-			Memory: &p.memories[i], SlabsOf: numerics[i], Alive: func(string) bool { return p.alive.Load() },
+			Root: root, Slabs: 10, KV: kvmgr.NewSpec(16, kvmgr.Full{}), Broken: func(err error) { t.Error(err) },
+			Metrics: metrics.New(metrics.Build{}).Model("m"),
+			Memory:  &p.memories[i], SlabsOf: numerics[i], Alive: func(string) bool { return p.alive.Load() },
 			Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 				return root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), fmt.Sprint(name, i))
 			},
@@ -171,7 +172,8 @@ func prompt(first, n int) []int32 {
 // runs begins a sequence at the first manager and fills its slabs.
 func (p *pair) runs(seq msg.SeqID, tenant string, tokens []int32) {
 	p.t.Helper()
-	r := p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
+	r := p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens),
+		Known: tokens, Space: tenant}}})
 	require.Len(p.t, r.Granted, 1)
 	for i, slab := range r.Granted[0].Slabs { // by place
 		p.memories[0].slabs[slab] = [testBytes]byte{byte(seq), byte(i), 1, 2, 3}
@@ -205,7 +207,8 @@ func (p *pair) imports(seq msg.SeqID, tenant string, tokens []int32) {
 // cached says how many tokens a sequence finds at the second manager, and what is in their slabs.
 func (p *pair) cached(seq msg.SeqID, tenant string, tokens []int32) (n int, first []byte) {
 	p.t.Helper()
-	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens), Known: tokens, Space: tenant}}})
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: len(tokens) + 10, Promise: len(tokens) + 10, Lease: len(tokens),
+		Known: tokens, Space: tenant}}})
 	require.Len(p.t, r.Granted, 1)
 	for i := range r.Granted[0].Computed/16 - r.Granted[0].First {
 		first = append(first, p.memories[1].slabs[r.Granted[0].Slabs[i]][:2]...)

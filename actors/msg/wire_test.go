@@ -24,7 +24,8 @@ import (
 func traveling() []any {
 	return []any{
 		&msg.Tokenize{}, &msg.Tokenized{}, &msg.Detokenize{}, &msg.Detokenized{}, &msg.OpenText{}, &msg.CloseText{},
-		&msg.Generate{}, &msg.Find{}, &msg.Found{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{}, &msg.Progress{},
+		&msg.Generate{}, &msg.Find{}, &msg.Found{}, &msg.Redirect{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Text{}, &msg.Started{}, &msg.Lost{},
+		&msg.Progress{},
 		&msg.ListBlocks{}, &msg.Blocks{}, &msg.Prefetch{}, &msg.Prefetched{}, &msg.Fetch{}, &msg.Slab{},
 	}
 }
@@ -168,8 +169,9 @@ func TestTheMessagesOfAChatKeepTheirFields(t *testing.T) {
 }
 
 func TestOneClockMayBeBehindAnother(t *testing.T) {
-	g := &msg.Generate{Seq: 1, Choices: []msg.SeqID{1}, Prompt: []int32{1}, MaxTokens: 3, Arrival: now.Add(-time.Second), Deadline: now.Add(time.Minute),
-		Reply: actor.NewPID("a", "b"), Watch: actor.NewPID("a", "b"), Detok: actor.NewPID("a", "b")}
+	g := &msg.Generate{Seq: 1, Choices: []msg.SeqID{1}, Prompt: []int32{1}, MaxTokens: 3, Arrival: now.Add(-time.Second),
+		Deadline: now.Add(time.Minute),
+		Reply:    actor.NewPID("a", "b"), Watch: actor.NewPID("a", "b"), Detok: actor.NewPID("a", "b")}
 	e, err := msg.Marshal("to", g, now)
 	require.NoError(t, err)
 	there := now.Add(-time.Hour)
@@ -195,15 +197,18 @@ func TestABadMessageIsAnErrorThatSaysWhat(t *testing.T) {
 	_, err := msg.Unmarshal(generate(func(*msgpb.Generate) {}), now)
 	require.NoError(t, err)
 	for want, e := range map[string]*msgpb.Envelope{
-		"no body":                             {},
-		"without an actor to answer to":       generate(func(g *msgpb.Generate) { g.Detok = nil }),
-		"sequence as the first choice":        generate(func(g *msgpb.Generate) { g.Choices = nil }),
-		"2 choices without beams":             generate(func(g *msgpb.Generate) { g.Choices = []uint64{5, 6} }),
-		"no prompt":                           generate(func(g *msgpb.Generate) { g.Prompt = nil }),
-		"at most 1 tokens, of which 2":        generate(func(g *msgpb.Generate) { g.Generated = []int32{1, 2} }),
-		"top_p: found 5":                      generate(func(g *msgpb.Generate) { g.Sampling = &samplepb.Params{TopP: 5} }),
-		"num_beams: found 0":                  generate(func(g *msgpb.Generate) { g.Beams = &samplepb.Beams{} }),
-		"2 choices of 1 beams":                generate(func(g *msgpb.Generate) { g.Choices, g.Beams = []uint64{5, 6}, &samplepb.Beams{Width: 1} }),
+		"no body":                       {},
+		"without an actor to answer to": generate(func(g *msgpb.Generate) { g.Detok = nil }),
+		"sequence as the first choice":  generate(func(g *msgpb.Generate) { g.Choices = nil }),
+		"2 choices without beams":       generate(func(g *msgpb.Generate) { g.Choices = []uint64{5, 6} }),
+		"no prompt":                     generate(func(g *msgpb.Generate) { g.Prompt = nil }),
+		"at most 1 tokens, of which 2":  generate(func(g *msgpb.Generate) { g.Generated = []int32{1, 2} }),
+		"top_p: found 5":                generate(func(g *msgpb.Generate) { g.Sampling = &samplepb.Params{TopP: 5} }),
+		"num_beams: found 0":            generate(func(g *msgpb.Generate) { g.Beams = &samplepb.Beams{} }),
+		"2 choices of 1 beams": generate(func(g *msgpb.Generate) {
+			g.Choices, g.Beams = []uint64{5, 6},
+				&samplepb.Beams{Width: 1}
+		}),
 		"progress of 1 sequences with 0":      {Body: &msgpb.Envelope_Progress{Progress: &msgpb.Progress{Seqs: []uint64{1}}}},
 		"tokenize: invalid character":         {Body: &msgpb.Envelope_Tokenize{Tokenize: &msgpb.Tokenize{Messages: []byte("x"), Reply: pid}}},
 		"*msg.OpenText without an actor":      {Body: &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{Reply: pid}}},

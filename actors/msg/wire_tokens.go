@@ -51,7 +51,8 @@ func extraFromWire(t *msgpb.Token) *Extra {
 	}
 	x := &Extra{Vector: t.GetVector(), Scored: t.GetScored(), First: t.GetFirst()}
 	for _, s := range t.GetPrompt() {
-		x.Prompt = append(x.Prompt, sample.Scored{Token: s.GetToken(), Logprob: s.GetLogprob(), Rank: int(s.GetRank()), Top: alternativesFromWire(s.GetTop())})
+		x.Prompt = append(x.Prompt, sample.Scored{Token: s.GetToken(), Logprob: s.GetLogprob(), Rank: int(s.GetRank()),
+			Top: alternativesFromWire(s.GetTop())})
 	}
 	return x
 }
@@ -105,7 +106,8 @@ func logprobsFromWire(list []*msgpb.Logprob) []api.TokenLogprob {
 	out := make([]api.TokenLogprob, len(list))
 	for i, l := range list {
 		out[i] = api.TokenLogprob{
-			Token: l.GetToken(), Text: l.GetText(), Bytes: l.GetBytes(), Logprob: l.GetLogprob(), Rank: int(l.GetRank()), Top: logprobsFromWire(l.GetTop()),
+			Token: l.GetToken(), Text: l.GetText(), Bytes: l.GetBytes(), Logprob: l.GetLogprob(), Rank: int(l.GetRank()),
+			Top: logprobsFromWire(l.GetTop()),
 		}
 	}
 	return out

@@ -93,7 +93,8 @@ func TestTheSpansOfARequestHaveTheOrderOfItsPath(t *testing.T) {
 	_, last, err := read(s)
 	require.NoError(t, err)
 	require.Equal(t, api.FinishLength, last.Finish)
-	require.Eventually(t, func() bool { return len(recorder.Ended()) == 1+len(named) }, patience, time.Millisecond, "the request and %q", named)
+	require.Eventually(t, func() bool { return len(recorder.Ended()) == 1+len(named) }, patience, time.Millisecond, "the request and %q",
+		named)
 	spans := recorder.Ended()
 	slices.SortFunc(spans, func(a, b sdktrace.ReadOnlySpan) int {
 		return cmp.Compare(a.EndTime().UnixNano(), b.EndTime().UnixNano())

@@ -115,7 +115,8 @@ func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
 	gateway, _, detok, compute := four(c, 2, nil)
 	first := gateway.Models()[0]
 	require.Equal(t, []api.Model{{
-		ID: "m", Created: first.Created, ContextLength: 2048, Judge: first.Judge, Infill: first.Infill, Think: first.Think, Embedding: api.Embedding{Width: testWidth, Pooling: api.PoolLast},
+		ID: "m", Created: first.Created, ContextLength: 2048, Judge: first.Judge, Infill: first.Infill, Think: first.Think,
+		Embedding: api.Embedding{Width: testWidth, Pooling: api.PoolLast},
 	}}, gateway.Models())
 	var wg sync.WaitGroup
 	for i := range 30 {

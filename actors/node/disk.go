@@ -24,7 +24,8 @@ func (p *Node) openDisk() (kv.Store, error) {
 		return nil, fmt.Errorf("node: backend %s: %w", p.cfg.Backend, err)
 	}
 	store, err := kvdisk.Open(kvdisk.Config{
-		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: spec.SlabTokens, Identity: slabsOf(p.cfg.Numerics, model.SlabLayout()), TTL: diskTTL,
+		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: spec.SlabTokens,
+		Identity: slabsOf(p.cfg.Numerics, model.SlabLayout()), TTL: diskTTL,
 	})
 	if err != nil {
 		return nil, err

@@ -397,7 +397,8 @@ func TestAPromptThatTwoTokenizersDiedOfEndsWithAnError(t *testing.T) {
 		names[n.name] = n
 	}
 	prompts := make(chan string, 100) // the nodes that they go to
-	_, err := gateway.conn.Subscribe(bridge.Subject("*", msg.Kind(&msg.Tokenize{})), func(m *nats.Msg) { prompts <- strings.Split(m.Subject, ".")[2] })
+	_, err := gateway.conn.Subscribe(bridge.Subject("*", msg.Kind(&msg.Tokenize{})),
+		func(m *nats.Msg) { prompts <- strings.Split(m.Subject, ".")[2] })
 	require.NoError(t, err)
 	gateway.sees(t, 5)
 	r := tokensRequest("r", nil, 5)

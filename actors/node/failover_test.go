@@ -246,7 +246,8 @@ func TestWhatIsFoundWhileThePromptIsTokenizedIsTakenOverThen(t *testing.T) {
 	_, err := first.Submit(context.Background(), r)
 	require.NoError(t, err)
 	d.gate <- struct{}{} // its prompt
-	require.Eventually(t, func() bool { l := compute[0].worker.Sequences(); return len(l) == 1 && l[0].Generated == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { l := compute[0].worker.Sequences(); return len(l) == 1 && l[0].Generated == 1 }, patience,
+		time.Millisecond)
 	running := compute[0].running()
 	tokenize.conn.Close() // the second gateway does not know yet
 	again := *r
@@ -434,7 +435,8 @@ func TestWithoutAWorkerStreamsPauseUntilOneJoins(t *testing.T) {
 
 func TestWithoutAWorkerForTooLongARequestEndsWithAClearError(t *testing.T) {
 	c := newTestNodes(t)
-	gateway := c.start(func(c *Config) { c.Cluster.FailoverTimeout = 300 * time.Millisecond }, cluster.Gateway, cluster.Tokenize, cluster.Detok)
+	gateway := c.start(func(c *Config) { c.Cluster.FailoverTimeout = 300 * time.Millisecond }, cluster.Gateway, cluster.Tokenize,
+		cluster.Detok)
 	compute := c.start(gated, cluster.Compute)
 	gateway.sees(t, 1)
 	streams := inFlight(t, gateway, []*node{compute}, 1, 60)

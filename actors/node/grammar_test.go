@@ -92,7 +92,8 @@ func TestAnAnswerIsWhatItsGrammarAllows(t *testing.T) {
 	require.Equal(t, api.FinishStop, answers(t, p, forever)[0].finish)
 
 	penalized := guided("f", "[ab ]{20}", 1, 100)
-	penalized.Sampling = sample.Params{Temperature: 0.7, TopK: 3, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2, PresencePenalty: 1, Seed: 3, LogitBias: map[int32]float32{4: 5}}
+	penalized.Sampling = sample.Params{Temperature: 0.7, TopK: 3, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2, PresencePenalty: 1, Seed: 3,
+		LogitBias: map[int32]float32{4: 5}}
 	require.Regexp(t, "^[ab ]{20}$", answers(t, p, penalized)[0].text)
 }
 
@@ -208,7 +209,8 @@ func TestAGrammarThatCannotBeCompiledIsRefusedBeforeAnythingIsPlaced(t *testing.
 		require.Contains(t, refusal.Message, "unclosed group")
 	}
 	for _, endless := range []grammar.Spec{
-		{Kind: grammar.JSONSchema, Source: `{"$ref":"#"}`}, {Kind: grammar.JSONSchema, Source: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`},
+		{Kind: grammar.JSONSchema, Source: `{"$ref":"#"}`},
+		{Kind: grammar.JSONSchema, Source: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`},
 		{Kind: grammar.Lark, Source: "root ::= root"}, {Kind: grammar.Lark, Source: "start: start"}, {Kind: grammar.Lark, Source: "root ::= \"a\" b\nb ::= b"}, //nolint:dupword // a rule and its name
 		{Kind: grammar.Lark, Source: "start: %json {\"$ref\":\"#\"}"}, {Kind: grammar.Regex, Source: "[a&&b]"},
 	} {
@@ -357,8 +359,8 @@ func TestAGrammarHoldsWhereAnAnswerDoesNotReason(t *testing.T) {
 	}
 }
 
-// TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine: equal numerics are not enough. A draining worker keeps it, and after a death it ends
-// with an error; a request without a grammar continues.
+// TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine: equal numerics are not enough. A draining worker keeps it, and after a death it
+// ends with an error; a request without a grammar continues.
 func TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine(t *testing.T) {
 	for _, drains := range []bool{true, false} {
 		c := newTestNodes(t)

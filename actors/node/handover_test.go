@@ -128,8 +128,8 @@ func TestAHandOverWaitsForAWorkerThatIsFull(t *testing.T) {
 	requireHandedOver(t, compute, streams)
 }
 
-// requireHandedOver closes the first of two workers, and reads the streams of pooled to their ends: the other one computed no token again. It returns the
-// tokens that were handed over.
+// requireHandedOver closes the first of two workers, and reads the streams of pooled to their ends: the other one computed no token again.
+// It returns the tokens that were handed over.
 func requireHandedOver(t *testing.T, compute []*node, streams []api.Stream) (tokens float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -11,7 +11,8 @@ import (
 // TestRolesKnowOnlyTheirMessages: node wires the roles, which know the messages and not each other.
 func TestRolesKnowOnlyTheirMessages(t *testing.T) {
 	const actors = "github.com/millrace/millrace/actors/"
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`, "../...").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`,
+		"../...").CombinedOutput()
 	require.NoError(t, err, string(out))
 	roles := 0
 	for line := range strings.Lines(string(out)) {

@@ -29,7 +29,8 @@ const longSlabs = 6800
 func longModel(b *testing.B) *compute.Model {
 	b.Helper()
 	dir := b.TempDir()
-	out, err := exec.Command("go", "run", "../../benchmarks/randmodel", "--out", dir, "--hidden", "256", "--heads", "4", "--ffn", "64", "--vocab", "4096").CombinedOutput()
+	out, err := exec.Command("go", "run", "../../benchmarks/randmodel", "--out", dir, "--hidden", "256", "--heads", "4", "--ffn", "64",
+		"--vocab", "4096").CombinedOutput()
 	if err != nil {
 		b.Fatal(err, string(out))
 	}
@@ -38,7 +39,8 @@ func longModel(b *testing.B) *compute.Model {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := os.WriteFile(name, []byte(strings.Replace(string(raw), `"max_position_embeddings": 16384`, `"max_position_embeddings": 131072`, 1)), 0o644); err != nil {
+	if err := os.WriteFile(name, []byte(strings.Replace(string(raw), `"max_position_embeddings": 16384`, `"max_position_embeddings": 131072`,
+		1)), 0o644); err != nil {
 		b.Fatal(err)
 	}
 	m, err := compute.Open(compute.Options{Dir: dir, MaxRows: 512, MaxOutputs: 8, KVMemory: longSlabs * 352 << 10, NoPacked: true})

@@ -217,7 +217,8 @@ func TestEveryStageIsCounted(t *testing.T) {
 	requireStagesServed(t, cfg)
 }
 
-// requireStagesServed checks that each stage served something, and that its messages are counted as often when they are sent as when they are served.
+// requireStagesServed checks that each stage served something, and that its messages are counted as often when they are sent as when they
+// are served.
 func requireStagesServed(t *testing.T, cfg Config) {
 	t.Helper()
 	require.Eventually(t, func() bool {

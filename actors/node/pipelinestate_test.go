@@ -45,7 +45,8 @@ func TestTheStateOfThePipelineHasStepsTimelinesAndNodes(t *testing.T) {
 	require.Equal(t, [][3]int{{1, 0, 64}, {1, 0, 6}, {1, 1, 0}}, rows)
 
 	line := s.Requests[0]
-	require.Equal(t, []any{"a", "acme", p.name, 70, 0, ""}, []any{line.ID, line.Tenant, line.Worker, line.PromptTokens, line.Moves, line.Finish})
+	require.Equal(t, []any{"a", "acme", p.name, 70, 0, ""},
+		[]any{line.ID, line.Tenant, line.Worker, line.PromptTokens, line.Moves, line.Finish})
 	requireOrder(t, line.Arrival, line.Tokenized, line.Begun, line.FirstToken)
 	require.True(t, line.End.IsZero())
 	kv, err := p.KVState(t.Context(), true)

@@ -44,7 +44,8 @@ func lossyModel(t *testing.T, backend string, kv model.KVType, eviction model.Ev
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
 	}
 	o := compute.Options{
-		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, Eviction: eviction, MaxRows: modelRows, MaxOutputs: 8, KVMemory: 1 << 20, NoPacked: true,
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, Eviction: eviction, MaxRows: modelRows, MaxOutputs: 8,
+		KVMemory: 1 << 20, NoPacked: true,
 	}
 	m, err := compute.Open(o)
 	require.NoError(t, err)
@@ -93,8 +94,8 @@ func requireTogether(t *testing.T, p *Node, answers [][]int32) {
 	wg.Wait()
 }
 
-// TestSinksStayAndNoTokenChanges: twelve requests of 250 tokens and more run beside each other in a pool of a few windows, and have the tokens
-// that each has alone where nothing is given back.
+// TestSinksStayAndNoTokenChanges: twelve requests of 250 tokens and more run beside each other in a pool of a few windows, and have the
+// tokens that each has alone where nothing is given back.
 func TestSinksStayAndNoTokenChanges(t *testing.T) {
 	const n = 12
 	for name, c := range map[string]struct {
@@ -240,7 +241,8 @@ var testHeavy = model.Eviction{H2O: true, Heavy: 40, Recent: 30}
 // heavySlabs is the most slabs that a sequence of these workers has: 144 tokens.
 const heavySlabs = (40+30+64)/testSlabTokens + 1
 
-// TestHeavyTokensStayAndNoTokenChanges: requests of 250 tokens and more have the tokens that each has alone beside others, and alone in a pool of 144 tokens.
+// TestHeavyTokensStayAndNoTokenChanges: requests of 250 tokens and more have the tokens that each has alone beside others, and alone in a
+// pool of 144 tokens.
 func TestHeavyTokensStayAndNoTokenChanges(t *testing.T) {
 	const n = 8
 	for _, backend := range []string{"cpu", "ref"} {

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/compute/sim"
 )
 
-// These tests run the simulated device, whose tokens are a hash of all tokens before them, and which refuses a row whose state is not that of the tokens
-// before it. The tokens of a sequence are expected to be those that a model without states gives.
+// These tests run the simulated device, whose tokens are a hash of all tokens before them, and which refuses a row whose state is not that
+// of the tokens before it. The tokens of a sequence are expected to be those that a model without states gives.
 
 // stateSlabs is the number of slabs of a state in these tests.
 const stateSlabs = 3
@@ -34,7 +34,8 @@ func stateful(t *testing.T, state, slabs int, more func(*Config, *sim.Options)) 
 	p.MaxPositions = 2048
 	d, _, err := sim.Find("cpu")
 	require.NoError(t, err)
-	o := sim.Options{Program: p, Device: d, MaxRows: 64, MaxOutputs: 8, MaxSequences: 8, StateSlabs: state, KVMemory: int64(slabs) * int64(sim.SlabBytes(p))}
+	o := sim.Options{Program: p, Device: d, MaxRows: 64, MaxOutputs: 8, MaxSequences: 8, StateSlabs: state,
+		KVMemory: int64(slabs) * int64(sim.SlabBytes(p))}
 	c := testConfig(t, nil)
 	c.admitPatience = time.Second // a machine that is short of processors loses no snapshot
 	if more != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// These tests run models of testdata on the kernels, with and without giving slabs back: a Mistral whose layers see a window, and a Qwen2 of whose
-// three layers the first sees all tokens.
+// These tests run models of testdata on the kernels, with and without giving slabs back: a Mistral whose layers see a window, and a Qwen2
+// of whose three layers the first sees all tokens.
 
 const (
 	modelRows   = 64 // of a step
@@ -65,7 +65,8 @@ func (w windowed) open(t *testing.T, backend string, kv model.KVType, slabs int)
 	}
 	const slab = 4096 // a page
 	m, err := compute.Open(compute.Options{
-		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, MaxRows: modelRows, MaxOutputs: 8, KVMemory: int64(slabs) * slab, NoPacked: true,
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, MaxRows: modelRows, MaxOutputs: 8, KVMemory: int64(slabs) * slab,
+		NoPacked: true,
 	})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
@@ -137,9 +138,9 @@ func (w windowed) plainAnswers(t *testing.T, backend string, kv model.KVType, n 
 	return answers, turns
 }
 
-// TestSlabsGivenBackChangeNoToken: twelve requests and their next turns run beside each other, in a pool of a few windows, or of one conversation where
-// some layers see all tokens: the other layers' slabs of its tokens would not fit. Sequences move to the tier, and prompts begin with what the prefix
-// cache has of their last window.
+// TestSlabsGivenBackChangeNoToken: twelve requests and their next turns run beside each other, in a pool of a few windows, or of one
+// conversation where some layers see all tokens: the other layers' slabs of its tokens would not fit. Sequences move to the tier, and
+// prompts begin with what the prefix cache has of their last window.
 func TestSlabsGivenBackChangeNoToken(t *testing.T) {
 	for name, c := range map[string]struct {
 		backend string
@@ -286,8 +287,8 @@ func TestAHandOverOfWindowsChangesNoToken(t *testing.T) {
 	}
 }
 
-// requireStopLosesNoToken stops one of two workers in the middle of the answers to the first requests, which must be those given. It returns the
-// other worker, where they end.
+// requireStopLosesNoToken stops one of two workers in the middle of the answers to the first requests, which must be those given. It
+// returns the other worker, where they end.
 func requireStopLosesNoToken(t *testing.T, answers [][]int32, open func(*Config) *compute.Model) (next *node) {
 	t.Helper()
 	n := len(answers)

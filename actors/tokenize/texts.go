@@ -107,8 +107,8 @@ func (b *breakers) of(list []string) (breaks, error) {
 	return found, nil
 }
 
-// find checks every token: one that contains a breaker is a breaker. One that ends with the beginning of a breaker is one together with the tokens
-// of the rest.
+// find checks every token: one that contains a breaker is a breaker. One that ends with the beginning of a breaker is one together with the
+// tokens of the rest.
 func (b *breakers) find(list []string) (out breaks, err error) {
 	rests := make(map[string][]int32) // tokens by text
 	for _, text := range list {

@@ -33,7 +33,8 @@ func TestTheTokensOfABadWordAreItsSpellings(t *testing.T) {
 				require.NoError(t, err)
 				out, err := textTokens(tok, &sample.Texts{Words: []string{"world"}}, nil)
 				require.NoError(t, err)
-				require.True(t, slices.ContainsFunc(out.Words, func(word []int32) bool { return contains(ids, word) }), "%q: %v has none of %v", text, ids, out.Words)
+				require.True(t, slices.ContainsFunc(out.Words, func(word []int32) bool { return contains(ids, word) }), "%q: %v has none of %v", text,
+					ids, out.Words)
 			}
 			for _, word := range []string{" ", "\n", "  world"} {
 				out, err := textTokens(tok, &sample.Texts{Words: []string{word}}, nil)
@@ -88,7 +89,8 @@ func TestTheTokensOfABreakerCoverIt(t *testing.T) {
 
 func TestTextsThatAreNoneAreRefusedByTheirField(t *testing.T) {
 	tok := loadTokenizer(t, tokenizers[0])
-	for field, texts := range map[string]*sample.Texts{"bad_words": {Words: []string{"a\xff"}}, "dry_sequence_breakers": {Breakers: []string{"a\xff"}}} {
+	for field, texts := range map[string]*sample.Texts{"bad_words": {Words: []string{"a\xff"}},
+		"dry_sequence_breakers": {Breakers: []string{"a\xff"}}} {
 		_, err := textTokens(tok, texts, &breakers{tokenizer: tok})
 		var e *api.Error
 		require.ErrorAs(t, err, &e)

@@ -70,7 +70,8 @@ func (l *inFlight) open(g *msg.Generate) bool {
 	if l.seqs[g.Seq] != nil {
 		return false
 	}
-	a := &entry{request: g.RequestID, tenant: g.Tenant, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch, spans: newSequenceSpans(l.tracer, g)}
+	a := &entry{request: g.RequestID, tenant: g.Tenant, text: g.Text, prompt: g.Prompt, first: g.First, choices: g.Choices, watch: g.Watch,
+		spans: newSequenceSpans(l.tracer, g)}
 	a.generated.Store(int64(len(g.Generated)))
 	l.seqs[g.Seq] = a
 	l.idle.Use(time.Now())
@@ -106,7 +107,8 @@ func (l *inFlight) keep(e *ended) {
 }
 
 func (e *ended) size() int {
-	return entryTokens + 2*len(e.prompt) + len(e.tokens) + scoreTokens*len(e.scores) // two copies of the prompt: the answer's tokens follow one
+	// two copies of the prompt: the answer's tokens follow one
+	return entryTokens + 2*len(e.prompt) + len(e.tokens) + scoreTokens*len(e.scores)
 }
 
 // forget removes the oldest ended sequences, those above mostEnded and those whose time is over.

@@ -17,7 +17,9 @@ import (
 
 // What waits for memory, or is refused, may be many choices of a long prompt.
 func TestASequenceCopiesItsPromptWhenItIsAdmitted(t *testing.T) {
-	cfg := Config{Runner: computetest.NewNull(64, 4096, 1), Sched: sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32}, Tracer: tracing.Off()}
+	cfg := Config{Runner: computetest.NewNull(64, 4096, 1),
+		Sched: sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}),
+			LeaseAheadTokens: 32}, Tracer: tracing.Off()}
 	s, err := sched.New(cfg.Sched)
 	require.NoError(t, err)
 	l := newLoop(cfg, s) // one that does not run

@@ -16,7 +16,8 @@ import (
 func newIdleLoop(t *testing.T, cfg Config) *loop {
 	t.Helper()
 	cfg.Runner, cfg.Tracer = computetest.NewNull(64, 4096, 1), tracing.Off()
-	cfg.Sched = sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32}
+	cfg.Sched = sched.Config{MaxBatchTokens: 64, MaxBatchSize: 8, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}),
+		LeaseAheadTokens: 32}
 	s, err := sched.New(cfg.Sched)
 	require.NoError(t, err)
 	return newLoop(cfg, s) // one that does not run

@@ -33,8 +33,8 @@ func (l *loop) awaitLent() {
 	}
 }
 
-// snapshot copies the state of a sequence to slabs that others may begin with. Now or never: the slabs may be others' in the next round, and the state is another one
-// after the next step.
+// snapshot copies the state of a sequence to slabs that others may begin with. Now or never: the slabs may be others' in the next round,
+// and the state is another one after the next step.
 func (l *loop) snapshot(n *msg.Lent) error {
 	s := l.sequences[sched.ID(n.Seq)]
 	if s == nil || s.region == nil || s.closes || s.stands != n.Tokens {

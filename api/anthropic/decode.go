@@ -54,8 +54,10 @@ type chat map[string]any
 // newTranslation returns one with the names of the fields that every call may have.
 func newTranslation() *translation {
 	return &translation{out: chat{}, paths: openai.Paths{
-		"max_completion_tokens": "max_tokens", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use", "tool_choice.function": "tool_choice",
-		"response_format": "output_config.format", "response_format.json_schema": "output_config.format", "reasoning_effort": "output_config.effort",
+		"max_completion_tokens": "max_tokens", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+		"tool_choice.function": "tool_choice",
+		"response_format":      "output_config.format", "response_format.json_schema": "output_config.format",
+		"reasoning_effort":      "output_config.effort",
 		"thinking_token_budget": "thinking.budget_tokens", "stop": "stop_sequences",
 	}}
 }
@@ -76,7 +78,8 @@ type request struct {
 }
 
 // shared are the fields that both APIs have, with the same meaning, and the extensions of this server.
-var shared = []string{"model", "stream", "temperature", "top_p", "top_k", "stream_resume", "request_id", "cache_salt", "priority", "timeout", "seed",
+var shared = []string{"model", "stream", "temperature", "top_p", "top_k", "stream_resume", "request_id", "cache_salt", "priority",
+	"timeout", "seed",
 	"chat_template_kwargs", "proof"}
 
 type message struct {

@@ -139,7 +139,8 @@ func stopReason(f api.Finish, stop string) (reason string, sequence *string) {
 func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	ch := &r.Choices[0]
 	reason, sequence := stopReason(ch.Finish, ch.Stop)
-	return marshal(MessageAnswer{ID: messageID(c), Type: "message", Role: "assistant", Model: c.Model, Content: blocks(ch), StopReason: &reason,
+	return marshal(MessageAnswer{ID: messageID(c), Type: "message", Role: "assistant", Model: c.Model, Content: blocks(ch),
+		StopReason:   &reason,
 		StopSequence: sequence, Usage: usageOf(r.Usage, r.Reasoning), Proof: proof.Of(c, r)})
 }
 

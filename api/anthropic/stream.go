@@ -72,8 +72,9 @@ func (*stream) Observe(api.Event) {}
 // Open returns the start of the message. Its usage is not known yet: the end of the message has it.
 func (s *stream) Open() [][]byte {
 	s.out = s.out[:0]
-	s.add(messageStart{"message_start", MessageAnswer{ID: messageID(s.call), Type: "message", Role: "assistant", Model: s.call.Model, Content: []Block{},
-		Usage: usageOf(api.Usage{}, 0)}})
+	s.add(messageStart{"message_start", MessageAnswer{ID: messageID(s.call), Type: "message", Role: "assistant", Model: s.call.Model,
+		Content: []Block{},
+		Usage:   usageOf(api.Usage{}, 0)}})
 	return s.out
 }
 

@@ -29,7 +29,8 @@ type bodies struct {
 }
 
 func newBodies(largest int64, tenants func() int) *bodies {
-	return &bodies{places: places.New(int(bodiesAtOnce*largest/bodyPlace)+bodiesAtOnce, tenants), freed: make(chan struct{}), patience: bodyPatience}
+	return &bodies{places: places.New(int(bodiesAtOnce*largest/bodyPlace)+bodiesAtOnce, tenants), freed: make(chan struct{}),
+		patience: bodyPatience}
 }
 
 // enter waits for the places of a body of some bytes, and returns what gives them back. An error is an *api.Error: other bodies have

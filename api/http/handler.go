@@ -1,6 +1,6 @@
 // Package httpapi serves an engine over HTTP: the routes of all APIs, API keys and streams of server-sent events.
-// Package codec lists the formats. See docs/api.md. The folder is named after the protocol; the package is named httpapi, because packages that
-// import it import net/http too. It must not know NATS or how a call runs.
+// Package codec lists the formats. See docs/api.md. The folder is named after the protocol; the package is named httpapi, because packages
+// that import it import net/http too. It must not know NATS or how a call runs.
 package httpapi
 
 import (

@@ -14,7 +14,8 @@ import (
 // traced starts a span for each request. A traceparent header names its parent.
 func (s *server) traced(path string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, span := s.opts.Tracer.Start(tracing.With(r.Context(), tracing.Extract(r.Header)), r.Method+" "+path, trace.WithSpanKind(trace.SpanKindServer))
+		ctx, span := s.opts.Tracer.Start(tracing.With(r.Context(), tracing.Extract(r.Header)), r.Method+" "+path,
+			trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
 		next.ServeHTTP(w, r.WithContext(ctx))
 		if w, ok := w.(*response); ok && span.IsRecording() {

@@ -135,7 +135,8 @@ func entry(m *api.Model) ModelV0 {
 	owner, _ := names(m)
 	e := ModelV0{
 		ID: m.ID, Object: "model", Type: "llm", Publisher: owner, Arch: m.Description.Architecture, Compatibility: m.Description.Format,
-		Quantization: ollama.DetailsOf(m).Quantization, State: "loaded", MaxContext: m.ContextLength, LoadedContext: m.ContextLength, Capabilities: []string{},
+		Quantization: ollama.DetailsOf(m).Quantization, State: "loaded", MaxContext: m.ContextLength, LoadedContext: m.ContextLength,
+		Capabilities: []string{},
 	}
 	if embeds(m) {
 		e.Type = "embeddings"
@@ -150,8 +151,9 @@ func model(m *api.Model) ModelV1 {
 	d, details := &m.Description, ollama.DetailsOf(m)
 	owner, name := names(m)
 	out := ModelV1{
-		Type: "llm", Publisher: owner, Key: m.ID, DisplayName: name, Architecture: text(d.Architecture), Size: d.Bytes, Parameters: text(details.ParameterSize),
-		Loaded: []Instance{{m.ID, InstanceConfig{m.ContextLength}}}, MaxContext: m.ContextLength,
+		Type: "llm", Publisher: owner, Key: m.ID, DisplayName: name, Architecture: text(d.Architecture), Size: d.Bytes,
+		Parameters: text(details.ParameterSize),
+		Loaded:     []Instance{{m.ID, InstanceConfig{m.ContextLength}}}, MaxContext: m.ContextLength,
 	}
 	if d.Format == "gguf" { // the other value that clients know is mlx
 		out.Format = &d.Format

@@ -139,7 +139,8 @@ func (s *Service) openBody(_ context.Context, r *reply, body []byte) {
 func (s *Service) addPart(_ context.Context, r *reply, part []byte) {
 	offset, err := strconv.Atoi(r.request.Get(HeaderPart))
 	if err != nil {
-		r.fail(api.Invalid(HeaderPart, "%s: found %s, expected the offset of the part in the body", HeaderPart, api.Quote(r.request.Get(HeaderPart))))
+		r.fail(api.Invalid(HeaderPart, "%s: found %s, expected the offset of the part in the body", HeaderPart,
+			api.Quote(r.request.Get(HeaderPart))))
 		return
 	}
 	if err := s.uploads.add(r.request.Get(HeaderBody), r.key, offset, part); err != nil {

@@ -168,12 +168,14 @@ func (s *Service) endpoints() []*endpoint {
 	var list []*endpoint // of the queue group
 	for _, e := range codec.Endpoints() {
 		if e.Subject != "" {
-			list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec), metadata: s.opts.Metadata[e.Path]})
+			list = append(list, &endpoint{name: strings.ReplaceAll(e.Subject, ".", "-"), subject: e.Subject, answer: s.generate(e.Codec),
+				metadata: s.opts.Metadata[e.Path]})
 		}
 	}
 	for _, u := range codec.Unaries() {
 		if u.Subject != "" {
-			list = append(list, &endpoint{name: strings.ReplaceAll(u.Subject, ".", "-"), subject: u.Subject, answer: s.unary(u.Run), metadata: s.opts.Metadata[u.Path]})
+			list = append(list, &endpoint{name: strings.ReplaceAll(u.Subject, ".", "-"), subject: u.Subject, answer: s.unary(u.Run),
+				metadata: s.opts.Metadata[u.Path]})
 		}
 	}
 	list = append(list, []*endpoint{

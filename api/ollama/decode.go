@@ -187,8 +187,9 @@ func (r *request) common(plain bool) (body, error) {
 	}
 	o := &r.Options
 	for name, v := range map[string]json.RawMessage{
-		"temperature": o.Temperature, "top_p": o.TopP, "top_k": o.TopK, "min_p": o.MinP, "typical_p": o.TypicalP, "repetition_penalty": o.RepeatPenalty,
-		"presence_penalty": o.PresencePenalty, "frequency_penalty": o.FrequencyPenalty, "seed": o.Seed, "stop": o.Stop,
+		"temperature": o.Temperature, "top_p": o.TopP, "top_k": o.TopK, "min_p": o.MinP, "typical_p": o.TypicalP,
+		"repetition_penalty": o.RepeatPenalty,
+		"presence_penalty":   o.PresencePenalty, "frequency_penalty": o.FrequencyPenalty, "seed": o.Seed, "stop": o.Stop,
 		"top_n_sigma": o.TopNSigma, "xtc_probability": o.XTCProbability, "xtc_threshold": o.XTCThreshold,
 		"dry_multiplier": o.DRYMultiplier, "dry_base": o.DRYBase, "dry_allowed_length": o.DRYAllowedLength,
 		"dry_penalty_last_n": o.DRYPenaltyLastN, "dry_sequence_breakers": o.DRYBreakers,
@@ -323,7 +324,8 @@ func (r *request) addPrompt(out body) {
 }
 
 // names are fields that OpenAI's API has under another name.
-var names = map[string]string{"max_tokens": "options.num_predict", "repetition_penalty": "options.repeat_penalty", "response_format": "format",
+var names = map[string]string{"max_tokens": "options.num_predict", "repetition_penalty": "options.repeat_penalty",
+	"response_format":  "format",
 	"reasoning_effort": "think"}
 
 // renamed returns an error with Ollama's name of its field.
@@ -333,7 +335,8 @@ func renamed(err error) error {
 	if !ok {
 		switch e.Param {
 		case "temperature", "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "seed", "stop",
-			"top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers":
+			"top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+			"dry_sequence_breakers":
 			name = "options." + e.Param
 		default:
 			return err

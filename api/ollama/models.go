@@ -94,7 +94,8 @@ func digest(m *api.Model) string {
 func DetailsOf(m *api.Model) Details {
 	d := &m.Description
 	weights, _, _ := strings.Cut(d.Weights, "+")
-	out := Details{Format: d.Format, Family: d.Architecture, Families: []string{}, ParameterSize: amount(d.Parameters), Quantization: strings.ToUpper(weights)}
+	out := Details{Format: d.Format, Family: d.Architecture, Families: []string{}, ParameterSize: amount(d.Parameters),
+		Quantization: strings.ToUpper(weights)}
 	if d.Architecture != "" {
 		out.Families = append(out.Families, d.Architecture)
 	}
@@ -170,7 +171,8 @@ func parameters(m *api.Model) string {
 		name  string
 		value any
 	}{
-		{"num_ctx", m.ContextLength}, {"temperature", p.Temperature}, {"top_k", p.TopK}, {"top_p", p.TopP}, {"min_p", p.MinP}, {"repeat_penalty", p.RepetitionPenalty},
+		{"num_ctx", m.ContextLength}, {"temperature", p.Temperature}, {"top_k", p.TopK}, {"top_p", p.TopP}, {"min_p", p.MinP},
+		{"repeat_penalty", p.RepetitionPenalty},
 	} {
 		fmt.Fprintf(&b, "%-30s %v\n", one.name, one.value)
 	}
@@ -186,7 +188,8 @@ func template(m *api.Model) string {
 	}
 	chat += "{{ .Prompt }}"
 	if m.Infill != nil {
-		return "{{ if .Suffix }}" + m.Infill[0] + "{{ .Prompt }}" + m.Infill[1] + "{{ .Suffix }}" + m.Infill[2] + "{{ else }}" + chat + "{{ end }}"
+		return "{{ if .Suffix }}" + m.Infill[0] + "{{ .Prompt }}" + m.Infill[1] + "{{ .Suffix }}" + m.Infill[2] + "{{ else }}" + chat +
+			"{{ end }}"
 	}
 	return chat
 }
@@ -202,11 +205,13 @@ func modelInfo(m *api.Model) map[string]any {
 	if !found {
 		base = m.ID
 	}
-	info := map[string]any{"general.architecture": arch, "general.basename": base, "general.context_length": m.ContextLength, arch + ".context_length": m.ContextLength}
+	info := map[string]any{"general.architecture": arch, "general.basename": base, "general.context_length": m.ContextLength,
+		arch + ".context_length": m.ContextLength}
 	for name, n := range map[string]int64{
 		"general.parameter_count": d.Parameters, arch + ".block_count": int64(d.Layers), arch + ".embedding_length": int64(d.Hidden),
-		arch + ".attention.head_count": int64(d.Heads), arch + ".attention.head_count_kv": int64(d.KVHeads), arch + ".feed_forward_length": int64(d.FeedForward),
-		arch + ".vocab_size": int64(d.Vocab),
+		arch + ".attention.head_count": int64(d.Heads), arch + ".attention.head_count_kv": int64(d.KVHeads),
+		arch + ".feed_forward_length": int64(d.FeedForward),
+		arch + ".vocab_size":          int64(d.Vocab),
 	} {
 		if n > 0 {
 			info[name] = n

@@ -41,7 +41,8 @@ func NewChunks(c *call.Call, fingerprint string) *Chunks {
 	if c.IncludeUsage {
 		tail = `],"usage":null}`
 	}
-	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail), offsets: make([]position, c.Choices()), proof: proof.NewRecorder(c)}
+	chunks := &Chunks{call: c, parser: call.NewParser(c), common: len(head), heads: make([][]byte, c.Choices()), tail: []byte(tail),
+		offsets: make([]position, c.Choices()), proof: proof.NewRecorder(c)}
 	for first := 0; first < c.Choices(); first += c.N {
 		chunks.heads[first] = slices.Clone(head)
 		chunks.setFingerprint(first, fingerprint)

@@ -130,7 +130,8 @@ func (o *object) structuredOutputs(r *api.Request) {
 		r.Grammar.Compact = isJSON(r.Grammar)
 	}
 	s.refuseUnsupported("structural_tag")
-	s.only(append(names, "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "structural_tag")...)
+	s.only(append(names, "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern",
+		"structural_tag")...)
 	o.adopt(s)
 	if r.Grammar == before {
 		o.fail("structured_outputs", "expected one of %s, found none", strings.Join(names, ", "))

@@ -46,7 +46,8 @@ type RenderSampling struct {
 func EncodeRender(c *call.Call, p *call.Rendered, models []api.Model) ([]byte, error) {
 	r, s := c.Requests[0], &c.Requests[0].Sampling
 	a := RenderAnswer{
-		RequestID: c.ID, Model: c.Model, Prompt: p.Text, TokenIDs: append([]int32{}, p.Tokens...), Stream: c.Stream, CacheSalt: r.CacheSalt, Priority: r.Priority,
+		RequestID: c.ID, Model: c.Model, Prompt: p.Text, TokenIDs: append([]int32{}, p.Tokens...), Stream: c.Stream, CacheSalt: r.CacheSalt,
+		Priority: r.Priority,
 		Sampling: RenderSampling{
 			N: r.N, MaxTokens: r.MaxTokens, MinTokens: s.MinTokens, Temperature: s.Temperature, TopP: s.TopP, TopK: s.TopK, MinP: s.MinP,
 			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,

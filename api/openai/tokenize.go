@@ -129,8 +129,9 @@ func Find(id string, models []api.Model) (*api.Model, error) {
 }
 
 func card(m api.Model) ModelCard {
-	return ModelCard{ID: m.ID, Object: "model", Created: m.Created.Unix(), OwnedBy: "millrace", MaxModelLen: m.ContextLength, Sampling: ModelSampling{
-		Temperature: m.Sampling.Temperature, TopP: m.Sampling.TopP, TopK: max(m.Sampling.TopK, 0), MinP: m.Sampling.MinP,
-		RepetitionPenalty: cmp.Or(m.Sampling.RepetitionPenalty, 1),
-	}}
+	return ModelCard{ID: m.ID, Object: "model", Created: m.Created.Unix(), OwnedBy: "millrace", MaxModelLen: m.ContextLength,
+		Sampling: ModelSampling{
+			Temperature: m.Sampling.Temperature, TopP: m.Sampling.TopP, TopK: max(m.Sampling.TopK, 0), MinP: m.Sampling.MinP,
+			RepetitionPenalty: cmp.Or(m.Sampling.RepetitionPenalty, 1),
+		}}
 }

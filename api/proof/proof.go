@@ -189,12 +189,14 @@ func settings(c *call.Call) map[string]string {
 	set("kept_special_tokens", list(r.KeepTokens), len(r.KeepTokens) > 0)
 	if b := r.Beams; b != nil {
 		s["num_beams"], s["length_penalty"] = strconv.Itoa(b.Width), strconv.FormatFloat(b.LengthPenalty, 'g', -1, 64)
-		s["early_stopping"] = map[sample.EarlyStopping]string{sample.StopHeuristic: "false", sample.StopAtOnce: "true", sample.StopNever: "never"}[b.Early]
+		s["early_stopping"] = map[sample.EarlyStopping]string{sample.StopHeuristic: "false", sample.StopAtOnce: "true",
+			sample.StopNever: "never"}[b.Early]
 		return s
 	}
 	sampling(r, s)
 	if g := r.Grammar; g != nil {
-		s["grammar"] = hashOf(string(g.Kind), g.Source, g.After, g.SkipFrom, g.SkipTo, g.Opening, strconv.FormatBool(g.Optional), strconv.FormatBool(g.Repeat),
+		s["grammar"] = hashOf(string(g.Kind), g.Source, g.After, g.SkipFrom, g.SkipTo, g.Opening, strconv.FormatBool(g.Optional),
+			strconv.FormatBool(g.Repeat),
 			strconv.FormatBool(g.Compact), g.WhiteSpace, r.ReasoningEnd)
 	}
 	return s

@@ -89,9 +89,11 @@ type request struct {
 }
 
 // passed are the fields that the chat API has with the same meaning, and the extensions of this server.
-var passed = []string{"model", "stream", "temperature", "top_p", "user", "service_tier", "stream_resume", "request_id", "cache_salt", "priority", "timeout",
+var passed = []string{"model", "stream", "temperature", "top_p", "user", "service_tier", "stream_resume", "request_id", "cache_salt",
+	"priority", "timeout",
 	"seed", "chat_template_kwargs", "proof", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-	"dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold", "top_n_sigma", "bad_words"}
+	"dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability", "xtc_threshold",
+	"top_n_sigma", "bad_words"}
 
 type textOptions struct {
 	Format *format `json:"format"`
@@ -180,7 +182,8 @@ func (t *translation) addRest(r *request) error {
 
 // repeated are the fields of the request that the answer repeats.
 func (r *request) repeated() Repeated {
-	f := Repeated{Store: r.Store == nil || *r.Store, Background: r.Background, Metadata: r.Metadata, Tools: repeatedTools(r.Tools), ToolChoice: r.ToolChoice, Parallel: r.Parallel == nil || *r.Parallel, MaxOutputTokens: r.MaxOutputTokens}
+	f := Repeated{Store: r.Store == nil || *r.Store, Background: r.Background, Metadata: r.Metadata, Tools: repeatedTools(r.Tools),
+		ToolChoice: r.ToolChoice, Parallel: r.Parallel == nil || *r.Parallel, MaxOutputTokens: r.MaxOutputTokens}
 	if r.Instructions != "" {
 		f.Instructions = &r.Instructions
 	}

@@ -164,7 +164,8 @@ const (
 func suffix(c *call.Call) string { return strings.TrimPrefix(c.ID, "chatcmpl-") }
 
 func newResponse(c *call.Call) Response {
-	r := Response{ID: "resp_" + suffix(c), Object: "response", CreatedAt: c.Created.Unix(), Status: "in_progress", Model: c.Model, Output: []Item{},
+	r := Response{ID: "resp_" + suffix(c), Object: "response", CreatedAt: c.Created.Unix(), Status: "in_progress", Model: c.Model,
+		Output:   []Item{},
 		Required: requiredOf(c), Truncation: "disabled", Temperature: c.Requests[0].Sampling.Temperature, TopP: c.Requests[0].Sampling.TopP}
 	if json.Unmarshal(c.Repeated, &r.Repeated) != nil || r.Tools == nil {
 		r.Tools = []json.RawMessage{}
@@ -194,7 +195,8 @@ func newItem(c *call.Call, names map[string]called, d *tools.Delta, n int) Item 
 		empty := ""
 		name, known := names[d.Name]
 		if name.custom {
-			return Item{ID: "ctc_" + id, Type: customCall, Status: "in_progress", CallID: d.ID, Name: name.name, Namespace: name.space, Input: &empty}
+			return Item{ID: "ctc_" + id, Type: customCall, Status: "in_progress", CallID: d.ID, Name: name.name, Namespace: name.space,
+				Input: &empty}
 		}
 		it := Item{ID: "fc_" + id, Type: functionCall, Status: "in_progress", CallID: d.ID, Name: d.Name, Arguments: &empty}
 		if known {

@@ -35,8 +35,10 @@ type part struct {
 }
 
 // elsewhere are the types of items that stand for work of other servers, which has no effect on a model without such tools.
-var elsewhere = []string{"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call", "computer_call_output",
-	"mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output", "additional_tools"}
+var elsewhere = []string{"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
+	"computer_call_output",
+	"mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
+	"additional_tools"}
 
 // decodeAt decodes a value into v. The error of a wrong type names the field inside path.
 func decodeAt(path string, raw json.RawMessage, v any, expected string) error {

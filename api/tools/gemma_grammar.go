@@ -223,7 +223,8 @@ func (g *gemmaGrammar) object(s *gemmaSchema) string {
 			members = append(members, property{name, schemas[name], slices.Contains(s.Required, name)})
 		}
 	}
-	return g.join(`"{"`, g.separated(members, `","`, func(m *property) string { return g.join(g.key(m.name), `":"`, g.schemaValue(m.schema)) }), `"}"`)
+	return g.join(`"{"`, g.separated(members, `","`,
+		func(m *property) string { return g.join(g.key(m.name), `":"`, g.schemaValue(m.schema)) }), `"}"`)
 }
 
 // key returns the expression of a key.

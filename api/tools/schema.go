@@ -56,7 +56,8 @@ func closed(source string) (json.RawMessage, error) {
 	if err := json.Unmarshal([]byte(source), &fields); err != nil {
 		return nil, err
 	}
-	if json.Unmarshal(fields["properties"], &listed) != nil || len(fields["required"]) > 0 && json.Unmarshal(fields["required"], &required) != nil {
+	if json.Unmarshal(fields["properties"], &listed) != nil || len(fields["required"]) > 0 &&
+		json.Unmarshal(fields["required"], &required) != nil {
 		return json.RawMessage(source), nil //nolint:nilerr // the compilation says what is wrong
 	}
 	for name := range fields {

@@ -89,7 +89,8 @@ func thinkTags() tags { return plainTags("<think>", "</think>") }
 // dialects returns all formats, those whose markers others contain first. They are shared: read only.
 var dialects = sync.OnceValue(func() []*dialect {
 	return []*dialect{
-		harmony(), gemma(), functionGemma(), kimi(), deepseekV3(), deepseek(), mistral(), glm(), seedOSS(), qwenXML(), hermes(), pythonic(), llamaJSON(),
+		harmony(), gemma(), functionGemma(), kimi(), deepseekV3(), deepseek(), mistral(), glm(), seedOSS(), qwenXML(), hermes(), pythonic(),
+		llamaJSON(),
 		{name: none, think: thinkTags(), shows: func(string) bool { return false }, start: contentOnly},
 	}
 })
@@ -260,7 +261,8 @@ func ThoughtOf(prompt string) Thought {
 // BeginsInReasoning reports whether answers begin inside reasoning, although no prompt of a chat template says so. DeepSeek R1's first
 // template takes reasoning out of earlier answers and never writes its start marker, which the model may leave out.
 func BeginsInReasoning(template string) bool {
-	return strings.Contains(template, deepseekCallBegin) && strings.Contains(template, thinkTags().close) && !strings.Contains(template, thinkTags().open)
+	return strings.Contains(template, deepseekCallBegin) && strings.Contains(template, thinkTags().close) &&
+		!strings.Contains(template, thinkTags().open)
 }
 
 // Options are what a Parser needs to know of a request.

@@ -67,7 +67,8 @@ type Bridge struct {
 
 // New joins system, whose address must be the node's name. arrived is called with
 // every incoming message, before its actor gets it.
-func New(system *actor.ActorSystem, codec Codec, conn *nats.Conn, arrived func(any), m *metrics.Cluster, log zerolog.Logger) (*Bridge, error) {
+func New(system *actor.ActorSystem, codec Codec, conn *nats.Conn, arrived func(any), m *metrics.Cluster,
+	log zerolog.Logger) (*Bridge, error) {
 	b := &Bridge{system: system, codec: codec, conn: conn, node: system.Address(), metrics: m, arrived: arrived, links: make(map[string]*link),
 		log: log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})}
 	var err error

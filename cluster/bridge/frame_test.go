@@ -10,9 +10,10 @@ import (
 // The bytes are those of version 0.0: processes of two versions exchange frames.
 func TestAFrameHasTheFormOfTheVersionBefore(t *testing.T) {
 	for form, f := range map[string]*frame{
-		"\n\x02n1\x12\x12\n\x05req-1J\t\t\a\x00\x00\x00\x00\x00\x00\x00\x12\x13\n\x06req-22:\t\t\t\x00\x00\x00\x00\x00\x00\x00": {from: "n1", messages: [][]byte{
-			[]byte("\n\x05req-1J\t\t\a\x00\x00\x00\x00\x00\x00\x00"), []byte("\n\x06req-22:\t\t\t\x00\x00\x00\x00\x00\x00\x00"),
-		}},
+		"\n\x02n1\x12\x12\n\x05req-1J\t\t\a\x00\x00\x00\x00\x00\x00\x00\x12\x13\n\x06req-22:\t\t\t\x00\x00\x00\x00\x00\x00\x00": {from: "n1",
+			messages: [][]byte{
+				[]byte("\n\x05req-1J\t\t\a\x00\x00\x00\x00\x00\x00\x00"), []byte("\n\x06req-22:\t\t\t\x00\x00\x00\x00\x00\x00\x00"),
+			}},
 		"\n\x02n1\x1a\v\b\xac\x02\x10\x01\x18\x03\"\x02xy": {from: "n1", part: &part{id: 300, index: 1, count: 3, data: []byte("xy")}},
 		"\n\x02n1\x1a\t\b\xac\x02\x18\x03\"\x02xy":         {from: "n1", part: &part{id: 300, count: 3, data: []byte("xy")}},
 	} {

@@ -69,7 +69,8 @@ func Follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, began func
 }
 
 // follow is Follow until an error. read: it has read the stream.
-func follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, began func(), handle func(node string, e prefix.Event)) (read bool, err error) {
+func follow(ctx context.Context, conn *nats.Conn, log zerolog.Logger, began func(),
+	handle func(node string, e prefix.Event)) (read bool, err error) {
 	messages, err := subscribe(ctx, conn)
 	if err != nil {
 		return false, fmt.Errorf("kvevents: stream %s: %w", Stream, err)

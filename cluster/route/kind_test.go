@@ -14,7 +14,8 @@ func drains(w *Worker) { w.Draining = true }
 
 func TestWhatHasBegunGoesOnAtAnEqualOnly(t *testing.T) {
 	r := router(1)
-	workers := []Worker{worker("a", of("A", "T"), waiting(500)), worker("b", of("B", "T")), worker("none", of("", "T")), worker("other", of("A", "U"))}
+	workers := []Worker{worker("a", of("A", "T"), waiting(500)), worker("b", of("B", "T")), worker("none", of("", "T")),
+		worker("other", of("A", "U"))}
 	for range 50 {
 		require.Equal(t, 0, r.Compute(0, Query{Model: "m", Numerics: To("A"), Text: To("T")}, workers))
 		require.Equal(t, 2, r.Compute(0, Query{Model: "m", Numerics: To(""), Text: To("T")}, workers), "no digest equals no digest only")
@@ -63,7 +64,8 @@ func TestWhatIsNewBeginsWhereAnEqualLivesWhileThereIsRoom(t *testing.T) {
 	require.Equal(t, 200, chosen(Query{Model: "m", Slabs: 101}, pair(0)[0], pair(0)[1], big)["single"], "their memory is")
 	require.Equal(t, 200, chosen(Query{Model: "m", Numerics: To("B")}, pair(0)...)["single"], "what has begun does not choose")
 
-	text := []Worker{worker("a1", of("A", "T")), worker("a2", of("A", "U")), worker("b1", of("B", "T")), worker("b2", of("B", "T"), waiting(5))}
+	text := []Worker{worker("a1", of("A", "T")), worker("a2", of("A", "U")), worker("b1", of("B", "T")),
+		worker("b2", of("B", "T"), waiting(5))}
 	require.Equal(t, map[string]int{"b1": 200}, chosen(Query{Model: "m"}, text...), "equals have both digests")
 
 	leaving := []Worker{worker("a1", of("A", "")), worker("a2", of("A", ""), drains), single}

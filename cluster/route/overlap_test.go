@@ -55,7 +55,8 @@ func TestTheRulesOfPlacingComeBeforeOverlap(t *testing.T) {
 	q.Numerics = To("x")
 	x := func(w *Worker) { w.Numerics = "x" }
 	require.Equal(t, 1, r.Compute(0, q, []Worker{worker("a", has(100)), worker("b", x)}), "only an equal worker")
-	require.Equal(t, 2, r.Compute(0, q, []Worker{worker("a", has(100)), worker("b", x, has(10)), worker("c", x, has(60))}), "of these the one that has most")
+	require.Equal(t, 2, r.Compute(0, q, []Worker{worker("a", has(100)), worker("b", x, has(10)), worker("c", x, has(60))}),
+		"of these the one that has most")
 	q.Avoid = "c"
 	require.Equal(t, 1, r.Compute(0, q, []Worker{worker("a"), worker("b", x), worker("c", x, has(100))}))
 	draining := worker("c", x, has(100), func(w *Worker) { w.Draining = true })

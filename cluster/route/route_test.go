@@ -158,7 +158,8 @@ func BenchmarkCompute(b *testing.B) {
 
 // TestASequenceFitsWhereItsLiveSlabsDo: it gives slabs back at the one worker, and keeps all at the other.
 func TestASequenceFitsWhereItsLiveSlabsDo(t *testing.T) {
-	workers := []Worker{worker("keeps", func(w *Worker) { w.FreeSlabs = 50 }), worker("slides", func(w *Worker) { w.FreeSlabs, w.KV.LiveSlabs = 10, 8 })}
+	workers := []Worker{worker("keeps", func(w *Worker) { w.FreeSlabs = 50 }),
+		worker("slides", func(w *Worker) { w.FreeSlabs, w.KV.LiveSlabs = 10, 8 })}
 	r := router(1)
 	for range 100 {
 		require.Equal(t, 1, r.Compute(0, Query{Model: "m", Slabs: 100}, workers))

@@ -30,7 +30,8 @@ func admit(n hub.Name, path string) (about string, err error) {
 		if wrong.Cut() { // of a GGUF file that has more before its data: serve decides
 			return fmt.Sprintf("%s: the begin of the file does not show what it needs", n), nil
 		}
-		return "", fmt.Errorf("%s is not served, and is not downloaded: %s: found %s, expected %s", n, cmp.Or(wrong.Name, "config.json"), wrong.Found, wrong.Expected)
+		return "", fmt.Errorf("%s is not served, and is not downloaded: %s: found %s, expected %s", n, cmp.Or(wrong.Name, "config.json"),
+			wrong.Found, wrong.Expected)
 	}
 	if err == nil && n.Variant != "" {
 		err = tokenizer.CheckGGUFBegin(path)

@@ -79,7 +79,8 @@ func (o *benchFlags) validate() error {
 		}
 	}
 	if o.Beams < 0 || o.Beams == 1 || o.Beams > sample.MaxBeams || o.Beams > 0 && (o.Prompt < 2 || o.Gen < 1) {
-		return config.Usagef("--beams %d, --prompt %d, --gen %d: expected 2 to %d beams, at least 2 and 1 tokens", o.Beams, o.Prompt, o.Gen, sample.MaxBeams)
+		return config.Usagef("--beams %d, --prompt %d, --gen %d: expected 2 to %d beams, at least 2 and 1 tokens", o.Beams, o.Prompt, o.Gen,
+			sample.MaxBeams)
 	}
 	if o.Shared < 0 || o.Shared >= o.Prompt || o.Shared%device.SlabTokens != 0 || o.Shared > 0 && (o.Beams > 0 || o.Ops || o.SDPA) {
 		return config.Usagef("--shared %d, --prompt %d: expected a multiple of %d below the prompt, without --beams, --ops and --sdpa",

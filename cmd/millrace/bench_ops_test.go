@@ -39,7 +39,8 @@ func TestBenchOpByOp(t *testing.T) {
 
 	code, stdout, stderr = millrace(t, nil, args...)
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{"measured on ", "prefill of 20 tokens", "decode, batch 2, beams 1, after 20 tokens", "not in ops", "of roofline",
+	for _, want := range []string{"measured on ", "prefill of 20 tokens", "decode, batch 2, beams 1, after 20 tokens", "not in ops",
+		"of roofline",
 		"4 beams after a prompt of 20 tokens and responses of 3"} {
 		require.Contains(t, stdout, want)
 	}

@@ -149,7 +149,8 @@ func (o *serverOptions) await(ctx context.Context, out io.Writer, patience time.
 		case !absent(err):
 			return nil, err
 		case waited > patience:
-			return nil, fmt.Errorf("found no server at %s (%w), expected one: \"millrace serve\" starts it, and --url names another", redacted(o.url), err)
+			return nil, fmt.Errorf("found no server at %s (%w), expected one: \"millrace serve\" starts it, and --url names another",
+				redacted(o.url), err)
 		}
 		if said != what {
 			said = what

@@ -87,7 +87,8 @@ func TestAConversationKeepsItsMessages(t *testing.T) {
 
 func TestCommandsChangeTheConversation(t *testing.T) {
 	s := &echoServer{}
-	out, err := talk(t, s, "/set temperature 0.5", "/set max_tokens 9", "/set", "one", "/retry", "/clear", "two", "/system", "three", "/set depth 1", "/dance", "/bye", "four")
+	out, err := talk(t, s, "/set temperature 0.5", "/set max_tokens 9", "/set", "one", "/retry", "/clear", "two", "/system", "three",
+		"/set depth 1", "/dance", "/bye", "four")
 	require.NoError(t, err)
 	require.Len(t, s.requests, 4)
 	require.InDelta(t, 0.5, *s.requests[0].Temperature, 0)
@@ -122,10 +123,12 @@ func TestAnErrorTakesTheMessageBack(t *testing.T) {
 
 func TestSettingsAreCheckedAtOnce(t *testing.T) {
 	s := &echoServer{}
-	out, err := talk(t, s, "/set temperature 9", "/set top_k 2.5", "/set top_k -7", "/set max_tokens 0", "/set min_p x", "/set seed 1", "/set temperature 1", "one", "/set temperature", "/set seed", "two")
+	out, err := talk(t, s, "/set temperature 9", "/set top_k 2.5", "/set top_k -7", "/set max_tokens 0", "/set min_p x", "/set seed 1",
+		"/set temperature 1", "one", "/set temperature", "/set seed", "two")
 	require.NoError(t, err)
 	for _, want := range []string{
-		"error: temperature: found 9, expected 0 to 2", `error: found top_k "2.5", expected an integer`, "error: top_k: found -7, expected -1 or 0", "error: found max_tokens 0, expected at least 1",
+		"error: temperature: found 9, expected 0 to 2", `error: found top_k "2.5", expected an integer`,
+		"error: top_k: found -7, expected -1 or 0", "error: found max_tokens 0, expected at least 1",
 		`error: found min_p "x", expected a number`, "temperature is the server's",
 	} {
 		require.Contains(t, out, want)
@@ -139,7 +142,8 @@ func TestSettingsAreCheckedAtOnce(t *testing.T) {
 
 func TestAMessageOfSeveralLines(t *testing.T) {
 	s := &echoServer{}
-	out, err := talk(t, s, `one \`, `two\`, "three", `"""four`, "", `/five \`, `six"""`, `"""seven"""`, `"""`, "eight", `"""`, `"""nine`, "ten")
+	out, err := talk(t, s, `one \`, `two\`, "three", `"""four`, "", `/five \`, `six"""`, `"""seven"""`, `"""`, "eight", `"""`, `"""nine`,
+		"ten")
 	require.NoError(t, err, out)
 	var got []string
 	for _, r := range s.requests {

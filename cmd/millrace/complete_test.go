@@ -22,7 +22,8 @@ func TestShellsCompleteValues(t *testing.T) {
 	require.Empty(t, completions(t, "serve", "o"))
 	code, _, stderr := millrace(t, nil, "pull", "o/tiny")
 	require.Equal(t, 0, code, stderr)
-	for _, args := range [][]string{{"serve", ""}, {"serve", "--model", ""}, {"generate", "--model", ""}, {"run", "o"}, {"models", "remove", ""}, {"explain", ""}} {
+	for _, args := range [][]string{{"serve", ""}, {"serve", "--model", ""}, {"generate", "--model", ""}, {"run", "o"},
+		{"models", "remove", ""}, {"explain", ""}} {
 		require.Equal(t, []string{"o/tiny"}, completions(t, args...), "%v", args)
 	}
 	require.Contains(t, completions(t, "serve", "--weights", ""), "int8")
@@ -51,7 +52,8 @@ func TestHelpShowsTheMostUsedFlagsAndHelpAllTheRest(t *testing.T) {
 	code, brief, stderr := millrace(t, nil, "serve", "--help")
 	require.Equal(t, 0, code, stderr)
 	require.Equal(t, 12, strings.Count(brief, "\n      --")+strings.Count(brief, "\n  -h, --"), "ten flags, and two of help")
-	for _, want := range []string{"--model string", "--listen string", "--kv-memory", "--help-all", "millrace serve --help-all shows the other "} {
+	for _, want := range []string{"--model string", "--listen string", "--kv-memory", "--help-all",
+		"millrace serve --help-all shows the other "} {
 		require.Contains(t, brief, want)
 	}
 	require.NotContains(t, brief, "--step-timeout")

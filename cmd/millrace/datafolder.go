@@ -29,7 +29,8 @@ func openDataDir(ctx context.Context, s *config.Serve, log zerolog.Logger) (*dat
 	case d.Loose:
 		log.Warn().Str("data-dir", d.Path).Msg("the file system has no locks: a second server in this folder would destroy its data")
 	case d.Path != s.DataDir:
-		log.Warn().Str("data-dir", d.Path).Str("expected", s.DataDir).Stringer("holder", datadir.HolderOf(s.DataDir)).Msg("another server has the data folder: this one has a folder of its own")
+		log.Warn().Str("data-dir", d.Path).Str("expected", s.DataDir).Stringer("holder", datadir.HolderOf(s.DataDir)).
+			Msg("another server has the data folder: this one has a folder of its own")
 	}
 	s.DataDir = d.Path
 	return d, nil

@@ -34,11 +34,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeRecords stores records until the process is killed. It prints the number of records that it found, and the number of each that is stored.
+// writeRecords stores records until the process is killed. It prints the number of records that it found, and the number of each that is
+// stored.
 func writeRecords(dir string) error {
 	ctx := context.Background()
 	fmt.Fprintln(os.Stdout, "begun 0")
-	to, err := openNATS(ctx, &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true, BodyLimit: 1 << 20, Roles: gatewayRole()}, nil, zerolog.Nop())
+	to, err := openNATS(ctx, &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true,
+		BodyLimit: 1 << 20, Roles: gatewayRole()}, nil, zerolog.Nop())
 	if err != nil {
 		return err
 	}
@@ -129,7 +131,8 @@ func TestASecondServerInAFolderIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	first := startWriter(t, dir)
 	first.number(t, "found")
-	_, err := openNATS(t.Context(), &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true}, nil, zerolog.Nop())
+	_, err := openNATS(t.Context(), &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true}, nil,
+		zerolog.Nop())
 	require.ErrorContains(t, err, fmt.Sprintf("--data-dir: %s is held by process %d ", dir, first.cmd.Process.Pid))
 	require.ErrorContains(t, err, "take another --data-dir, or join it with --nats nats://127.0.0.1:")
 	require.NotContains(t, err.Error(), "nats://127.0.0.1:0")
@@ -159,7 +162,8 @@ func TestASecondServerInTheDefaultFolderGetsOneOfItsOwn(t *testing.T) {
 func TestAStartAfterAKillSaysOneSentence(t *testing.T) {
 	dir := t.TempDir()
 	for range 3 { // JetStream writes an index at a clean stop, and after some time
-		s := &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true, BodyLimit: 1 << 20, Roles: gatewayRole()}
+		s := &config.Serve{Listen: "127.0.0.1:0", NATSListen: "127.0.0.1:0", DataDir: dir, DataDirNamed: true, BodyLimit: 1 << 20,
+			Roles: gatewayRole()}
 		var logged apitest.Log
 		to, err := openNATS(t.Context(), s, nil, zerolog.New(&logged).Level(zerolog.InfoLevel))
 		require.NoError(t, err)
@@ -205,7 +209,8 @@ func TestAPortInUseIsAnErrorAtOnce(t *testing.T) {
 	defer to.stop()
 	dir := filepath.Join(t.TempDir(), "data")
 	begin := time.Now()
-	_, err = openNATS(t.Context(), &config.Serve{Listen: "127.0.0.1:0", NATSListen: strings.TrimPrefix(to.nodes.ConnectedUrl(), "nats://"), DataDir: dir}, nil, zerolog.Nop())
+	_, err = openNATS(t.Context(), &config.Serve{Listen: "127.0.0.1:0", NATSListen: strings.TrimPrefix(to.nodes.ConnectedUrl(), "nats://"),
+		DataDir: dir}, nil, zerolog.Nop())
 	require.ErrorContains(t, err, "address already in use: --nats-listen takes another address")
 	require.ErrorContains(t, err, "--nats URL joins")
 	require.Less(t, time.Since(begin), natsStart)

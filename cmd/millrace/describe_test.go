@@ -16,7 +16,8 @@ func TestADescriptionIsThatOfTheFiles(t *testing.T) {
 	dir, err := models.Demo()
 	require.NoError(t, err)
 	describe := func(weights string, device string) api.Description {
-		m, err := newModel(&config.Serve{Model: dir, Device: config.Device{Backend: device, Weights: weights, KVType: "auto", Packed: "off", DType: "auto"}, KVMemory: 16 << 20,
+		m, err := newModel(&config.Serve{Model: dir, Device: config.Device{Backend: device, Weights: weights, KVType: "auto", Packed: "off",
+			DType: "auto"}, KVMemory: 16 << 20,
 			MaxBatchTokens: 64, MaxBatchSize: 4}, nil, zerolog.Nop())
 		defer m.close()
 		require.NoError(t, err)

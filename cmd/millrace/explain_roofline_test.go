@@ -53,7 +53,8 @@ func TestRooflineOfAllDevicesMeasuresThisCPU(t *testing.T) {
 func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
 	code, stdout, stderr := millrace(t, nil, "explain", "--paper")
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{roofline.Notice, "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens", "batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
+	for _, want := range []string{roofline.Notice, "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens",
+		"batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
 		require.Contains(t, stdout, want)
 	}
 	code, stdout, stderr = millrace(t, nil, "explain", "--paper", "--json")

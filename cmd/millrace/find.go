@@ -58,7 +58,8 @@ func checkPath(path string, info fs.FileInfo) error {
 	case strings.HasSuffix(path, ".safetensors"):
 		return fmt.Errorf("--model: found %q, a file of weights, expected its folder, with config.json: %q", path, filepath.Dir(path))
 	}
-	return fmt.Errorf("--model: found %q, which is no folder and whose name does not end in .gguf, expected a model's folder or a GGUF file", path)
+	return fmt.Errorf("--model: found %q, which is no folder and whose name does not end in .gguf, expected a model's folder or a GGUF file",
+		path)
 }
 
 // noSuchPath says what a text that names nothing could have been.

@@ -30,7 +30,8 @@ func usage(cmd *cobra.Command) error {
 	}
 	flags := allFlags(cmd)
 	if brief := briefFlags(cmd); brief != nil {
-		fmt.Fprintf(&b, "\nFlags:\n%s\n%s --%s shows the other %d flags, by topic.\n", brief.FlagUsages(), cmd.CommandPath(), helpAll, visible(flags)-visible(brief))
+		fmt.Fprintf(&b, "\nFlags:\n%s\n%s --%s shows the other %d flags, by topic.\n", brief.FlagUsages(), cmd.CommandPath(), helpAll,
+			visible(flags)-visible(brief))
 		flags = pflag.NewFlagSet("", pflag.ContinueOnError)
 	}
 	for _, g := range config.ByTopic(flags) {

@@ -61,7 +61,8 @@ func TestHeavyTokensHaveNoDrafts(t *testing.T) {
 
 func answerOf(t *testing.T, e *engine, prompt string, p sample.Params) string {
 	t.Helper()
-	r := &api.Request{ID: t.Name(), Model: e.modelID, N: 1, Prompt: prompt, MaxTokens: 60, Sampling: p, TopLogprobs: -1, IgnoreEOS: true, Arrival: time.Now()}
+	r := &api.Request{ID: t.Name(), Model: e.modelID, N: 1, Prompt: prompt, MaxTokens: 60, Sampling: p, TopLogprobs: -1, IgnoreEOS: true,
+		Arrival: time.Now()}
 	a, err := readAnswer(t.Context(), io.Discard, e, r, true)
 	require.NoError(t, err)
 	require.Len(t, a.Tokens, 60)

@@ -48,7 +48,8 @@ func (a *natsAuth) attach(s *server.Server, connections int) error {
 		errs = append(errs, err)
 		u.Account = account
 	}
-	a.clients, a.connections = a.client.Account, newConnections(connections, a.keys.Tenants, func() ([]uint64, error) { return openConnections(s, connections) })
+	a.clients, a.connections = a.client.Account, newConnections(connections, a.keys.Tenants,
+		func() ([]uint64, error) { return openConnections(s, connections) })
 	return errors.Join(errs...)
 }
 

@@ -93,7 +93,8 @@ func complete(t *testing.T, nc *nats.Conn, key string) string {
 }
 
 // everything is what a connection would subscribe to in order to read what is not its own.
-var everything = []string{">", "*", "*.>", "*.*", "millrace.>", "millrace.v1.>", "millrace.v1.chat.completions", "millrace.v1.cancel.>", "millrace.node.>",
+var everything = []string{">", "*", "*.>", "*.*", "millrace.>", "millrace.v1.>", "millrace.v1.chat.completions", "millrace.v1.cancel.>",
+	"millrace.node.>",
 	"millrace.registry.>", "millrace.journal.>", "millrace.limits.used", "$JS.API.>", "$JS.>", "$SYS.>", "$SRV.PING", "_INBOX_.>"}
 
 func TestAConnectionWithoutCredentialsIsAClient(t *testing.T) {
@@ -129,7 +130,8 @@ func TestAKeysAnswersAreItsOwn(t *testing.T) {
 		require.False(t, mayHear(t, url, subject, nats.Token(keys[1])), subject)
 		require.False(t, mayHear(t, url, subject), subject)
 	}
-	for _, subject := range []string{mine, "_INBOX.>", "_INBOX.*", "_INBOX.*.>", "_INBOX.key.>", "_INBOX.key.*", "_INBOX.*.*.*", "_INBOX.key.*.*", "_INBOX.x.y"} {
+	for _, subject := range []string{mine, "_INBOX.>", "_INBOX.*", "_INBOX.*.>", "_INBOX.key.>", "_INBOX.key.*", "_INBOX.*.*.*",
+		"_INBOX.key.*.*", "_INBOX.x.y"} {
 		require.False(t, mayHear(t, url, subject, nats.Token(keys[1])), subject)
 	}
 	// whatever else may be subscribed to does not bring them
@@ -306,7 +308,8 @@ func TestWithoutKeysLocalProcessesAreTrusted(t *testing.T) {
 	other.stop()
 	require.Contains(t, complete(t, connect(t, url), ""), "yes")
 	require.Contains(t, complete(t, connect(t, url, nats.Token("any")), ""), "yes")
-	code, stdout, stderr := millrace(t, nil, "request", "millrace.v1.completions", `{"prompt":"x"}`, "--nats", url, "--api-key", "mr-0123456789ab-x")
+	code, stdout, stderr := millrace(t, nil, "request", "millrace.v1.completions", `{"prompt":"x"}`, "--nats", url, "--api-key",
+		"mr-0123456789ab-x")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "yes")
 	code, _, stderr = millrace(t, nil, "nodes", "--nats", url, "--heartbeat", "1ms")

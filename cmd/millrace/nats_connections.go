@@ -11,11 +11,11 @@ import (
 	"github.com/millrace/millrace/api/places"
 )
 
-// connections are those of clients at the embedded server. Clients get three quarters of all, and the rest is for nodes. A quarter of the clients' is for
-// those without a key, and tenants share the others. A client beyond its share is refused.
+// connections are those of clients at the embedded server. Clients get three quarters of all, and the rest is for nodes. A quarter of the
+// clients' is for those without a key, and tenants share the others. A client beyond its share is refused.
 //
-// The server does not say when a connection ends. So connections that have ended count until a share is used up: then the open ones are counted, in at most
-// a tenth of the time.
+// The server does not say when a connection ends. So connections that have ended count until a share is used up: then the open ones are
+// counted, in at most a tenth of the time.
 type connections struct {
 	open func() ([]uint64, error)
 
@@ -35,7 +35,8 @@ type entrance struct {
 func newConnections(all int, tenants func() int, open func() ([]uint64, error)) *connections {
 	clients := all * 3 / 4
 	one := func() int { return 1 }
-	return &connections{open: open, keyed: places.New(clients-clients/4, tenants), anonymous: places.New(clients/4, one), entered: map[uint64]entrance{}}
+	return &connections{open: open, keyed: places.New(clients-clients/4, tenants), anonymous: places.New(clients/4, one),
+		entered: map[uint64]entrance{}}
 }
 
 // openConnections returns the ids of the open connections of a server.

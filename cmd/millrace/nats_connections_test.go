@@ -29,8 +29,8 @@ func crowd(t *testing.T, url string, option nats.Option) (conns []*nats.Conn) {
 	}
 }
 
-// TestConnectionsOfOneTenantLeaveThoseOfAnother fills the share of clients without a key, and that of a tenant. Another tenant has its own, and ended
-// connections count no more.
+// TestConnectionsOfOneTenantLeaveThoseOfAnother fills the share of clients without a key, and that of a tenant. Another tenant has its own,
+// and ended connections count no more.
 func TestConnectionsOfOneTenantLeaveThoseOfAnother(t *testing.T) {
 	s := &config.Serve{NATSListen: "127.0.0.1:0", DataDir: t.TempDir(), BodyLimit: 1 << 20}
 	ring, keys := keyring(t, "evil", "acme")

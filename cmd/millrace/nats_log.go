@@ -33,7 +33,8 @@ func (l *natsLog) recovered() {
 // Warnf implements server.Logger. An index of JetStream is older than its messages after a kill, in each of its streams. That is expected.
 func (l *natsLog) Warnf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
-	if !l.begun.Load() && strings.Contains(text, "Filestore [") && strings.Contains(strings.ToLower(text), "stream state") && !strings.Contains(text, "corrupt") {
+	if !l.begun.Load() && strings.Contains(text, "Filestore [") && strings.Contains(strings.ToLower(text), "stream state") &&
+		!strings.Contains(text, "corrupt") {
 		l.rebuilt.Add(1)
 		l.log.Debug().Msg("nats: " + text)
 		return

@@ -57,8 +57,8 @@ type embedded struct {
 // insidePing is the interval of pings on a connection inside the process, which nobody can cut.
 const insidePing = time.Minute
 
-// unheard returns a function for cluster.Config.Unheard. It reports whether the node with this connection is the only one that subscribes to
-// beats at the embedded server, so that nobody else would receive one. nil: that cannot be known.
+// unheard returns a function for cluster.Config.Unheard. It reports whether the node with this connection is the only one that subscribes
+// to beats at the embedded server, so that nobody else would receive one. nil: that cannot be known.
 func (e *embedded) unheard(nodes *nats.Conn) func() bool {
 	account := e.server.GlobalAccount()
 	if e.account != "" {
@@ -74,8 +74,8 @@ func (e *embedded) unheard(nodes *nats.Conn) func() bool {
 	}
 }
 
-// siblingsOf returns the subject once for each of its tokens, with that token replaced by a random one. Nobody subscribes to such a subject by
-// name, so an interest in one shows a subscription with a wildcard, which may match the subject itself. The server's own count of a
+// siblingsOf returns the subject once for each of its tokens, with that token replaced by a random one. Nobody subscribes to such a subject
+// by name, so an interest in one shows a subscription with a wildcard, which may match the subject itself. The server's own count of a
 // subject's subscriptions stops at the first wildcard that matches, so it alone does not say how many there are.
 func siblingsOf(subject string) (list []string) {
 	tokens := strings.Split(subject, ".")

@@ -54,7 +54,8 @@ func serveYes(t *testing.T, to *links) {
 
 func TestTheShippedConfigurationStartsAsDocumented(t *testing.T) {
 	path, environ := shipped(t)
-	s := &config.Serve{NATSListen: "127.0.0.1:0", DataDir: t.TempDir(), BodyLimit: 1 << 20, Roles: gatewayRole(), Security: config.Security{NATSAuthFile: path}}
+	s := &config.Serve{NATSListen: "127.0.0.1:0", DataDir: t.TempDir(), BodyLimit: 1 << 20, Roles: gatewayRole(),
+		Security: config.Security{NATSAuthFile: path}}
 	to, err := openNATS(t.Context(), s, nil, zerolog.Nop())
 	require.NoError(t, err)
 	t.Cleanup(to.stop)
@@ -108,7 +109,8 @@ func TestAGatewayHasAUserInEachAccountOfAnotherServer(t *testing.T) {
 	as := func(user string) string { return strings.Replace(url, "://", "://"+user+":"+user+"@", 1) }
 	for name, clients := range map[string]string{"user": as("front"), "nkey": secret(t, "front.nk", seed)} {
 		t.Run(name, func(t *testing.T) {
-			to, err := openNATS(t.Context(), &config.Serve{NATS: as("gateway"), Roles: gatewayRole(), Security: config.Security{NATSClients: clients}}, nil, zerolog.Nop())
+			to, err := openNATS(t.Context(), &config.Serve{NATS: as("gateway"), Roles: gatewayRole(),
+				Security: config.Security{NATSClients: clients}}, nil, zerolog.Nop())
 			require.NoError(t, err)
 			t.Cleanup(to.stop)
 			serveYes(t, to)
@@ -120,7 +122,8 @@ func TestAGatewayHasAUserInEachAccountOfAnotherServer(t *testing.T) {
 		"neither a URL nor":     secret(t, "junk", []byte("junk")),
 		"Authorization Violati": as("nobody"),
 	} {
-		_, err := openNATS(t.Context(), &config.Serve{NATS: as("gateway"), Roles: gatewayRole(), Security: config.Security{NATSClients: clients}}, nil, zerolog.Nop())
+		_, err := openNATS(t.Context(), &config.Serve{NATS: as("gateway"), Roles: gatewayRole(), Security: config.Security{NATSClients: clients}},
+			nil, zerolog.Nop())
 		require.ErrorContains(t, err, want)
 	}
 	_, err = openNATS(t.Context(), &config.Serve{NATS: as("client"), Roles: gatewayRole()}, nil, zerolog.Nop())
@@ -171,8 +174,10 @@ func TestAProcessWaitsForItsNATSServerAndIsNotReady(t *testing.T) {
 	t.Chdir(t.TempDir())
 	listen, _ := freePort(t)
 	at, port := freePort(t)
-	stop, ended := started(t, "serve", "--roles", "gateway", "--nats", "nats://"+at, "--listen", listen, "--grace", "0s", "--drain-delay", "0s")
-	require.Eventually(t, func() bool { status, _ := get("http://" + listen + "/health/live"); return status == 200 }, 20*time.Second, 10*time.Millisecond)
+	stop, ended := started(t, "serve", "--roles", "gateway", "--nats", "nats://"+at, "--listen", listen, "--grace", "0s", "--drain-delay",
+		"0s")
+	require.Eventually(t, func() bool { status, _ := get("http://" + listen + "/health/live"); return status == 200 }, 20*time.Second,
+		10*time.Millisecond)
 	status, text := get("http://" + listen + "/health/ready")
 	require.Equal(t, 503, status)
 	require.Contains(t, text, "NATS")
@@ -195,7 +200,8 @@ func TestAProcessThatWaitsForNATSEndsWhenTold(t *testing.T) {
 	listen, _ := freePort(t)
 	at, _ := freePort(t)
 	stop, ended := started(t, "serve", "--roles", "gateway", "--nats", "nats://"+at, "--listen", listen)
-	require.Eventually(t, func() bool { status, _ := get("http://" + listen + "/health/live"); return status == 200 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { status, _ := get("http://" + listen + "/health/live"); return status == 200 }, 20*time.Second,
+		10*time.Millisecond)
 	stop()
 	code, log := ended()
 	require.Equal(t, 0, code, log)

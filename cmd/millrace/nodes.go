@@ -152,7 +152,8 @@ func warnOfMixedPools(out io.Writer, r *nodesReport) error {
 			if mixed.digests < 2 {
 				continue
 			}
-			if _, err := fmt.Fprintf(out, "mixed pool: model %q has several %s digests, %s; an answer continues at its own only\n", model, mixed.what, mixed.found); err != nil {
+			if _, err := fmt.Fprintf(out, "mixed pool: model %q has several %s digests, %s; an answer continues at its own only\n", model,
+				mixed.what, mixed.found); err != nil {
 				return err
 			}
 		}

@@ -52,13 +52,15 @@ func TestNodesListsWhoServes(t *testing.T) {
 
 func TestTheTableOfNodesHasWhatEachOffers(t *testing.T) {
 	var out bytes.Buffer
-	worker := cluster.Worker{Backend: "cpu", Weights: "int8", Running: 3, Waiting: 1, Capacity: 64, FreeSlabs: 9, Slabs: 10, InStep: 1234567 * time.Microsecond}
+	worker := cluster.Worker{Backend: "cpu", Weights: "int8", Running: 3, Waiting: 1, Capacity: 64, FreeSlabs: 9, Slabs: 10,
+		InStep: 1234567 * time.Microsecond}
 	worker.Numerics, worker.Class = "0123456789abcdef0123", "avx2"
 	down := worker
 	down.Down, down.Numerics, down.Class = "the device failed", "9999", ""
 	require.NoError(t, printNodes(&out, &nodesReport{Nodes: []cluster.Observed{
 		{Member: cluster.Member{Node: "n1", Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7}, BeatAge: 12345 * time.Microsecond},
-		{Member: cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m", Draining: true, Text: "t1", Worker: &worker}},
+		{Member: cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m",
+			Draining: true, Text: "t1", Worker: &worker}},
 		{Member: cluster.Member{Node: "n3", Roles: []cluster.Role{cluster.Compute}, Host: "h", Process: 9, Model: "m", Worker: &down}},
 	}}))
 	require.Equal(t, `NODE  PROCESS  ROLES          MODEL  WEIGHTS   NUMERICS                 TEXT  LOAD       FREE SLABS  IN STEP  STATE                    BEAT

@@ -57,7 +57,8 @@ Several devices are compared, each at the most users within --slo-tpot.`,
 	f.StringVar(&o.shape, "shape", "", "numbers in place of a model: params=7e9,layers=32,kv-heads=32,head-dim=128; bits=4 for other than 16-bit weights")
 	config.RegisterWeights(f, &o.weights)
 	config.RegisterKVType(f, &o.kvType)
-	f.StringSliceVar(&o.devices, "device", []string{roofline.ThisCPU}, "devices: names of the table of docs/simulation.md, this-cpu (measured now), all, or JSON files")
+	f.StringSliceVar(&o.devices, "device", []string{roofline.ThisCPU},
+		"devices: names of the table of docs/simulation.md, this-cpu (measured now), all, or JSON files")
 	f.Var(&o.kvMemory, "kv-memory", "memory of the KV cache, such as 2GiB (0: what the weights leave of 90% of the device's memory)")
 	f.IntVar(&o.request.Prompt, "prompt", 1536, "prompt tokens of each user")
 	f.IntVar(&o.request.Response, "gen", 512, "tokens to generate for each user")
@@ -73,7 +74,8 @@ func (o *planFlags) validate() error {
 	r := o.request
 	switch {
 	case r.Prompt < 1 || r.Response < 1 || r.Beams < 1 || r.Beams > sample.MaxBeams:
-		return config.Usagef("--prompt %d, --gen %d, --beams %d: expected at least 1, 1, and 1 to %d", r.Prompt, r.Response, r.Beams, sample.MaxBeams)
+		return config.Usagef("--prompt %d, --gen %d, --beams %d: expected at least 1, 1, and 1 to %d", r.Prompt, r.Response, r.Beams,
+			sample.MaxBeams)
 	case o.tpot < 0:
 		return config.Usagef("--slo-tpot: found %v, expected at least 0", o.tpot)
 	case o.kvMemory < 0:

@@ -40,7 +40,8 @@ func servesModel(t *testing.T, demo string) {
 				return
 			}
 			sum := sha256.Sum256(content)
-			siblings = append(siblings, map[string]any{"rfilename": e.Name(), "lfs": map[string]any{"sha256": hex.EncodeToString(sum[:]), "size": len(content)}})
+			siblings = append(siblings, map[string]any{"rfilename": e.Name(),
+				"lfs": map[string]any{"sha256": hex.EncodeToString(sum[:]), "size": len(content)}})
 		}
 		json.NewEncoder(w).Encode(map[string]any{"sha": "c0", "siblings": siblings}) //nolint:errcheck // the client notices
 	}))
@@ -112,7 +113,8 @@ func TestAGGUFFileIsReadFromItsBegin(t *testing.T) {
 	n := hub.Name{Owner: "o", Repo: "m", Variant: "Q8_0"}
 	whole, err := os.ReadFile("../../testdata/quantized/gguf/qwen2.gguf")
 	require.NoError(t, err)
-	for size, want := range map[int]string{len(whole): "o/m:Q8_0: Qwen2ForCausalLM, ", len(whole) / 2: "o/m:Q8_0: Qwen2ForCausalLM, ", 800: "the begin of the file does not show"} {
+	for size, want := range map[int]string{len(whole): "o/m:Q8_0: Qwen2ForCausalLM, ", len(whole) / 2: "o/m:Q8_0: Qwen2ForCausalLM, ",
+		800: "the begin of the file does not show"} {
 		path := filepath.Join(t.TempDir(), "m.gguf.partial")
 		require.NoError(t, os.WriteFile(path, whole[:size], 0o600))
 		about, err := admit(n, path)
@@ -172,7 +174,8 @@ func TestAPathThatIsNoModelIsNamed(t *testing.T) {
 		"/etc/passwd":   `found "/etc/passwd", which is no folder and whose name does not end in .gguf, expected a model's folder or a GGUF file`,
 		"/etc/passwd/x": `--model: stat /etc/passwd/x: not a directory`,
 		"models/tiny":   `found no folder "models/tiny" and no downloaded model of that name, expected one of them: "millrace pull models/tiny" downloads it`,
-		absolute(t, "../../models/tiny-chat/model.safetensors"): `a file of weights, expected its folder, with config.json: "` + absolute(t, "../../models/tiny-chat") + `"`,
+		absolute(t, "../../models/tiny-chat/model.safetensors"): `a file of weights, expected its folder, with config.json: "` +
+			absolute(t, "../../models/tiny-chat") + `"`,
 	} {
 		code, _, stderr := millrace(t, nil, "generate", "--chat", "Hi", "--model", text)
 		require.Equal(t, 1, code)

@@ -43,8 +43,8 @@ func isTerminal(v any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// readMessage reads a message: a line, lines of which all but the last end in a backslash, or lines from one that begins with three quotes to
-// one that ends with them.
+// readMessage reads a message: a line, lines of which all but the last end in a backslash, or lines from one that begins with three quotes
+// to one that ends with them.
 func readMessage(read readLine) (string, error) {
 	const quotes, more = `"""`, ". "
 	line, err := read("> ")

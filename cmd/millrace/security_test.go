@@ -152,7 +152,8 @@ func TestMutualTLSTakesSignedClientsOnly(t *testing.T) {
 func natsSettings(t *testing.T) *config.Serve {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "users.conf")
-	require.NoError(t, os.WriteFile(path, []byte(`accounts { A: { jetstream: enabled, users: [{ user: asker, password: "a secret" }] } }`), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte(`accounts { A: { jetstream: enabled, users: [{ user: asker, password: "a secret" }] } }`),
+		0o600))
 	return &config.Serve{NATSListen: "127.0.0.1:0", DataDir: t.TempDir(), BodyLimit: 1 << 20,
 		Security: config.Security{NATSAuthFile: path}}
 }

@@ -105,7 +105,8 @@ func serve(ctx context.Context, s *config.Serve, log zerolog.Logger, ready func(
 	defer stopTracing()
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
-		return fmt.Errorf("%w: --listen takes another address; a second server also needs another --nats-listen, or --nats to join the first", err)
+		return fmt.Errorf("%w: --listen takes another address; a second server also needs another --nats-listen, or --nats to join the first",
+			err)
 	}
 	var handler lateHandler // until there is a NATS server the process only lives
 	server := httpserver.New(secure.access(s).Handler(late.closing(&handler)), httpserver.Limits{}, log)
@@ -214,7 +215,8 @@ type gateway struct {
 }
 
 // openGateway opens the limits that hold for all gateways, what runs calls, and the HTTP interface.
-func openGateway(ctx context.Context, conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (
+func openGateway(ctx context.Context, conn *nats.Conn, engine api.Engine, late *lateEngine, secure *security, tracer trace.Tracer,
+	s *config.Serve, log zerolog.Logger) (
 	g gateway, err error) {
 	if s.APIKeys == config.NoKeys {
 		log.Warn().Str("http", s.Listen).Msg("no API keys: everybody who reaches this address may ask (--api-keys none)")
@@ -357,10 +359,12 @@ func keyed(keys api.Keys, h http.Handler) http.Handler {
 	})
 }
 
-func httpHandler(served api.Engine, g *gateway, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve, log zerolog.Logger) (http.Handler, error) {
+func httpHandler(served api.Engine, g *gateway, late *lateEngine, secure *security, tracer trace.Tracer, s *config.Serve,
+	log zerolog.Logger) (http.Handler, error) {
 	o := httpapi.Options{
 		Logger: log, Fingerprint: fingerprint(), Version: version,
-		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: secure.callers(), Tenants: secure.tenants, Calls: g.calls, Tracer: tracer,
+		MaxBody: int64(s.BodyLimit), PingAfter: s.PingInterval, CutOff: late.cutOff, Keys: secure.callers(), Tenants: secure.tenants,
+		Calls: g.calls, Tracer: tracer,
 		Routes:  batchapi.Routes(g.store.files, g.store.batches),
 		Page:    web.Handler(),
 		Metrics: loaded(late, serveMetrics),

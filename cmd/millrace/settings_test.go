@@ -93,7 +93,8 @@ func TestHelpGroupsFlagsByTopic(t *testing.T) {
 		at := slices.Index(lines, topic+":")
 		require.Positive(t, at, topic)
 		end := at + slices.Index(lines[at:], "")
-		require.True(t, slices.ContainsFunc(lines[at:end], func(l string) bool { return strings.Contains(l, "--"+flag+" ") }), "%s is not below %s", flag, topic)
+		require.True(t, slices.ContainsFunc(lines[at:end], func(l string) bool { return strings.Contains(l, "--"+flag+" ") }),
+			"%s is not below %s", flag, topic)
 	}
 	below("Memory", "kv-memory")
 	below("Network", "listen")

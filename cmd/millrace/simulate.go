@@ -86,7 +86,8 @@ func simulateCommand(ctx context.Context, out io.Writer, a *app, s *config.Simul
 		c, err := compare(ctx, a, s, w)
 		return show(out, c, asJSON, err)
 	}
-	p := simulate.Plan{Model: s.Model, Weights: fleet.Program.WeightsText(kept), Fleet: *fleet, Workload: w, QPS: s.QPS, Prefill: s.Prefill, Log: a.log}
+	p := simulate.Plan{Model: s.Model, Weights: fleet.Program.WeightsText(kept), Fleet: *fleet, Workload: w, QPS: s.QPS, Prefill: s.Prefill,
+		Log: a.log}
 	for _, name := range s.Admissions {
 		p.Admissions = append(p.Admissions, simulate.Admission(name))
 	}

@@ -28,7 +28,8 @@ func simulateOut(t *testing.T, args ...string) (code int, out string) {
 }
 
 func TestSimulatePrintsTheSameForTheSameSeed(t *testing.T) {
-	args := []string{"--device", "flex-170", "--qps", "5,50", "--requests", "300", "--workers", "2", "--prompt-mean", "40", "--output-mean", "40", "--json"}
+	args := []string{"--device", "flex-170", "--qps", "5,50", "--requests", "300", "--workers", "2", "--prompt-mean", "40", "--output-mean",
+		"40", "--json"}
 	code, first := simulateOut(t, args...)
 	require.Zero(t, code)
 	_, second := simulateOut(t, args...)
@@ -45,7 +46,8 @@ func TestSimulatePrintsTheSameForTheSameSeed(t *testing.T) {
 
 func TestSimulateDrawsCurves(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sim")
-	code, _ := simulateOut(t, "--device", "flex-170", "--qps", "50,5", "--requests", "100", "--prompt-mean", "40", "--output-mean", "40", "--curves", path)
+	code, _ := simulateOut(t, "--device", "flex-170", "--qps", "50,5", "--requests", "100", "--prompt-mean", "40", "--output-mean", "40",
+		"--curves", path)
 	require.Zero(t, code)
 	for _, name := range []string{"-ttft.svg", "-tpot.svg", "-gap.svg"} {
 		text, err := os.ReadFile(path + name)
@@ -58,7 +60,8 @@ func TestSimulateDrawsCurves(t *testing.T) {
 }
 
 func TestSimulateFindsARateAndShowsARamp(t *testing.T) {
-	small := []string{"--device", deviceFile(t, `{"base": "cpu", "gbps": 1, "tflops": 0.01}`), "--requests", "200", "--prompt-mean", "40", "--output-mean", "40"}
+	small := []string{"--device", deviceFile(t, `{"base": "cpu", "gbps": 1, "tflops": 0.01}`), "--requests", "200", "--prompt-mean", "40",
+		"--output-mean", "40"}
 	code, out := simulateOut(t, append(small, "--find-qps", "--slo-tpot", "200ms")...)
 	require.Zero(t, code)
 	require.Contains(t, out, "largest rate that holds TTFT 2s and TPOT 200ms")
@@ -72,7 +75,8 @@ func TestSimulateFindsARateAndShowsARamp(t *testing.T) {
 
 func TestSimulateComparesAdmissions(t *testing.T) {
 	of := func(admissions string) []string {
-		return []string{"--device", "flex-170", "--qps", "100000", "--requests", "300", "--kv-memory", "12MiB", "--max-tokens", "500", "--prompt-mean", "40", "--output-mean", "40", "--admission", admissions}
+		return []string{"--device", "flex-170", "--qps", "100000", "--requests", "300", "--kv-memory", "12MiB", "--max-tokens", "500",
+			"--prompt-mean", "40", "--output-mean", "40", "--admission", admissions}
 	}
 	all := of("context,declared,recompute,predicted,spill")
 	code, out := simulateOut(t, all...)
@@ -108,9 +112,12 @@ func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"--qps", "0"}, {"--qps", "NaN"}, {"--workers", "0"}, {"--requests", "0"}, {"--device", "b300"}, {"--weights", "fp4"},
 		{"--prompt-mean", "0.5"}, {"--output-sigma", "9"}, {"--slo-quantile", "p42"}, {"--max-batch-size", "0"},
-		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--device", deviceFile(t, `{"base": "cpu", "gbps": -1}`)}, {"--calibrate", "device.txt"},
-		{"--admission", "all"}, {"--admission", ""}, {"--admission", "predicted,declared", "--find-qps"}, {"--admission", "predicted,declared", "--curves", "x"},
-		{"--admission", "recompute", "--validate"}, {"--admission", "spill", "--validate"}, {"--kv-spill-size", "1"}, {"--admission", "spill", "--kv-spill-size", "0"},
+		{"--find-qps", "--slo-ttft", "0s", "--slo-tpot", "0s"}, {"--device", deviceFile(t, `{"base": "cpu", "gbps": -1}`)},
+		{"--calibrate", "device.txt"},
+		{"--admission", "all"}, {"--admission", ""}, {"--admission", "predicted,declared", "--find-qps"},
+		{"--admission", "predicted,declared", "--curves", "x"},
+		{"--admission", "recompute", "--validate"}, {"--admission", "spill", "--validate"}, {"--kv-spill-size", "1"},
+		{"--admission", "spill", "--kv-spill-size", "0"},
 		{"--prefill-workers", "1"}, {"--prefill-workers", "-1"}, {"--prefill-workers", ""}, {"--workers", "3", "--prefill-workers", "0,3"},
 		{"--workers", "3", "--prefill-workers", "0,1", "--find-qps"}, {"--workers", "3", "--prefill-workers", "1", "--admission", "recompute"},
 	} {
@@ -150,7 +157,8 @@ func TestACalibratedDeviceIsReadAgainAndComparedWithTheEngine(t *testing.T) {
 	for _, kind := range []string{"linear", "attention", "norm"} {
 		require.NotEmpty(t, d.Reached[kind])
 	}
-	code, out := simulateOut(t, append(batch, "--device", file, "--validate", "--requests", "6", "--qps", "100", "--output-mean", "5", "--json")...)
+	code, out := simulateOut(t, append(batch, "--device", file, "--validate", "--requests", "6", "--qps", "100", "--output-mean", "5",
+		"--json")...)
 	require.Zero(t, code)
 	var v calibrate.Comparison
 	require.NoError(t, json.Unmarshal([]byte(out), &v))

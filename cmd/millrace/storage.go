@@ -57,7 +57,8 @@ func (g *storage) close() {
 }
 
 // openStorage opens the stores of --batch-store and --response-store. Without JetStream it opens none, and says so.
-func openStorage(ctx context.Context, conn *nats.Conn, engine api.Engine, runner call.Runner, late *lateEngine, keys *auth.Keyring, s *config.Serve, log zerolog.Logger) *storage {
+func openStorage(ctx context.Context, conn *nats.Conn, engine api.Engine, runner call.Runner, late *lateEngine, keys *auth.Keyring,
+	s *config.Serve, log zerolog.Logger) *storage {
 	g := &storage{calls: stored.Off(runner)}
 	if s.BatchStore == 0 && s.ResponseStore == 0 {
 		return g
@@ -136,7 +137,8 @@ func (o *opener) openBatches(ctx context.Context, g *storage) (err error) {
 
 func (o *opener) openResponses(ctx context.Context, g *storage) (err error) {
 	if g.kept, err = objects.Open(ctx, o.conn, objects.Options{
-		Logger: o.log, Bucket: responsesBucket, Noun: "response", Keep: keepResponses, MaxBytes: int64(o.s.ResponseStore) / quarter * (quarter - 1), Tenants: o.tenants,
+		Logger: o.log, Bucket: responsesBucket, Noun: "response", Keep: keepResponses,
+		MaxBytes: int64(o.s.ResponseStore) / quarter * (quarter - 1), Tenants: o.tenants,
 	}); err != nil {
 		return err
 	}
@@ -144,7 +146,8 @@ func (o *opener) openResponses(ctx context.Context, g *storage) (err error) {
 	if kept, ok := o.calls.(*calls.Calls); ok {
 		forget = kept.Forget
 	}
-	g.responses = stored.New(stored.Options{Logger: o.log, Calls: o.calls, Forget: forget, Keys: o.keys, Objects: g.kept, Work: o.work, Publish: o.js, Ready: o.late.serves})
+	g.responses = stored.New(stored.Options{Logger: o.log, Calls: o.calls, Forget: forget, Keys: o.keys, Objects: g.kept, Work: o.work,
+		Publish: o.js, Ready: o.late.serves})
 	g.calls = g.responses
 	return nil
 }

@@ -18,7 +18,8 @@ const lastSpans = 2 * time.Second
 // openTracing opens what --otlp-endpoint, or OpenTelemetry's own environment, names.
 // stop sends the last spans.
 func openTracing(ctx context.Context, s *config.Serve, log zerolog.Logger) (_ trace.Tracer, stop func(), err error) {
-	tracer, end, err := tracing.Open(ctx, tracing.Options{Endpoint: s.OTLPEndpoint, Ratio: s.TraceRatio, Version: version, Roles: s.Roles.Names})
+	tracer, end, err := tracing.Open(ctx, tracing.Options{Endpoint: s.OTLPEndpoint, Ratio: s.TraceRatio, Version: version,
+		Roles: s.Roles.Names})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -113,8 +113,8 @@ func verify(ctx context.Context, out io.Writer, c client.Client, request, saved 
 	return nil
 }
 
-// proven reads an answer with its proof: one JSON object, server-sent events, or a line for each chunk of a stream. The path is that of its API, "" for a chat
-// and for a completion.
+// proven reads an answer with its proof: one JSON object, server-sent events, or a line for each chunk of a stream. The path is that of its
+// API, "" for a chat and for a completion.
 func proven(data []byte) (a *client.Response, p *proof.Proof, path string, err error) {
 	if a, path = otherForm(data); path == "" {
 		if a, err = openaiForm(data); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/client"
 )
 
-// Answers of the Responses API and of the Messages API are compared as the choice of a chat is: their items and blocks are its reasoning, content and
-// tool calls.
+// Answers of the Responses API and of the Messages API are compared as the choice of a chat is: their items and blocks are its reasoning,
+// content and tool calls.
 
 const pathResponses, pathMessages = "/v1/responses", "/v1/messages"
 
@@ -90,7 +90,8 @@ func (f *form) choice() (ch client.Choice) {
 		case "reasoning":
 			ch.Message.Reasoning += text.String()
 		case "function_call":
-			ch.Message.ToolCalls = append(ch.Message.ToolCalls, client.ToolCall{Function: client.FunctionCall{Name: it.Name, Arguments: it.Arguments}})
+			ch.Message.ToolCalls = append(ch.Message.ToolCalls,
+				client.ToolCall{Function: client.FunctionCall{Name: it.Name, Arguments: it.Arguments}})
 		}
 	}
 	return ch

@@ -31,7 +31,8 @@ func (r *recomputer) Post(_ context.Context, path string, body []byte) ([]byte, 
 // proofOf returns the JSON of the proof of one choice's tokens.
 func proofOf(t *testing.T, tokens ...int32) string {
 	t.Helper()
-	p := proof.Proof{Version: 1, Model: "m", Settings: map[string]string{"seed": "5"}, Prompts: []proof.PromptProof{{Numerics: "n", Text: "t", Hash: "h"}},
+	p := proof.Proof{Version: 1, Model: "m", Settings: map[string]string{"seed": "5"},
+		Prompts: []proof.PromptProof{{Numerics: "n", Text: "t", Hash: "h"}},
 		Choices: []proof.ChoiceProof{{Tokens: len(tokens), Hash: api.HashPrompt(tokens), FinishReason: "stop"}}}
 	p.Digest = p.Sum()
 	text, err := json.Marshal(p)
@@ -49,14 +50,17 @@ func TestVerifySendsTheRequestAgainWithTheProof(t *testing.T) {
 	whole := chatAnswer("ab", "[1,2]", good)
 	chunk := func(rest string) string { return `{"id":"x","choices":[{"index":0,` + rest + `}]}` }
 	chunks := []string{
-		chunk(`"delta":{"role":"assistant","content":""},"finish_reason":null`), chunk(`"delta":{"content":"a"},"token_ids":[1],"finish_reason":null`),
-		chunk(`"delta":{"content":"b"},"token_ids":[2],"finish_reason":null`), chunk(`"delta":{},"finish_reason":"stop"`), `{"choices":[],"proof":` + good + `}`,
+		chunk(`"delta":{"role":"assistant","content":""},"finish_reason":null`),
+		chunk(`"delta":{"content":"a"},"token_ids":[1],"finish_reason":null`),
+		chunk(`"delta":{"content":"b"},"token_ids":[2],"finish_reason":null`), chunk(`"delta":{},"finish_reason":"stop"`),
+		`{"choices":[],"proof":` + good + `}`,
 	}
 	events := ": ping\n"
 	for i, c := range chunks {
 		events += fmt.Sprintf("id: %d\ndata: %s\n\n", i+1, c)
 	}
-	for name, saved := range map[string]string{"whole": whole, "server-sent events": events + "data: [DONE]\n\n", "lines": strings.Join(chunks, "\n")} {
+	for name, saved := range map[string]string{"whole": whole, "server-sent events": events + "data: [DONE]\n\n",
+		"lines": strings.Join(chunks, "\n")} {
 		server := &recomputer{answer: whole}
 		var out bytes.Buffer
 		err := verify(t.Context(), &out, server, []byte(`{"messages":[{"role":"user","content":"<&"}],"seed":9007199254740993,"proof":true,"stream":true,
@@ -97,19 +101,23 @@ func otherAPIs(of string) map[string][]string {
 				`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`,
 				`{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_stop","index":0}`,
 				`{"type":"content_block_start","index":1,"content_block":{"type":"text","text":""}}`,
-				`{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"a"}}`, `{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"b"}}`,
+				`{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"a"}}`,
+				`{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"b"}}`,
 				`{"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"ID","name":"f","input":{}}}`,
 				`{"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{\"a\":"}}`,
 				`{"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":" 1}"}}`,
-				`{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{},"proof":`+of+`}`, `{"type":"message_stop"}`),
+				`{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{},"proof":`+of+`}`,
+				`{"type":"message_stop"}`),
 		},
 	}
 }
 
 func TestVerifyKnowsTheAnswersOfOtherAPIs(t *testing.T) {
 	good := proofOf(t, 1, 2)
-	requests := map[string]string{"/v1/responses": `{"input":"x","background":true,"stream":true,"proof":true}`, "/v1/messages": `{"messages":[],"max_tokens":9,"stream":true,"proof":true}`}
-	bodies := map[string]string{"/v1/responses": `{"input":"x","store":false,"proof":` + good + `}`, "/v1/messages": `{"messages":[],"max_tokens":9,"proof":` + good + `}`}
+	requests := map[string]string{"/v1/responses": `{"input":"x","background":true,"stream":true,"proof":true}`,
+		"/v1/messages": `{"messages":[],"max_tokens":9,"stream":true,"proof":true}`}
+	bodies := map[string]string{"/v1/responses": `{"input":"x","store":false,"proof":` + good + `}`,
+		"/v1/messages": `{"messages":[],"max_tokens":9,"proof":` + good + `}`}
 	for path, saved := range otherAPIs(good) {
 		for _, one := range saved {
 			server := &recomputer{answer: strings.ReplaceAll(saved[0], `"ID"`, `"another"`)}
@@ -117,8 +125,10 @@ func TestVerifyKnowsTheAnswersOfOtherAPIs(t *testing.T) {
 			require.Equal(t, path, server.path)
 			require.JSONEq(t, bodies[path], server.body)
 			for _, change := range []struct{ old, now, want string }{
-				{`"hm"`, `"hmm"`, "another reasoning_content"}, {`"text":"ab"`, `"text":"ax"`, "another content"}, {`"name":"f"`, `"name":"g"`, "another list of tool calls"},
-				{`"completed"`, `"incomplete"`, "another finish_reason"}, {`"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`, "another finish_reason"},
+				{`"hm"`, `"hmm"`, "another reasoning_content"}, {`"text":"ab"`, `"text":"ax"`, "another content"},
+				{`"name":"f"`, `"name":"g"`, "another list of tool calls"},
+				{`"completed"`, `"incomplete"`, "another finish_reason"},
+				{`"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`, "another finish_reason"},
 				{good, proofOf(t, 1, 3), "proof.choices[0].hash"},
 			} {
 				if strings.Contains(one, change.old) {
@@ -137,25 +147,31 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 	good := proofOf(t, 1, 2, 3)
 	computed := chatAnswer("abc", "[1,2,3]", good)
 	for saved, want := range map[string]string{
-		chatAnswer("abc", "[1,7,3]", good):                                                                          "the answer differs: choice 0: token 1 is 7, expected 2",
-		chatAnswer("abc", "[1,2]", good):                                                                            "choice 0: found 2 tokens, expected 3",
-		chatAnswer("abx", "[1,2,3]", good):                                                                          "choice 0: another content",
-		chatAnswer("abc", "[1,7,3]", proofOf(t, 1, 7, 3)):                                                           "token 1 is 7, expected 2; proof.choices[0].hash: found " + api.HashPrompt([]int32{1, 7, 3}),
-		chatAnswer("abc", "[1,2,3]", strings.Replace(good, `"seed":"5"`, `"seed":"6"`, 1)):                          "proof.digest: found ",
-		strings.Replace(computed, `"stop","token`, `"length","token`, 1):                                            "choice 0: another finish_reason",
-		strings.Replace(computed, `"logprobs":null`, `"logprobs":{"content":[]}`, 1):                                "choice 0: another value of logprobs",
-		strings.Replace(computed, `"content":"abc"`, `"content":"abc","tool_calls":[{"function":{"name":"f"}}]`, 1): "choice 0: another list of tool calls",
-		strings.Replace(computed, `"content":"abc"`, `"content":"abc","reasoning_content":"r"`, 1):                  "choice 0: another reasoning_content",
-		`{"choices":[],"proof":` + good + `}`:                                                                       "found 0 choices, expected 1",
+		chatAnswer("abc", "[1,7,3]", good):                                                 "the answer differs: choice 0: token 1 is 7, expected 2",
+		chatAnswer("abc", "[1,2]", good):                                                   "choice 0: found 2 tokens, expected 3",
+		chatAnswer("abx", "[1,2,3]", good):                                                 "choice 0: another content",
+		chatAnswer("abc", "[1,7,3]", proofOf(t, 1, 7, 3)):                                  "token 1 is 7, expected 2; proof.choices[0].hash: found " + api.HashPrompt([]int32{1, 7, 3}),
+		chatAnswer("abc", "[1,2,3]", strings.Replace(good, `"seed":"5"`, `"seed":"6"`, 1)): "proof.digest: found ",
+		strings.Replace(computed, `"stop","token`, `"length","token`,
+			1): "choice 0: another finish_reason",
+		strings.Replace(computed, `"logprobs":null`, `"logprobs":{"content":[]}`,
+			1): "choice 0: another value of logprobs",
+		strings.Replace(computed, `"content":"abc"`, `"content":"abc","tool_calls":[{"function":{"name":"f"}}]`,
+			1): "choice 0: another list of tool calls",
+		strings.Replace(computed, `"content":"abc"`, `"content":"abc","reasoning_content":"r"`,
+			1): "choice 0: another reasoning_content",
+		`{"choices":[],"proof":` + good + `}`: "found 0 choices, expected 1",
 	} {
 		err := verify(t.Context(), &bytes.Buffer{}, &recomputer{answer: computed}, []byte(`{"messages":[]}`), []byte(saved))
 		require.ErrorContains(t, err, want)
 		require.NotErrorAs(t, err, new(*unchecked))
 		require.Equal(t, 1, exitCode(&failure{err}))
 	}
-	saved := strings.Replace(computed, `"content":"abc"`, `"content":"abc","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]`, 1)
+	saved := strings.Replace(computed, `"content":"abc"`, `"content":"abc","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]`,
+		1)
 	again := strings.Replace(saved, `"id":"a"`, `"id":"b"`, 1)
-	require.NoError(t, verify(t.Context(), &bytes.Buffer{}, &recomputer{answer: again}, []byte(`{"messages":[]}`), []byte(saved)), "ids of calls come from the id of the answer")
+	require.NoError(t, verify(t.Context(), &bytes.Buffer{}, &recomputer{answer: again}, []byte(`{"messages":[]}`), []byte(saved)),
+		"ids of calls come from the id of the answer")
 }
 
 func TestVerifySaysWhyItCannotCheck(t *testing.T) {
@@ -173,7 +189,8 @@ func TestVerifySaysWhyItCannotCheck(t *testing.T) {
 		{`[]`, good, good, "the request: ", nil},
 		{`null`, good, good, "the request: found null, expected a JSON object", nil},
 		{`{}`, good, `{"choices":[]}`, "the server's answer: found an answer without a proof", nil},
-		{`{}`, good, good, "no process has the numerics digest", &client.Error{Code: "no_equal_worker", Message: "no process has the numerics digest"}},
+		{`{}`, good, good, "no process has the numerics digest",
+			&client.Error{Code: "no_equal_worker", Message: "no process has the numerics digest"}},
 	} {
 		err := verify(t.Context(), &bytes.Buffer{}, &recomputer{answer: c.answer, fail: c.fail}, []byte(c.request), []byte(c.saved))
 		require.ErrorContains(t, err, c.want)

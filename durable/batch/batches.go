@@ -87,7 +87,8 @@ func Open(ctx context.Context, nc *nats.Conn, opts Options) (*Batches, error) {
 		return nil, err
 	}
 	const headers = 4 << 10 // of a message
-	b := &Batches{opts: opts, node: nuid.Next(), storage: s, catalog: newCatalog(), changed: make(chan struct{}, 1), noted: make(chan struct{}, 1), keeping: map[string]bool{},
+	b := &Batches{opts: opts, node: nuid.Next(), storage: s, catalog: newCatalog(), changed: make(chan struct{}, 1),
+		noted: make(chan struct{}, 1), keeping: map[string]bool{},
 		maxLine: int(nc.MaxPayload()) - headers, maxMessage: int(nc.MaxPayload()) - headers,
 		queue: queueBytes(opts.Work), checks: newTurns(), fills: newTurns(), ends: newTurns()}
 	b.start()
@@ -244,7 +245,8 @@ func (b *Batches) Create(ctx context.Context, q Request) (*Record, error) {
 		return nil, api.Invalid("endpoint", "endpoint: found %.100q, expected one of %s", q.Endpoint, strings.Join(Endpoints(), ", "))
 	}
 	if q.Window < time.Hour || q.Window > MaxWindow {
-		return nil, api.Invalid("completion_window", "completion_window: found %s, expected 1h to %s", windowName(q.Window), windowName(MaxWindow))
+		return nil, api.Invalid("completion_window", "completion_window: found %s, expected 1h to %s", windowName(q.Window),
+			windowName(MaxWindow))
 	}
 	file, err := b.opts.Files.Info(ctx, tenant, q.Input)
 	if err != nil {

@@ -47,7 +47,8 @@ type gateway struct {
 
 func newWorld(t *testing.T) *world {
 	t.Parallel() // a test waits most of its time
-	w := &world{t: t, dir: t.TempDir(), keys: apitest.Keys{"a": {ID: "a", Tenant: "tenant a"}, "b": {ID: "b", Tenant: "tenant b"}}, gate: make(chan struct{})}
+	w := &world{t: t, dir: t.TempDir(), keys: apitest.Keys{"a": {ID: "a", Tenant: "tenant a"}, "b": {ID: "b", Tenant: "tenant b"}},
+		gate: make(chan struct{})}
 	w.server = natstest.Start(t, &server.Options{JetStream: true, StoreDir: w.dir})
 	w.engine = apitest.New(func(r *api.Request, s *apitest.Stream) {
 		w.ran.Add(1)
@@ -69,11 +70,13 @@ func (w *world) gateway() *gateway {
 	require.NoError(w.t, err)
 	work, err := OpenWork(w.t.Context(), g.nc, js, 64<<20)
 	require.NoError(w.t, err)
-	g.files, err = objects.Open(w.t.Context(), g.nc, objects.Options{Bucket: "MILLRACE_FILES", Noun: "file", Keep: time.Hour, MaxBytes: 64 << 20, Tenants: w.keys.Tenants})
+	g.files, err = objects.Open(w.t.Context(), g.nc,
+		objects.Options{Bucket: "MILLRACE_FILES", Noun: "file", Keep: time.Hour, MaxBytes: 64 << 20, Tenants: w.keys.Tenants})
 	require.NoError(w.t, err)
 	g.Batches, err = Open(w.t.Context(), g.nc, Options{
-		Logger: zerolog.Nop(), Engine: w.engine, Calls: call.NewDirect(w.engine), Keys: w.keys, Files: g.files, JetStream: js, Work: work, MaxBytes: 64 << 20,
-		Room: func() int { return 8 }, Lease: 4 * time.Second,
+		Logger: zerolog.Nop(), Engine: w.engine, Calls: call.NewDirect(w.engine), Keys: w.keys, Files: g.files, JetStream: js, Work: work,
+		MaxBytes: 64 << 20,
+		Room:     func() int { return 8 }, Lease: 4 * time.Second,
 	})
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() {
@@ -86,7 +89,8 @@ func (w *world) gateway() *gateway {
 func as(w *world, key string) context.Context { return api.WithCaller(w.t.Context(), w.keys[key]) }
 
 func (w *world) upload(g *gateway, key, text string) string {
-	o, err := g.files.Put(w.t.Context(), w.keys[key].Tenant, "file-"+fmt.Sprint(time.Now().UnixNano()), map[string]string{FieldPurpose: "batch"}, time.Time{}, strings.NewReader(text))
+	o, err := g.files.Put(w.t.Context(), w.keys[key].Tenant, "file-"+fmt.Sprint(time.Now().UnixNano()),
+		map[string]string{FieldPurpose: "batch"}, time.Time{}, strings.NewReader(text))
 	require.NoError(w.t, err)
 	return o.ID
 }
@@ -335,7 +339,8 @@ func TestWithoutItsKeyABatchFailsLineByLine(t *testing.T) {
 	w := newWorld(t)
 	g := w.gateway()
 	input := w.upload(g, "a", file(3, func(int) string { return "x" }))
-	r, err := g.Create(api.WithCaller(t.Context(), apitest.Key{ID: "gone", Tenant: "tenant a"}), Request{Endpoint: "/v1/completions", Input: input, Window: time.Hour})
+	r, err := g.Create(api.WithCaller(t.Context(), apitest.Key{ID: "gone", Tenant: "tenant a"}),
+		Request{Endpoint: "/v1/completions", Input: input, Window: time.Hour})
 	require.NoError(t, err)
 	r = w.ended(g, "a", r.ID)
 	require.Equal(t, Counts{Total: 3, Failed: 3}, r.Counts)

@@ -45,7 +45,8 @@ func (k *keeper) run(ctx context.Context) {
 		}
 	}
 	if k.r.Status.Ended() {
-		k.b.opts.Logger.Info().Str("batch", k.r.ID).Str("status", string(k.r.Status)).Int("completed", k.r.Counts.Completed).Int("failed", k.r.Counts.Failed).Msg("batch ended")
+		k.b.opts.Logger.Info().Str("batch", k.r.ID).Str("status", string(k.r.Status)).Int("completed", k.r.Counts.Completed).
+			Int("failed", k.r.Counts.Failed).Msg("batch ended")
 		if err := k.b.storage.forget(context.WithoutCancel(ctx), k.r); err != nil {
 			k.b.opts.Logger.Debug().Err(err).Str("batch", k.r.ID).Msg("batch: could not remove the lines of an ended batch; they expire")
 		}

@@ -37,7 +37,8 @@ func TestABatchRunsFromOneStateToTheNext(t *testing.T) {
 	require.Error(t, r.End(Counts{Total: 2, Completed: 2}, "o", "e", now), "a line is missing")
 	require.NoError(t, r.End(Counts{Total: 3, Completed: 2, Failed: 1}, "o", "e", now.Add(3*time.Second)))
 	require.Equal(t, Completed, r.Status)
-	require.Equal(t, map[Status]int64{Validating: now.Unix(), InProgress: now.Unix() + 1, Finalizing: now.Unix() + 2, Completed: now.Unix() + 3}, r.Times)
+	require.Equal(t, map[Status]int64{Validating: now.Unix(), InProgress: now.Unix() + 1, Finalizing: now.Unix() + 2,
+		Completed: now.Unix() + 3}, r.Times)
 	require.True(t, r.Status.Ended())
 }
 
@@ -76,7 +77,8 @@ func TestNoOrderOfStepsLeavesTheStates(t *testing.T) {
 	for range 2000 {
 		r := record()
 		steps := []func() error{
-			func() error { return r.Begin(2, now) }, func() error { return r.Fail([]Fault{{Code: "x"}}, now) }, func() error { return r.Cancel(now) },
+			func() error { return r.Begin(2, now) }, func() error { return r.Fail([]Fault{{Code: "x"}}, now) },
+			func() error { return r.Cancel(now) },
 			func() error { return r.Expire(now) }, func() error { r.Count(1, 1); return nil }, func() error { return r.Finalize(now) },
 			func() error { return r.End(Counts{Total: 2, Completed: 1, Failed: 1}, "o", "e", now) },
 		}

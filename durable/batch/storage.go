@@ -102,8 +102,10 @@ func OpenWork(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, bytes 
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	s, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: Work, Subjects: []string{WorkSubject + ">"}, Description: "Millrace: lines of batches and responses in the background", Retention: jetstream.WorkQueuePolicy,
-		Storage: jetstream.FileStorage, MaxAge: MaxWindow + time.Hour, MaxBytes: bytes, Discard: jetstream.DiscardNew, Replicas: objects.Replicas(nc),
+		Name: Work, Subjects: []string{WorkSubject + ">"}, Description: "Millrace: lines of batches and responses in the background",
+		Retention: jetstream.WorkQueuePolicy,
+		Storage:   jetstream.FileStorage, MaxAge: MaxWindow + time.Hour, MaxBytes: bytes, Discard: jetstream.DiscardNew,
+		Replicas: objects.Replicas(nc),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("batch: stream %s: %w", Work, err)
@@ -119,8 +121,10 @@ func openStorage(ctx context.Context, nc *nats.Conn, opts *Options) (_ *stored, 
 	const small = 64 << 20 // records
 	// The stream of a key-value bucket. CreateKeyValue also requests the account's limits, which no role may.
 	if _, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: "KV_" + Records, Subjects: []string{"$KV." + Records + ".>"}, Description: "Millrace: batches", MaxMsgsPerSubject: 1, AllowRollup: true, DenyDelete: true,
-		AllowDirect: true, Discard: jetstream.DiscardNew, MaxAge: keepRecords, MaxBytes: small, Storage: jetstream.FileStorage, Replicas: objects.Replicas(nc),
+		Name: "KV_" + Records, Subjects: []string{"$KV." + Records + ".>"}, Description: "Millrace: batches", MaxMsgsPerSubject: 1,
+		AllowRollup: true, DenyDelete: true,
+		AllowDirect: true, Discard: jetstream.DiscardNew, MaxAge: keepRecords, MaxBytes: small, Storage: jetstream.FileStorage,
+		Replicas: objects.Replicas(nc),
 	}); err == nil {
 		s.records, err = js.KeyValue(ctx, Records)
 	}
@@ -259,7 +263,8 @@ func (s *stored) consumer(ctx context.Context, r *Record) (jetstream.Consumer, e
 	}
 	const forgotten = 24 * time.Hour // a consumer that no gateway has used for this time; the next use makes it again
 	c, err := s.work.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: r.ID, FilterSubject: r.subjects(LineSubject), AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.lease, InactiveThreshold: forgotten,
+		Durable: r.ID, FilterSubject: r.subjects(LineSubject), AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.lease,
+		InactiveThreshold: forgotten,
 	})
 	if err == nil {
 		s.consumers.Store(r.ID, c)
@@ -410,5 +415,6 @@ func (s *stored) forget(ctx context.Context, r *Record) error {
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		err = nil
 	}
-	return errors.Join(err, s.work.Purge(ctx, jetstream.WithPurgeSubject(r.subjects(LineSubject))), s.results.Purge(ctx, jetstream.WithPurgeSubject(r.subjects(ResultSubject))))
+	return errors.Join(err, s.work.Purge(ctx, jetstream.WithPurgeSubject(r.subjects(LineSubject))),
+		s.results.Purge(ctx, jetstream.WithPurgeSubject(r.subjects(ResultSubject))))
 }

@@ -151,7 +151,8 @@ func (s *server) begin(tenant string) (end func(), err error) {
 	}
 	if s.uploads[tenant] >= maxOfOne || all >= maxUploads {
 		return nil, &api.Error{Code: api.CodeOverloaded, Reason: "uploads_full", RetryAfter: time.Second,
-			Message: fmt.Sprintf("found %d uploads of the tenant and %d in all, expected fewer than %d and %d: try again", s.uploads[tenant], all, maxOfOne, maxUploads)}
+			Message: fmt.Sprintf("found %d uploads of the tenant and %d in all, expected fewer than %d and %d: try again", s.uploads[tenant], all,
+				maxOfOne, maxUploads)}
 	}
 	s.uploads[tenant]++
 	return func() {
@@ -196,7 +197,8 @@ func (f *form) check(now time.Time) (expires time.Time, err error) {
 	}
 	seconds, err := strconv.ParseInt(f.seconds, 10, 64)
 	if keep := time.Duration(seconds) * time.Second; err != nil || seconds > int64(longestKeep/time.Second) || keep < shortestKeep {
-		return expires, api.Invalid("expires_after[seconds]", "expires_after[seconds]: found %.50q, expected %d to %d", f.seconds, int(shortestKeep.Seconds()), int(longestKeep.Seconds()))
+		return expires, api.Invalid("expires_after[seconds]", "expires_after[seconds]: found %.50q, expected %d to %d", f.seconds,
+			int(shortestKeep.Seconds()), int(longestKeep.Seconds()))
 	}
 	return now.Add(time.Duration(seconds) * time.Second), nil
 }
@@ -279,7 +281,8 @@ func (s *server) store(ctx context.Context, tenant string, p *multipart.Part) (*
 		name = "file.jsonl"
 	}
 	o, err := s.files.Put(ctx, tenant, "file-"+strings.ReplaceAll(uuid.NewString(), "-", ""),
-		map[string]string{batch.FieldName: name[:min(len(name), maxName)], batch.FieldPurpose: "batch"}, time.Time{}, &limited{r: p, left: maxFile})
+		map[string]string{batch.FieldName: name[:min(len(name), maxName)], batch.FieldPurpose: "batch"}, time.Time{},
+		&limited{r: p, left: maxFile})
 	if err != nil {
 		return nil, err
 	}

@@ -38,10 +38,12 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	work, err := batch.OpenWork(t.Context(), nc, js, 16<<20)
 	require.NoError(t, err)
-	files, err := objects.Open(t.Context(), nc, objects.Options{Bucket: "MILLRACE_FILES", Noun: "file", Keep: 30 * 24 * time.Hour, MaxBytes: 64 << 20})
+	files, err := objects.Open(t.Context(), nc, objects.Options{Bucket: "MILLRACE_FILES", Noun: "file", Keep: 30 * 24 * time.Hour,
+		MaxBytes: 64 << 20})
 	require.NoError(t, err)
 	engine := apitest.New(apitest.Say("x"))
-	b, err := batch.Open(t.Context(), nc, batch.Options{Logger: zerolog.Nop(), Engine: engine, Calls: call.NewDirect(engine), Files: files, JetStream: js, Work: work,
+	b, err := batch.Open(t.Context(), nc, batch.Options{Logger: zerolog.Nop(), Engine: engine, Calls: call.NewDirect(engine), Files: files,
+		JetStream: js, Work: work,
 		MaxBytes: 16 << 20, Room: func() int { return 4 }})
 	require.NoError(t, err)
 	mux := http.NewServeMux()
@@ -122,7 +124,8 @@ func TestAFileIsStoredWhateverTheOrderOfTheForm(t *testing.T) {
 		if len(fields) > 4 {
 			keep = 3600
 		}
-		require.Equal(t, batches.File{ID: f.ID, Object: "file", Bytes: 7, CreatedAt: f.CreatedAt, ExpiresAt: f.CreatedAt + keep, Filename: "requests.jsonl", Purpose: "batch", Status: "processed"}, f)
+		require.Equal(t, batches.File{ID: f.ID, Object: "file", Bytes: 7, CreatedAt: f.CreatedAt, ExpiresAt: f.CreatedAt + keep,
+			Filename: "requests.jsonl", Purpose: "batch", Status: "processed"}, f)
 		status, text := w.do("GET", "a", "/v1/files/"+f.ID, "", nil)
 		require.Equal(t, 200, status)
 		want, err := json.Marshal(f)
@@ -201,7 +204,8 @@ func TestFilesAndBatchesOfAnotherTenantDoNotExist(t *testing.T) {
 	status, _ = w.do("DELETE", "a", "/v1/files/"+f.ID, "", nil)
 	require.Contains(t, []int{409, 200}, status, "the batch may have ended")
 	for path, method := range map[string]string{
-		"/v1/files/" + f.ID: "GET", "/v1/files/" + f.ID + "/content": "GET", "/v1/batches/" + b.ID: "GET", "/v1/batches/" + b.ID + "/cancel": "POST",
+		"/v1/files/" + f.ID: "GET", "/v1/files/" + f.ID + "/content": "GET", "/v1/batches/" + b.ID: "GET",
+		"/v1/batches/" + b.ID + "/cancel": "POST",
 	} {
 		status, text := w.do(method, "b", path, "", nil)
 		require.Equal(t, 404, status, text)

@@ -29,13 +29,15 @@ func batchOf(r *batch.Record) batches.Batch {
 	b := batches.Batch{
 		ID: r.ID, Object: "batch", Endpoint: r.Endpoint, InputFile: r.Input, Window: r.Window, Status: string(r.Status),
 		OutputFile: optional(r.Output), ErrorFile: optional(r.Errors), CreatedAt: r.Times[batch.Validating], InProgressAt: at(batch.InProgress),
-		ExpiresAt: r.Deadline, FinalizingAt: at(batch.Finalizing), CompletedAt: at(batch.Completed), FailedAt: at(batch.Failed), ExpiredAt: at(batch.Expired),
+		ExpiresAt: r.Deadline, FinalizingAt: at(batch.Finalizing), CompletedAt: at(batch.Completed), FailedAt: at(batch.Failed),
+		ExpiredAt:    at(batch.Expired),
 		CancellingAt: at(batch.Cancelling), CancelledAt: at(batch.Cancelled), RequestCounts: batches.BatchCounts(r.Counts), Metadata: r.Metadata,
 	}
 	if len(r.Faults) > 0 {
 		b.Errors = &batches.BatchErrors{Object: "list"}
 		for _, f := range r.Faults {
-			b.Errors.Data = append(b.Errors.Data, batches.BatchError{Code: f.Code, Message: f.Message, Param: optional(f.Param), Line: optional(f.Line)})
+			b.Errors.Data = append(b.Errors.Data, batches.BatchError{Code: f.Code, Message: f.Message, Param: optional(f.Param),
+				Line: optional(f.Line)})
 		}
 	}
 	return b

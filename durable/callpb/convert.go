@@ -90,15 +90,17 @@ func Decode(id string, encoded []byte) (*call.Call, error) {
 		c.Requests = append(c.Requests, r)
 	}
 	if c.N < 1 || len(c.Requests) == 0 || c.Choices() > MaxChoices {
-		return nil, fmt.Errorf("%w: found a call of %d requests with %d choices each, expected 1 to %d choices in all", ErrDamaged, len(c.Requests), c.N, MaxChoices)
+		return nil, fmt.Errorf("%w: found a call of %d requests with %d choices each, expected 1 to %d choices in all", ErrDamaged,
+			len(c.Requests), c.N, MaxChoices)
 	}
 	return c, nil
 }
 
 func decodeRequest(w *Request, c *call.Call) (*api.Request, error) {
 	r := &api.Request{
-		ID: w.GetId(), Model: c.Model, N: c.N, Arrival: c.Created, ContinueFinal: w.GetContinueFinal(), NoGenerationPrompt: w.GetNoGenerationPrompt(),
-		Prompt: string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
+		ID: w.GetId(), Model: c.Model, N: c.N, Arrival: c.Created, ContinueFinal: w.GetContinueFinal(),
+		NoGenerationPrompt: w.GetNoGenerationPrompt(),
+		Prompt:             string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
 		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(), Grammar: w.GetGrammar().ToSpec(),

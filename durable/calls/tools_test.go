@@ -26,7 +26,8 @@ func spelling(g *gate, pieces []string) *apitest.Engine {
 		}
 		for c := range at {
 			for ; at[c] < len(pieces); at[c]++ {
-				if !g.wait(at[c], s.Closed()) || !s.Send(api.Event{Choice: c, Text: pieces[at[c]], Tokens: []int32{int32(at[c])}, Reasons: at[c] == 0}) {
+				if !g.wait(at[c], s.Closed()) || !s.Send(api.Event{Choice: c, Text: pieces[at[c]], Tokens: []int32{int32(at[c])},
+					Reasons: at[c] == 0}) {
 					return
 				}
 			}

@@ -327,7 +327,8 @@ func (w *world) cancel(key *auth.Key, id string) {
 func (w *world) die(i int) {
 	g := w.gateways[i]
 	for tenant := range w.keys {
-		w.deadReports = append(w.deadReports, &deadReport{g.node, tenant, g.quota.own[durable.TenantToken(tenant)], w.now.Add(worldRetention + time.Second)})
+		w.deadReports = append(w.deadReports, &deadReport{g.node, tenant, g.quota.own[durable.TenantToken(tenant)],
+			w.now.Add(worldRetention + time.Second)})
 	}
 	for _, s := range g.sessions {
 		w.stop(s)
@@ -437,7 +438,8 @@ func TestEachCheckKeepsTenantsApart(t *testing.T) {
 	for _, check := range []string{
 		"a log's name has its tenant", "the tenant of a call's record", "the identity of a log", "the body of a request",
 		"the limiter", "a call is admitted before it is written", "the key that started a call is charged",
-		"new calls reserve quota", "answers reserve quota", "a share belongs to its tenant", "gateways report", "a gateway inherits reports", "a log is counted once", "a reservation is freed",
+		"new calls reserve quota", "answers reserve quota", "a share belongs to its tenant", "gateways report", "a gateway inherits reports",
+		"a log is counted once", "a reservation is freed",
 		"the owner is queried",
 	} {
 		t.Run(check, func(t *testing.T) {

@@ -20,10 +20,11 @@ import (
 // The world knows the true content of every call and compares it with the results of each tenant.
 
 const (
-	worldTenants   = 8
-	worldGateways  = 3
-	worldLimit     = 1 << 20          // limit of the quotas, in bytes: a share of 64 KiB for each tenant
-	worldSpare     = worldLimit / 4   // for takeovers: one counts a log by its size, up to reserveStep away from what the dead gateway had reserved
+	worldTenants  = 8
+	worldGateways = 3
+	worldLimit    = 1 << 20 // limit of the quotas, in bytes: a share of 64 KiB for each tenant
+	// for takeovers: one counts a log by its size, up to reserveStep away from what the dead gateway had reserved
+	worldSpare     = worldLimit / 4
 	worldRetention = 2 * time.Minute  // lifetime of records and of reports
 	worldKeep      = 30 * time.Second // lifetime of a log after its call's end
 )
@@ -139,7 +140,8 @@ func (w *world) admit(key *auth.Key) (api.Stream, bool) {
 	}
 	w.admitted[id] = append(w.admitted[id], w.now)
 	if w.running[id]++; lately+1 > 2*key.RequestsPerMinute || w.running[id] > key.Concurrent {
-		w.broken("key %s had %d requests in a minute, and %d running: its limits are %d and %d", id, lately+1, w.running[id], key.RequestsPerMinute, key.Concurrent)
+		w.broken("key %s had %d requests in a minute, and %d running: its limits are %d and %d", id, lately+1, w.running[id],
+			key.RequestsPerMinute, key.Concurrent)
 	}
 	return s, true
 }
@@ -407,7 +409,8 @@ func (w *world) rewrite(s *worldSession) {
 func (e Entry) writer() uint64 { return e.Token }
 
 func newWorld(check string, seed uint64, now time.Time, keys map[string][]*auth.Key) *world {
-	w := &world{disabled: check, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{}, calls: map[string]*truth{},
+	w := &world{disabled: check, rng: rand.New(rand.NewPCG(seed, 1)), now: now, keys: keys, stream: map[string]*worldLog{},
+		calls:    map[string]*truth{},
 		admitted: map[string][]time.Time{}, running: map[string]int{}, counts: map[string]int{}}
 	w.guard = auth.GuardAt(silentEngine{}, func() time.Time { return w.now })
 	for range worldGateways {

@@ -98,7 +98,8 @@ func Open(ctx context.Context, nc *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("objects: bucket %s: %w", opts.Bucket, err)
 	}
-	s := &Store{opts: opts, bucket: bucket, replicas: Replicas(nc), known: map[string]Object{}, incoming: map[string]int64{}, waiters: map[string]*waiter{}}
+	s := &Store{opts: opts, bucket: bucket, replicas: Replicas(nc), known: map[string]Object{}, incoming: map[string]int64{},
+		waiters: map[string]*waiter{}}
 	running, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.tasks.Go(func() { s.watch(running) })
@@ -142,7 +143,8 @@ func Full(err error) bool {
 		return false
 	}
 	text := err.Error()
-	return strings.Contains(text, "maximum bytes exceeded") || strings.Contains(text, "insufficient resources") || strings.Contains(text, "no space left")
+	return strings.Contains(text, "maximum bytes exceeded") || strings.Contains(text, "insufficient resources") ||
+		strings.Contains(text, "no space left")
 }
 
 // validID reports whether a client's text can be an ID: a name with other characters could not be distinguished from another tenant's.
@@ -154,12 +156,14 @@ func validID(id string) bool {
 
 // Put stores an object and reads its content to the end. A content that fails leaves nothing. An existing object with the ID is replaced.
 // The error is a 429 if the tenant has used its share.
-func (s *Store) Put(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (Object, error) {
+func (s *Store) Put(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time,
+	content io.Reader) (Object, error) {
 	return s.put(ctx, tenant, id, fields, expires, &metered{s: s, tenant: tenant, r: content, share: s.share()})
 }
 
 // PutFree is Put without the limit of the tenant's share: for what the server has promised to store. It counts later.
-func (s *Store) PutFree(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time, content io.Reader) (Object, error) {
+func (s *Store) PutFree(ctx context.Context, tenant, id string, fields map[string]string, expires time.Time,
+	content io.Reader) (Object, error) {
 	return s.put(ctx, tenant, id, fields, expires, &metered{s: s, tenant: tenant, r: content, share: 1 << 62})
 }
 

@@ -341,7 +341,8 @@ func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
 		if refused.Code != api.CodeOverloaded && refused.Code != api.CodeUnavailable {
 			return s.fail(ctx, t, r, refused)
 		}
-		if status, creation, err := s.status(ctx, t.Tenant, t.ID); err == nil && (!runs(status) || !t.owns(creation)) || err != nil && api.AsError(err).Code == api.CodeNotFound {
+		if status, creation, err := s.status(ctx, t.Tenant, t.ID); err == nil && (!runs(status) || !t.owns(creation)) ||
+			err != nil && api.AsError(err).Code == api.CodeNotFound {
 			return true // cancelled or deleted
 		}
 		sleep(ctx, max(wait, min(refused.RetryAfter, longest)))

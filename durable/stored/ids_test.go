@@ -84,7 +84,8 @@ func TestTwoResponsesWithOneIDAtOnceAreOne(t *testing.T) {
 		for i := range 8 {
 			all.Go(func() {
 				text := fmt.Sprintf("text %d", i/2)
-				one, _, err := w.run(gateways[i%2], "a", fmt.Sprintf(`"stream_resume":true,"request_id":"r%d","background":true,"input":%q`, round, text))
+				one, _, err := w.run(gateways[i%2], "a", fmt.Sprintf(`"stream_resume":true,"request_id":"r%d","background":true,"input":%q`, round,
+					text))
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -111,7 +112,8 @@ func TestADeletedIDIsFree(t *testing.T) {
 	w.until(g, "a", id, "cancelled")
 	_, _, err = w.run(g, "a", named+`"two"`)
 	requireInUse(t, err)
-	for i, fields := range []string{named + `"two"`, named + `"three"`, named + `"two"`, `"stream_resume":true,"request_id":"my-1","input":"four"`, named + `"five"`} {
+	for i, fields := range []string{named + `"two"`, named + `"three"`, named + `"two"`,
+		`"stream_resume":true,"request_id":"my-1","input":"four"`, named + `"five"`} {
 		require.NoError(t, other.Delete(w.as("a"), id))
 		_, _, err = w.run(g, "a", fields)
 		require.NoError(t, err, fields)

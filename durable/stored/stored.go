@@ -189,7 +189,8 @@ func (s *Store) save(ctx context.Context, tenant, id string, r *record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	// Its share was reserved when the response began. A longer answer counts for the next response.
-	_, err = s.opts.Objects.PutFree(ctx, tenant, id, map[string]string{fieldStatus: r.Status, fieldCreation: r.Creation}, time.Time{}, bytes.NewReader(body))
+	_, err = s.opts.Objects.PutFree(ctx, tenant, id, map[string]string{fieldStatus: r.Status, fieldCreation: r.Creation}, time.Time{},
+		bytes.NewReader(body))
 	return err
 }
 

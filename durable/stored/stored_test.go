@@ -96,11 +96,14 @@ func (w *world) gateway() *gateway {
 	require.NoError(w.t, err)
 	work, err := batch.OpenWork(w.t.Context(), g.nc, js, 16<<20)
 	require.NoError(w.t, err)
-	g.objects, err = objects.Open(w.t.Context(), g.nc, objects.Options{Bucket: "MILLRACE_RESPONSES", Noun: "response", Keep: time.Hour, MaxBytes: 16 << 20, Tenants: w.keys.Tenants})
+	g.objects, err = objects.Open(w.t.Context(), g.nc,
+		objects.Options{Bucket: "MILLRACE_RESPONSES", Noun: "response", Keep: time.Hour, MaxBytes: 16 << 20, Tenants: w.keys.Tenants})
 	require.NoError(w.t, err)
-	g.calls, err = calls.New(g.nc, call.NewDirect(w.engine), calls.Options{Keys: w.keys, Watch: 50 * time.Millisecond, Answer: 50 * time.Millisecond})
+	g.calls, err = calls.New(g.nc, call.NewDirect(w.engine),
+		calls.Options{Keys: w.keys, Watch: 50 * time.Millisecond, Answer: 50 * time.Millisecond})
 	require.NoError(w.t, err)
-	g.Store = New(Options{Logger: zerolog.Nop(), Calls: g.calls, Forget: g.calls.Forget, Keys: w.keys, Objects: readCounter{g.objects, &w.reads}, Work: work, Publish: js, Ready: w.ready, Lease: 2 * time.Second})
+	g.Store = New(Options{Logger: zerolog.Nop(), Calls: g.calls, Forget: g.calls.Forget, Keys: w.keys,
+		Objects: readCounter{g.objects, &w.reads}, Work: work, Publish: js, Ready: w.ready, Lease: 2 * time.Second})
 	w.t.Cleanup(func() {
 		g.Close()
 		g.calls.Close()
@@ -342,7 +345,8 @@ func TestAFullTenantIsRefusedAndOthersAreNot(t *testing.T) {
 func TestATenantsShareIsTakenBeforeItsCallsRun(t *testing.T) {
 	w := newWorld(t)
 	g := w.gateway()
-	large, err := json.Marshal([]map[string]string{{"role": "user", "content": strings.Repeat("x", 1<<20)}, {"role": "user", "content": "wait"}})
+	large, err := json.Marshal([]map[string]string{{"role": "user", "content": strings.Repeat("x", 1<<20)},
+		{"role": "user", "content": "wait"}})
 	require.NoError(t, err)
 	var running []call.Answer
 	var refused error

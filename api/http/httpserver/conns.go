@@ -31,7 +31,8 @@ func newConns(limits *Limits) *conns {
 		defer c.mu.Unlock()
 		return float64(len(c.table.conns))
 	})
-	const name, help = "millrace_http_connections_closed_total", "HTTP connections closed at the limit: the one that waited longest for its client, or the new one if all others were being answered."
+	const name, help = "millrace_http_connections_closed_total",
+		"HTTP connections closed at the limit: the one that waited longest for its client, or the new one if all others were being answered."
 	counter := func(which string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"which": which}})
 	}

@@ -1,5 +1,5 @@
-// Package datadir gives one process at a time the folder of its data: two servers that write one JetStream store destroy it. It must not know what
-// the folder contains.
+// Package datadir gives one process at a time the folder of its data: two servers that write one JetStream store destroy it. It must not
+// know what the folder contains.
 package datadir
 
 import (
@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is the file in the folder that its process has locked. It stays when the process ends: a file that is removed could be locked twice.
+// lockFile is the file in the folder that its process has locked. It stays when the process ends: a file that is removed could be locked
+// twice.
 const lockFile = "lock"
 
 // Holder is the process that holds a folder.
@@ -55,8 +56,8 @@ type Dir struct {
 	file  *os.File
 }
 
-// Lock creates a folder if it is missing and takes it for me. If another process holds it, Lock tries again until the patience is over: a process that
-// was killed holds it until the system has freed its memory. The error is then a *HeldError.
+// Lock creates a folder if it is missing and takes it for me. If another process holds it, Lock tries again until the patience is over: a
+// process that was killed holds it until the system has freed its memory. The error is then a *HeldError.
 func Lock(ctx context.Context, path string, me Holder, patience time.Duration) (*Dir, error) {
 	const again = 20 * time.Millisecond
 	end := time.Now().Add(patience)
@@ -159,8 +160,8 @@ func HolderOf(path string) *Holder {
 // mostOwn is the number of folders that servers with one port may have.
 const mostOwn = 16
 
-// Own is Lock for a folder that the user did not name. If another process holds it, the server gets a folder of its own beside it, with its port in the
-// name, which it keeps at later starts.
+// Own is Lock for a folder that the user did not name. If another process holds it, the server gets a folder of its own beside it, with its
+// port in the name, which it keeps at later starts.
 func Own(ctx context.Context, path, port string, me Holder, patience time.Duration) (*Dir, error) {
 	own := path + "-" + port
 	candidates := []string{path, own}
