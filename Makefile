@@ -191,7 +191,7 @@ fuzz-api: build sdks ## Send EXAMPLES (50) random requests to every operation of
 
 .PHONY: race
 race: libs python node ## Run the Go tests under the race detector
-	go test -race -timeout 15m ./...
+	go test -race -timeout 40m ./...
 
 .PHONY: test-quick
 test-quick: libs python node ## Run the Go tests without the race detector

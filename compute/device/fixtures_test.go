@@ -121,14 +121,24 @@ func everyFixture(t *testing.T) []string {
 	return dirs
 }
 
-// distinctFixtures are all fixtures, and in short mode those that together have every form of an op.
-func distinctFixtures(t *testing.T) []string {
+// distinctFixtures are all fixtures that a backend runs. In short mode they are those that together have every form of an op.
+func distinctFixtures(t *testing.T, backend string) []string {
 	t.Helper()
-	dirs := everyFixture(t)
+	runs := func(p *model.Program) bool { return !device.IsOptional(backend) || !onlyOnCPU(p) }
+	var dirs []string
 	if testing.Short() {
 		var err error
-		dirs, err = fixture.Distinct(dirs)
+		dirs, err = fixture.Distinct(everyFixture(t), runs)
 		require.NoError(t, err)
+		return dirs
+	}
+	for _, dir := range everyFixture(t) {
+		m, err := fixture.Open(dir)
+		require.NoError(t, err)
+		if runs(m.Program) {
+			dirs = append(dirs, dir)
+		}
+		require.NoError(t, m.Weights.Close())
 	}
 	return dirs
 }
@@ -136,8 +146,9 @@ func distinctFixtures(t *testing.T) []string {
 // eachFixture runs the test for every fixture, backend and variant of it. In short mode that is every fixture on ref and on the best
 // instruction set of the CPU, and on the other variants the distinct ones.
 func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
-	every, distinct := everyFixture(t), distinctFixtures(t)
+	every := everyFixture(t)
 	for _, backend := range backends(t) {
+		distinct := distinctFixtures(t, backend)
 		for i, o := range variants(t, backend) {
 			dirs := distinct
 			if i == 0 && !device.IsOptional(backend) {
@@ -149,14 +160,26 @@ func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o devic
 					require.NoError(t, err)
 					t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 					require.NoError(t, m.Program.SetWeights(model.WeightPlan{}.WithoutBlocks())) // rows that meet blocks lose more
-					n := len(m.Expected.Tokens())
-					if device.IsOptional(backend) && onlyOnCPU(m.Program) {
-						requireUnsupported(t, o, m, n)
-						return
-					}
-					test(t, m, o, openWith(t, o, m.Program, m.Weights, n))
+					test(t, m, o, openWith(t, o, m.Program, m.Weights, len(m.Expected.Tokens())))
 				})
 			}
+		}
+	}
+}
+
+// TestProgramsThatADeviceLacksKernelsForAreRefused with an error that names the backend that has them.
+func TestProgramsThatADeviceLacksKernelsForAreRefused(t *testing.T) {
+	for _, backend := range backends(t) {
+		if !device.IsOptional(backend) {
+			continue
+		}
+		for _, dir := range everyFixture(t) {
+			m, err := fixture.Open(dir)
+			require.NoError(t, err)
+			if onlyOnCPU(m.Program) {
+				t.Run(filepath.Join(backend, m.Name), func(t *testing.T) { requireUnsupported(t, options(t, backend, ""), m) })
+			}
+			require.NoError(t, m.Weights.Close())
 		}
 	}
 }
@@ -180,8 +203,10 @@ func onlyOnCPU(p *model.Program) bool {
 }
 
 // requireUnsupported: a backend without the kernels of a program says so.
-func requireUnsupported(t *testing.T, o device.Options, m *fixture.Model, n int) {
+func requireUnsupported(t *testing.T, o device.Options, m *fixture.Model) {
 	t.Helper()
+	require.NoError(t, m.Program.SetWeights(model.WeightPlan{}.WithoutBlocks()))
+	n := len(m.Expected.Tokens())
 	d, err := device.Open(o)
 	require.NoError(t, err)
 	defer d.Close()
