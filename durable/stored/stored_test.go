@@ -65,7 +65,6 @@ type gateway struct {
 }
 
 func newWorld(t *testing.T) *world {
-	t.Parallel() // a test waits most of its time
 	w := &world{t: t, keys: apitest.Keys{"a": {ID: "a", Tenant: "tenant a"}, "b": {ID: "b", Tenant: "tenant b"}}, gate: make(chan struct{})}
 	w.server = natstest.Start(t, &server.Options{JetStream: true})
 	w.engine = apitest.New(func(r *api.Request, s *apitest.Stream) {
