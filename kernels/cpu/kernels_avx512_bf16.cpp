@@ -9,8 +9,8 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")
+#include "cpu/attention/pairs_avx512_bf16.hpp"
 #include "cpu/attention/tile.hpp"
-#include "cpu/machine/simd_avx512_bf16.hpp"
 
 namespace millrace::cpu {
 namespace {

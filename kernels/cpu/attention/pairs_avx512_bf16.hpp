@@ -1,6 +1,6 @@
-// Pairs of bf16 of AVX-512 BF16, over Avx512Ops; included after the compiler was switched to it.
-#ifndef MILLRACE_CPU_MACHINE_SIMD_AVX512_BF16_HPP
-#define MILLRACE_CPU_MACHINE_SIMD_AVX512_BF16_HPP
+// Pairs of bf16 as AVX-512 BF16 rounds them, over Avx512Ops; included after the compiler was switched to it.
+#ifndef MILLRACE_CPU_ATTENTION_PAIRS_AVX512_BF16_HPP
+#define MILLRACE_CPU_ATTENTION_PAIRS_AVX512_BF16_HPP
 
 #include <immintrin.h>
 
