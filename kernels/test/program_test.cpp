@@ -262,14 +262,14 @@ TEST(Program, BadOpsAreRefused) {
        "kv_heads is -1"},
       {"huge head_dim", [](Builder& b) { b.ops[kRope].attention.head_dim = 1 << 20; },
        "head_dim is 1048576"},
-      {"other KV heads",
+      {"another shape than what is stored",
        [](Builder& b) {
-         b.slots[b.ops[kRope].in].width = 8 * 40;
-         b.ops[kRope].attention.kv_heads = b.ops[kAttention].attention.kv_heads = 1;
-         b.ops[kAttention].attention.head_dim = 32;
-         b.ops[kAttention].attention.value_dim = 96;
+         mr_attention& a = b.ops[kAttention].attention;
+         a.heads = 2;
+         a.head_dim = 60;
+         a.value_dim = 80;
        },
-       "1 KV heads of 32 and 96 elements, expected 1 of 40 and 40 as layer 0 has them"},
+       "2 KV heads of 60 and 80 elements, expected 2 of 40 and 40 as layer 0 has them"},
       {"other head_dim", [](Builder& b) { b.ops[kRope].attention.head_dim = 32; },
        "400 wide, expected 320"},
       {"stored by nobody", [](Builder& b) { b.ops[kRope].attention.stored = 1; }, "expected 240"},

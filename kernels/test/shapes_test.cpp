@@ -203,6 +203,20 @@ TEST_P(Shapes, HaveTheBitsOfCopies) {
   }
 }
 
+// Slabs have NaN wherever no token has been stored.
+TEST_P(Shapes, ReadWhatTheyHaveStored) {
+  for (const auto& layers : served()) {
+    Builder b = program(layers);
+    Model model(GetParam(), b, 40);
+    const std::vector<uint8_t> nan(model.info().slab_bytes, 0xff);
+    for (int slab = 0; slab < 40; ++slab) {
+      mr_error error;
+      check(model.device.backend->slab_write(model.handle, slab, nan.data(), &error), error);
+    }
+    EXPECT_EQ(run(model, prompt(150), 33), run(GetParam(), program(layers), 33));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, Shapes, testing::ValuesIn(with_kv(tested_isas())),
                          [](const auto& i) { return isa_label(i.param); });
 INSTANTIATE_TEST_SUITE_P(Ref, Shapes, testing::Values("ref", "ref+int8", "ref+int4"),
