@@ -27,6 +27,7 @@ type Options struct {
 	KV           model.KVType     // how keys and values are kept
 	OneGroup     bool             // as of model.Program
 	Eviction     model.Eviction   // which keys and values a sequence keeps
+	Generates    bool             // an encoder is an ErrEncoder
 	MaxRows      int              // rows per step
 	MaxOutputs   int              // output rows per step
 	MaxHidden    int              // rows per step whose hidden states are read, beside those; 0: none
@@ -41,6 +42,9 @@ type Options struct {
 	Pools *kvfile.Dir // where the KV pool is a file that outlives the process; nil: nowhere
 	Warn  func(error) // receives the reason if it is none; set where Pools is
 }
+
+// ErrEncoder is the error for an encoder where tokens are to be generated.
+var ErrEncoder = errors.New("the model is an encoder, which generates nothing, expected a model that generates")
 
 // Shares of the memory that is free once the weights are packed, which bound a pool of measured size. The rest is for other processes, the Go heap
 // and the page cache.
@@ -124,6 +128,9 @@ func Open(o Options) (*Model, error) {
 func (m *Model) open() (err error) {
 	if m.Config, m.Program, m.checkpoint, err = Read(m.options.Dir); err != nil {
 		return err
+	}
+	if m.options.Generates && m.Program.Encoder() {
+		return fmt.Errorf("%w: found %s", ErrEncoder, m.Program.Architecture)
 	}
 	m.Program.KV, m.Program.OneGroup = m.options.KV, m.options.OneGroup
 	if err := m.Program.SetEviction(m.options.Eviction); err != nil {
@@ -328,7 +335,7 @@ func (m *Model) setBatch(batch []Rows) error {
 		if err != nil {
 			return err
 		}
-		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens) - r.Outputs()}
+		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens) - r.Outputs(), Second: r.Second}
 		if r.Hidden > 0 {
 			rows.Hidden, rows.OutputsFrom = true, len(r.Tokens)-r.Hidden
 		}

@@ -48,7 +48,7 @@ func (m *Model) warmUp() (probe string, err error) {
 		return "", err
 	}
 	defer region.Close()
-	if !m.kv.Beams { // the same slab must not be at two places
+	if !m.kv.Beams || m.Program.Encoder() { // the same slab must not be at two places, or all rows are to be in one step
 		return m.wholeProbe(region, prompt)
 	}
 	slabs := make([]int32, m.engine.Slabs(len(prompt)))
@@ -74,6 +74,9 @@ func (m *Model) warmUp() (probe string, err error) {
 
 // wholeProbe is warmUp with slabs for all of the prompt, or for as much of it as the pool holds.
 func (m *Model) wholeProbe(region *device.Region, prompt []int32) (probe string, err error) {
+	if m.Program.Encoder() {
+		prompt = prompt[:min(len(prompt), m.options.MaxRows)]
+	}
 	slabs := make([]int32, min(m.slabs, m.engine.Slabs(len(prompt))))
 	for i := range slabs {
 		slabs[i] = int32(i)

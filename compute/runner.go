@@ -61,6 +61,7 @@ type Rows struct {
 	Position int
 	Output   bool // the logits of the last token are wanted
 	Drafts   int  // draft tokens: the last ones; their logits, and those of the token before them, are wanted too
+	Second   int  // of an encoder, as device.Rows has it
 	Hidden   int  // last tokens whose hidden states are wanted, without Output; such Rows are the last ones of a batch
 	Beams    *Beams
 }

@@ -74,7 +74,7 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 		vocab: C.int32_t(p.Vocab), layers: C.int32_t(groups.Layers), kv_groups: C.int32_t(groups.Count()),
 		max_positions: C.int32_t(p.MaxPositions),
 		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs), max_hidden: C.int32_t(lim.MaxHidden),
-		kv_type: C.int32_t(p.KV),
+		kv_type: C.int32_t(p.KV), classes: C.int32_t(p.Classes),
 	}
 	return &desc[0], nil
 }
@@ -87,6 +87,7 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		*kind[C.mr_embed](&c) = C.mr_embed{
 			table: C.int32_t(o.Weight), positions: C.int32_t(o.Bias), position_offset: C.int32_t(o.PositionOffset), scale: C.float(o.EmbedScale),
 			accumulate: flag(o.Accumulate),
+			types: C.int32_t(o.Types),
 		}
 	case model.OpNorm:
 		*kind[C.mr_norm](&c) = C.mr_norm{
@@ -101,6 +102,7 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		c.layer = C.int32_t(place.Layer)
 		err = b.attention(o, place.Group, kind[C.mr_attention](&c))
 	case model.OpSelectRows:
+		*kind[C.mr_select](&c) = C.mr_select{pooling: C.int32_t(o.Pooling)}
 	case model.OpConv:
 		v := o.Conv
 		act := model.ActNone
@@ -154,6 +156,7 @@ func (b *binder) attention(o *model.Op, group int, c *C.mr_attention) (err error
 		n_q_scales: C.int32_t(len(o.QScales)), q_scale_offset: C.int32_t(o.QScaleOffset), q_scale_tokens: C.int32_t(o.QScaleTokens),
 		sinks: C.int32_t(o.Sinks), sink_q: C.int32_t(o.SinkQ),
 		heavy: C.int32_t(o.Heavy), recent: C.int32_t(o.Recent),
+		both_ways: flag(o.BothWays),
 	}
 	if c.inv_freq, err = b.floats(o.InvFreq); err != nil {
 		return err

@@ -35,7 +35,7 @@ func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
 			for len(x.Data) < int(dtype.Bytes(int64(width*width))) { // as many rows as a vocabulary of the width has
 				x.Data = append(x.Data, blocks.Data...)
 			}
-			embed := model.Op{Kind: model.OpEmbed, In: model.None, Out: 0, Weight: 0, Bias: model.None, EmbedScale: 1, Layer: model.None}
+			embed := model.Op{Kind: model.OpEmbed, In: model.None, Out: 0, Weight: 0, Bias: model.None, Types: model.None, EmbedScale: 1, Layer: model.None}
 			selected := model.Op{Kind: model.OpSelectRows, In: 0, Out: 1, Weight: model.None, Bias: model.None, Layer: model.None}
 			p := &model.Program{
 				Ops: []model.Op{embed, selected}, Slots: []model.Slot{{Type: model.SlotF32, Width: width}, {Type: model.SlotF32, Width: width}},

@@ -43,7 +43,7 @@ type Engine struct {
 	dev     *Device
 	handle  *C.mr_program
 	limits  Limits
-	vocab   int
+	vocab   int // logits of an output
 	groups  model.Groups
 	sinks   int // leading slabs that a region keeps when it advances
 	width   int // of a hidden state
@@ -85,7 +85,7 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		return nil, err
 	}
 	desc.packed, desc.packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
-	e := &Engine{dev: d, limits: lim, vocab: p.Vocab, groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens), width: p.HiddenWidth()}
+	e := &Engine{dev: d, limits: lim, vocab: p.Logits(), groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens), width: p.HiddenWidth()}
 	var me C.mr_error
 	if C.mr_program_load(d.backend, d.handle, desc, &e.handle, &me) != C.MR_OK {
 		return nil, fail("load program", &me)
@@ -204,7 +204,7 @@ func (e *Engine) Info() ProgramInfo { return e.info }
 // Limits of a step.
 func (e *Engine) Limits() Limits { return e.limits }
 
-// Vocab is the number of logits per output row.
+// Vocab is the number of logits per output row: of classes, or of tokens.
 func (e *Engine) Vocab() int { return e.vocab }
 
 // Rows are the tokens of one sequence in a step. Earlier positions of the
@@ -214,6 +214,7 @@ type Rows struct {
 	Tokens      []int32 // at Position, Position+1, ...
 	Position    int
 	OutputsFrom int    // logits are wanted of Tokens[OutputsFrom:]
+	Second      int    // of an encoder: the position from which Tokens are of a pair's second text; 0: all are of the first
 	Hidden      bool   // hidden states are wanted of them in place of logits; such sequences are the last ones of a step
 	Beams       *Beams // nil: none. Else Tokens are one of each beam, all at Position
 }
@@ -322,6 +323,7 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 			first_row: C.int32_t(rows),
 			rows:      C.int32_t(len(s.Tokens)),
 			position:  C.int32_t(s.Position),
+			second:    C.int32_t(s.Second),
 		}
 		if s.Beams != nil {
 			var err error

@@ -52,6 +52,7 @@ type builder struct {
 	names   *strings.Replacer // from the names of Llama's tensors to the family's; nil: they are the same
 	head    string            // name of the head's tensor
 	layer   int               // of the ops that are appended
+	pooling model.RowPooling  // of an encoder's rows
 	err     error
 }
 
@@ -248,7 +249,7 @@ func (b *builder) op(op model.Op) {
 
 // newOp is an op with every tensor absent.
 func newOp(kind model.OpKind, name string, in, out int) model.Op {
-	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None, NullScores: model.None}
+	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None, NullScores: model.None, Types: model.None}
 }
 
 // scaledEmbed writes scale x table[token] to out.
@@ -393,15 +394,16 @@ func (b *builder) qkNorm(rope *model.Op, at string) {
 
 // selectInLast keeps, after the last layer's attention, only the rows whose logits are wanted. Other
 // rows need only their keys and values, and those are stored by then. slots are all slots that later
-// ops read.
+// ops read. The mean of an encoder needs all rows.
 func (b *builder) selectInLast(slots ...*int) {
-	if b.layer < b.cfg.Layers-1 {
+	if b.layer < b.cfg.Layers-1 || b.pooling == model.PoolMean {
 		return
 	}
 	for _, s := range slots {
 		in := b.program.Slots[*s]
 		out := b.slot("selected."+in.Name, in.Type, in.Width)
 		b.op(newOp(model.OpSelectRows, "select_rows", *s, out))
+		b.last().Pooling = b.pooling
 		*s = out
 	}
 }

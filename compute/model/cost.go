@@ -239,7 +239,9 @@ func (p *Program) ropeStoreCost(op *Op, rows int, s Sizes) Cost {
 func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 	var pairs int64
 	for r := range w.Rows {
-		pairs += int64(keysSeen(op, w.Past+r))
+		if pairs += int64(keysSeen(op, w.Past+r)); op.BothWays {
+			pairs += int64(keysSeen(op, w.Rows-1-r)) - 1 // the other side
+		}
 	}
 	keys := int64(w.Rows - 1 + keysSeen(op, w.Past))
 	return Cost{
@@ -292,7 +294,7 @@ func (p *Program) tokenBytes(op *Op, s Sizes) int64 {
 
 // KVBytesPerToken is the size of one token's keys and values in all layers that have them.
 func (p *Program) KVBytesPerToken(s Sizes) (bytes int64) {
-	for _, op := range p.caches() {
+	for _, op := range p.placed() {
 		bytes += p.tokenBytes(op, s)
 	}
 	return bytes
@@ -302,7 +304,7 @@ func (p *Program) KVBytesPerToken(s Sizes) (bytes int64) {
 func (p *Program) SlabBytesPerToken(s Sizes) int64 {
 	places := p.Places()
 	groups := make([]int64, p.Groups().Count())
-	for _, op := range p.caches() {
+	for _, op := range p.placed() {
 		groups[places[op.Layer].Group] += p.tokenBytes(op, s)
 	}
 	return slices.Max(groups)

@@ -15,8 +15,12 @@ const mostGroups = 8
 // Count is the number of groups.
 func (g Groups) Count() int { return g.Full + g.Windowed }
 
-// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, it is one group.
+// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, it is one group. All layers of an encoder have one place:
+// each reads the keys and values of its own step alone.
 func (p *Program) Groups() Groups {
+	if p.Encoder() {
+		return Groups{Layers: 1, Full: 1}
+	}
 	windows := p.windows()
 	windowed := 0
 	for _, w := range windows {
@@ -60,6 +64,10 @@ func (p *Program) Places() map[int]Place {
 	places := make(map[int]Place, len(windows))
 	full, windowed := 0, g.Full*g.Layers
 	for i, op := range p.caches() {
+		if p.Encoder() {
+			places[op.Layer] = Place{}
+			continue
+		}
 		w := windows[i]
 		next := &full
 		if w > 0 && g.Windowed > 0 {
@@ -92,6 +100,14 @@ func (p *Program) caches() (ops []*Op) {
 		}
 	}
 	return ops
+}
+
+// placed are the caches with a place of their own: all layers of an encoder have one.
+func (p *Program) placed() []*Op {
+	if p.Encoder() {
+		return p.caches()[:1]
+	}
+	return p.caches()
 }
 
 // windows returns the window of each layer that has keys and values of its own, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all

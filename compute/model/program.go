@@ -4,7 +4,10 @@
 // It must not know checkpoints, backends, devices or sequences.
 package model
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // SlotType says how a backend keeps a slot.
 type SlotType int32
@@ -68,6 +71,16 @@ const (
 	ActSwiGLU   Activation = 9
 )
 
+// RowPooling mirrors mr_pooling.
+type RowPooling int32
+
+// What OpSelectRows makes an output of.
+const (
+	PoolRow   RowPooling = 0 // the row
+	PoolFirst RowPooling = 1 // the first row of its sequence
+	PoolMean  RowPooling = 2 // the mean of the rows of its sequence
+)
+
 // RouteScores mirrors mr_route_scores.
 type RouteScores int32
 
@@ -128,6 +141,7 @@ type Op struct {
 	Eps            float32
 	EmbedScale     float32
 	PositionOffset int
+	Types          int // a tensor
 	// Norm of some elements of a row; NormWidth 0: of all.
 	NormOffset, NormWidth, NormGroups int
 	NormScale                         float32 // of what Out has then; 0: 1
@@ -156,6 +170,7 @@ type Op struct {
 	Scale                   float32
 	Window                  int
 	Chunked                 bool // the window is a chunk of that many positions
+	BothWays                bool // rows see later ones too
 	ALiBiSlopes             []float32
 	Softcap                 float32
 	NullScores              int       // a tensor
@@ -173,6 +188,9 @@ type Op struct {
 	// WeighsIn makes the weights of experts factors of what RoutedEach reads, in place of those of RoutedSum.
 	WeighsIn bool
 	Tail     int // of RoutedHeads: elements of each part that follow its result as they are
+
+	// SelectRows.
+	Pooling RowPooling
 
 	// What an op of the kind has; nil for others.
 	Conv  *Conv
@@ -205,6 +223,7 @@ type Program struct {
 	Tensors      []Tensor
 
 	Vocab        int
+	Classes      int // logits of an output, of a classifier; 0: Vocab
 	Hidden       int
 	Layers       int
 	KVHeads      int // with HeadDim the shape of all layers of a program without ops; ops have their own
@@ -220,6 +239,14 @@ type Program struct {
 func (p *Program) HasExperts() bool {
 	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.Kind == OpRoute })
 }
+
+// Encoder says whether rows see later ones too: all of a text is in one step, and keeps nothing after it.
+func (p *Program) Encoder() bool {
+	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.BothWays })
+}
+
+// Logits is the number of logits of an output.
+func (p *Program) Logits() int { return cmp.Or(p.Classes, p.Vocab) }
 
 // HiddenWidth is the width of a hidden state: of what the last op, which makes the logits, reads.
 func (p *Program) HiddenWidth() int { return p.Slots[p.Ops[len(p.Ops)-1].In].Width }

@@ -107,13 +107,13 @@ func TestTheTextOfAProgramKeepsItsNames(t *testing.T) {
 		`RotaryInterleaved:true RotaryScale:0x1p+00 InvFreq:[0x1p+00 0x1p+00] Scale:0x1p+00 Window:2 ALiBiSlopes:[0x1p+00 0x1p+00] ` +
 		`Sinks:2 SinkQ:2 Heavy:2 Recent:2 Routing:{Experts:2 TopK:2 Scores:2 Normalize:true Groups:2 TopGroups:2 Scale:0x1p+00 Jitter:0x1p+00 GroupScores:2} Routed:2 Route:2 ` +
 		`NormOffset:2 NormWidth:2 NormGroups:2 ActA:0x1p+00 ActB:0x1p+00 NormLast:true Chunked:true Softcap:0x1p+00 NullScores:2 ` +
-		`QScales:[0x1p+00 0x1p+00] QScaleOffset:2 QScaleTokens:2 WeighsIn:true ` +
+		`QScales:[0x1p+00 0x1p+00] QScaleOffset:2 QScaleTokens:2 WeighsIn:true Types:2 BothWays:true Pooling:2 ` +
 		`Conv:{Weight:2 Bias:2 Channels:2 Kernel:2 Offset:2 Times:2 Gate:2 SiLU:true} ` +
 		`Recur:{Rule:2 Heads:2 KeyHeads:2 Keys:2 Values:2 Q:2 K:2 V:2 Gates:2 Decay:2 Rate:2 ALog:2 DtBias:2 Skip:2 LeastStep:0x1p+00 MostStep:0x1p+00} ` +
 		`Gate:{Gates:2 Offset:2 Group:2 Weight:2 First:true Eps:0x1p+00 Activation:2 Sparse:true Cutoff:0x1p+00} ` +
 		`ValueDim:2 Stored:true KVLayer:2 Latent:true RotaryOffset:2 Tail:2 NormScale:0x1p+00 AltUp:{Step:2 Streams:2 Active:2 Coefs:2 X:2}}`
 	require.Equal(t, `{Architecture:"x" Ops:[`+op+" "+op+`] Slots:[{Name:"x" Type:2 Width:2} {Name:"x" Type:2 Width:2}] `+
-		`Tensors:[{Name:"x" Shape:[2 2] Blocks:"x" Bytes:2} {Name:"x" Shape:[2 2] Blocks:"x" Bytes:2}] Vocab:2 Hidden:2 Layers:2 KVHeads:2 HeadDim:2 MaxPositions:2}`, numerics.Program(&p))
+		`Tensors:[{Name:"x" Shape:[2 2] Blocks:"x" Bytes:2} {Name:"x" Shape:[2 2] Blocks:"x" Bytes:2}] Vocab:2 Hidden:2 Layers:2 KVHeads:2 HeadDim:2 MaxPositions:2 Classes:2}`, numerics.Program(&p))
 }
 
 func TestTheGatesOfOlderProgramsKeepTheirText(t *testing.T) {

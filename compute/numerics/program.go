@@ -24,6 +24,7 @@ func Program(p *model.Program) string {
 	t.integer("KVHeads", p.KVHeads)
 	t.integer("HeadDim", p.HeadDim)
 	t.integer("MaxPositions", p.MaxPositions)
+	t.integer("Classes", p.Classes)
 	t.close()
 	return t.b.String()
 }
@@ -85,6 +86,9 @@ func writeOp(t *text, op *model.Op) {
 	t.integer("QScaleOffset", op.QScaleOffset)
 	t.integer("QScaleTokens", op.QScaleTokens)
 	t.flag("WeighsIn", op.WeighsIn)
+	t.integer("Types", max(op.Types, 0)) // as NullScores
+	t.flag("BothWays", op.BothWays)
+	t.integer("Pooling", int(op.Pooling))
 	if op.Conv != nil {
 		writeConv(t, op.Conv)
 	}

@@ -53,8 +53,8 @@ class Kernels {
   // sink_q: of an op with sinks.
   virtual void rope_store(const Op&, const Batch&, Slot in, Slot sink_q) = 0;
   virtual void attention(const Op&, const Batch&, Slot in, Slot sink_q, Slot out) = 0;
-  // In ascending order, so that it may be done in place.
-  virtual void select_rows(const Batch&, Slot in, Slot out);
+  // In ascending order, so that rows, and first rows, may be selected in place.
+  virtual void select_rows(const Op&, const Batch&, Slot in, Slot out);
 
   // Where the logits are computed: the caller's memory, or the device's, which
   // finish then copies there.

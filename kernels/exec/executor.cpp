@@ -182,9 +182,25 @@ void Executor::read_logits(int row, float* out) {
   if (row < 0 || row >= kept_logits_) {
     fail(MR_INVALID, "row %d of the logits, the last step has kept %d", row, kept_logits_);
   }
-  const size_t bytes = size_t(program_.vocab) * sizeof(float);
+  const size_t bytes = size_t(program_.classes) * sizeof(float);
   kernels_->read(out, reinterpret_cast<const std::byte*>(kernels_->logits(nullptr)) + bytes * row,
                  bytes);
+}
+
+// The mean of the rows of each output's sequence.
+static void mean_rows(const Batch& batch, Slot in, Slot out) {
+  std::vector<double> sums(in.width);
+  size_t sequence = 0;
+  for (int i = 0; i < batch.outputs; ++i) {
+    const Sequence& s = batch.sequence_of(batch.output_rows[i], sequence);
+    std::ranges::fill(sums, 0.0);
+    for (int r = 0; r < s.rows; ++r) {
+      const float* x = in.f32() + int64_t{s.first_row + r} * in.width;
+      for (int k = 0; k < in.width; ++k) sums[k] += x[k];
+    }
+    float* y = out.f32() + int64_t{i} * out.width;
+    for (int k = 0; k < out.width; ++k) y[k] = static_cast<float>(sums[k] / s.rows);
+  }
 }
 
 // The rows after those with logits of what the last op reads.
@@ -258,7 +274,7 @@ void Executor::run_op(const Op& op, const mr_step& step) {
                              op.altup.step == MR_ALTUP_CORRECT ? slot(op.altup.x, step) : Slot{});
     }
     case MR_OP_SELECT_ROWS:
-      return kernels_->select_rows(batch_, slot(op.in, step), slot(op.out, step));
+      return kernels_->select_rows(op, batch_, slot(op.in, step), slot(op.out, step));
     default:
       fail(MR_DEVICE, "op %d has kind %d after its check", op.index, op.kind);
   }
@@ -298,11 +314,15 @@ void Kernels::altup(const Op& op, int, const Slot*, Slot, Slot) {
   fail(MR_DEVICE, "op %d (ALTUP) after a check for streams", op.index);
 }
 
-void Kernels::select_rows(const Batch& batch, Slot in, Slot out) {
+void Kernels::select_rows(const Op& op, const Batch& batch, Slot in, Slot out) {
+  if (op.select.pooling == MR_POOL_MEAN) return mean_rows(batch, in, out);
   const size_t row = size_t(in.width) * in.element_bytes;
+  size_t sequence = 0;
   for (int i = 0; i < batch.outputs; ++i) {
+    int from = batch.output_rows[i];
+    if (op.select.pooling == MR_POOL_FIRST) from = batch.sequence_of(from, sequence).first_row;
     std::memmove(static_cast<std::byte*>(out.data) + row * i,
-                 static_cast<const std::byte*>(in.data) + row * batch.output_rows[i], row);
+                 static_cast<const std::byte*>(in.data) + row * from, row);
   }
 }
 

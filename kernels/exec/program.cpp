@@ -43,6 +43,7 @@ class Reader {
   Program& p_;
   const Op* op_ = nullptr;
   bool evicts_ = false;     // heavy and recent are known
+  bool has_heads_ = false;  // both_ways is known
   std::vector<Held> held_;  // [slots]
 
   [[noreturn, gnu::format(printf, 2, 3)]] void bad(const char* format, ...) const {
@@ -73,6 +74,8 @@ class Reader {
       bad("ops, slots or tensors is a null pointer");
     }
     in_range("vocab", p_.vocab = d.vocab, 1, kMaxWidth);
+    in_range("classes", d.classes, 0, kMaxWidth);
+    p_.classes = d.classes > 0 ? d.classes : d.vocab;
     in_range("layers", p_.layers = d.layers, 1, 1 << 12);
     in_range("kv_groups", d.kv_groups, 0, d.kv_type == MR_KV_KIVI ? 1 : kMaxGroups);
     p_.kv_groups = std::max(1, d.kv_groups);
@@ -163,10 +166,12 @@ class Reader {
     const int out = op_->out;
     if (op_->kind == MR_OP_ROPE_STORE) bad("the last op writes no slot, expected the logits");
     if (p_.select < 0) bad("is the last op, but the program has no SELECT_ROWS");
-    if (p_.slots[out].type != MR_SLOT_F32 || p_.slots[out].width != p_.vocab) {
-      bad("the last op's slot %d has type %d and width %d, expected F32 and the vocabulary, %d",
-          out, p_.slots[out].type, p_.slots[out].width, p_.vocab);
+    if (p_.slots[out].type != MR_SLOT_F32 || p_.slots[out].width != p_.classes) {
+      bad("the last op's slot %d has type %d and width %d, expected F32 and the %s, %d", out,
+          p_.slots[out].type, p_.slots[out].width,
+          p_.classes == p_.vocab ? "vocabulary" : "classes", p_.classes);
     }
+    if (p_.both_ways && p_.state > 0) bad("a program of attention both ways has states");
     if (wrote_rows(out)) {
       bad("the last op's slot %d, the logits, is also written before SELECT_ROWS", out);
     }
@@ -280,6 +285,10 @@ class Reader {
     if (op.embed.table >= 0)
       matrix_of("weight", op.embed.table, op.embed.accumulate ? 1 : p_.vocab, width);
     finite("embed_scale", op.embed.scale);
+    if (op.embed.types >= 0) {
+      matrix_of("type table", op.embed.types, 1, width);
+      in_range("the type table's rows", p_.tensors[op.embed.types].dims[0], 1, 2);
+    }
     if (op.embed.positions < 0) return;
     in_range("position_offset", op.embed.position_offset, 0, 1 << 20);
     matrix_of("position table", op.embed.positions,
@@ -558,6 +567,7 @@ class Reader {
   void heads(Op& op) {
     mr_attention& a = op.attention;
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
+    both_ways(op);
     in_range("layer", op.layer, 0, p_.layers - 1);
     in_range("kv_group", a.kv_group, 0, p_.kv_groups - 1);
     in_range("stored", a.stored, 0, 1);
@@ -586,8 +596,8 @@ class Reader {
     const LayerShape found{a.kv_heads, a.head_dim, a.value_dim, a.latent != 0};
     LayerShape& layer = p_.kv_layers[op.place];
     if (op.kind == MR_OP_ROPE_STORE && !a.stored) {
-      if (layer.heads > 0) bad("layer %d is stored a second time", op.layer);
-      layer = found;
+      if (layer.heads > 0 && !p_.both_ways) bad("layer %d is stored a second time", op.layer);
+      if (layer.heads == 0) layer = found;
     }
     if (layer.heads == 0) bad("no ROPE_STORE before it has stored layer %d", op.layer);
     if (found != layer) {
@@ -605,6 +615,27 @@ class Reader {
            : a.latent ? "latents"
                       : "keys and values of two sizes");
     }
+  }
+
+  // Attention to later rows too, of all layers or of none.
+  void both_ways(const Op& op) {
+    in_range("both_ways", op.attention.both_ways, 0, 1);
+    if (!has_heads_) p_.both_ways = op.attention.both_ways != 0;
+    has_heads_ = true;
+    if (op.attention.both_ways != int{p_.both_ways}) {
+      bad("both_ways is %d, expected %d as in the first layer", op.attention.both_ways,
+          int{p_.both_ways});
+    }
+    if (!p_.both_ways) return;
+    const char* beside = op.attention.chunked       ? "chunks"
+                         : op.attention.sinks > 0   ? "sinks"
+                         : op.attention.heavy > 0   ? "heavy tokens"
+                         : p_.kv_type == MR_KV_KIVI ? "a KV cache of kivi"
+                         : p_.kv_groups > 1         ? "several groups of layers"
+                         : op.kind == MR_OP_ATTENTION && op.attention.alibi_slopes != nullptr
+                             ? "ALiBi slopes"
+                             : nullptr;
+    if (beside != nullptr) bad("is of attention both ways with %s, expected none", beside);
   }
 
   // H2O, of all layers or of none.
@@ -861,10 +892,18 @@ class Reader {
     const mr_slot& in = slot("in", op.in);
     if (held_[op.in] == Held::outputs) bad("in slot %d has the output rows already", op.in);
     if (held_[op.in] != Held::rows) bad("in slot %d is read before any op wrote it", op.in);
+    in_range("pooling", op.select.pooling, MR_POOL_ROW, MR_POOL_MEAN);
+    if (op.select.pooling != MR_POOL_ROW && !p_.both_ways) {
+      bad("has pooling %d, expected %d without attention both ways", op.select.pooling,
+          MR_POOL_ROW);
+    }
+    if (op.select.pooling == MR_POOL_MEAN) slot_type("in", op.in, MR_SLOT_F32);
     if (p_.select < 0) p_.select = op.index;
     writes(op.out);
     slot_width("out", op.out, in.width);
     slot_type("out", op.out, static_cast<mr_slot_type>(in.type));
+    if (op.select.pooling == MR_POOL_MEAN && op.in == op.out)
+      bad("in and out are both slot %d", op.in);
   }
 };
 

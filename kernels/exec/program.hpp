@@ -68,6 +68,12 @@ struct Op : mr_op {
     return attention.chunked ? position - position % window : position - window + 1;
   }
 
+  // The last position that the query of a position sees, of a sequence of some tokens so far.
+  int last_seen(int position, int tokens) const {
+    if (!attention.both_ways) return position;
+    return attention.window > 0 ? std::min(tokens, position + attention.window) - 1 : tokens - 1;
+  }
+
   // The position that the query of a position has for the sinks.
   int sink_position(int position) const {
     return std::min(position, attention.sinks + attention.window - 1);
@@ -81,8 +87,8 @@ struct Program {
   std::vector<int> slot_rows;      // [slots] most rows that a slot ever holds; 0 for the logits
   int select = 0;       // index of the first SELECT_ROWS op; from it on ops run on output rows
   int logits_slot = 0;  // the last op's slot: its memory is the caller's
-  int vocab = 0;
-  int layers = 0;  // of a slab
+  int vocab = 0, classes = 0;  // tokens; logits of an output
+  int layers = 0;              // of a slab
   int kv_groups = 1;
   std::vector<LayerShape> kv_layers;  // [kv_groups][layers]
   int32_t kv_type = MR_KV_AUTO;
@@ -92,7 +98,8 @@ struct Program {
   std::vector<int> lookback;
   int sinks = 0;  // tokens at the beginning that a row sees beside those; with one group only
   int heavy = 0, recent = 0;  // as mr_attention has them
-  int64_t state = 0;          // floats that a sequence keeps beside its keys and values
+  bool both_ways = false;
+  int64_t state = 0;  // floats that a sequence keeps beside its keys and values
   std::deque<std::vector<float>> constants;
   std::deque<std::vector<mr_part>> expert_parts;
   const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them

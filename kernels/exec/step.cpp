@@ -85,6 +85,15 @@ void check_sequence(const Program& p, const KvPool* pool, const mr_sequence& s, 
   if (s.region == nullptr || s.region->pool() != pool || pool == nullptr) {
     fail(MR_INVALID, "sequence %d: its region is not one of this program", index);
   }
+  if (p.both_ways && (s.position != 0 || s.beams != nullptr)) {
+    fail(MR_INVALID,
+         "sequence %d: rows from position %d%s, expected all rows of a text in one step", index,
+         s.position, s.beams != nullptr ? " of beams" : "");
+  }
+  if (s.second < 0 || s.second > (p.both_ways ? s.rows : 0)) {
+    fail(MR_INVALID, "sequence %d: second is %d, expected 0 to %d", index, s.second,
+         p.both_ways ? s.rows : 0);
+  }
   const int rows = s.beams == nullptr ? s.rows : 1;  // beams are at one position
   if (s.position < 0 || s.position > p.max_positions - rows) {
     fail(MR_INVALID, "sequence %d has positions %d to %lld, expected 0 to %d", index, s.position,
@@ -188,6 +197,7 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
   check_rows(p, s);
   batch.sequences.clear();
   batch.positions.resize(s.rows);
+  if (p.both_ways) batch.types.assign(s.rows, 0);
   // Grown before they are pointed to, and kept: their memory is reused.
   const auto beams = std::count_if(s.sequences, s.sequences + s.n_sequences,
                                    [](const mr_sequence& q) { return q.beams != nullptr; });
@@ -206,6 +216,9 @@ void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t 
       sequence.beams = next_beams++;
     }
     for (int r = 0; r < q.rows; ++r) batch.positions[row + r] = sequence.row_position(r);
+    if (q.second > 0) {
+      std::fill_n(batch.types.begin() + row + q.second, q.rows - q.second, uint8_t{1});
+    }
     batch.sequences.push_back(sequence);
     row += q.rows;
   }

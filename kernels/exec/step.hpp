@@ -58,12 +58,22 @@ struct Batch {
   std::span<const int32_t> tokens;       // [rows]
   std::span<const int32_t> output_rows;  // [outputs], ascending
   std::vector<int32_t> positions;        // [rows]
+  std::vector<uint8_t> types;            // [rows] 0 or 1; of a program of attention both ways
   std::vector<Sequence> sequences;
   std::vector<Beams> beams;  // of those sequences that have them, in order
   const KvPool* pool = nullptr;
   int group = 0;  // of layers, whose slabs the sequences and beams point to
 
   void select(int group);
+  // The row of a table of types that a row has.
+  int64_t type(int row, const mr_tensor& table) const {
+    return types.empty() || table.dims[0] == 1 ? 0 : types[row];
+  }
+  // The sequence of a row, of which `from` is one not after it.
+  const Sequence& sequence_of(int row, size_t& from) const {
+    while (row >= sequences[from].first_row + sequences[from].rows) ++from;
+    return sequences[from];
+  }
 };
 
 // Checks a step against the program and its KV pool and fills the batch, whose

@@ -30,7 +30,11 @@ const char* lacking(const mr_attention& a) {
 const char* lacking(const Op& op) {
   switch (op.kind) {
     case MR_OP_EMBED:
-      return op.embed.accumulate ? "rows of a table that are added" : nullptr;
+      return op.embed.accumulate   ? "rows of a table that are added"
+             : op.embed.types >= 0 ? "types of tokens"
+                                   : nullptr;
+    case MR_OP_SELECT_ROWS:
+      return op.select.pooling != MR_POOL_ROW ? "pooling" : nullptr;
     case MR_OP_NORM:
       return op.norm.width > 0              ? "norms of a part of a row"
              : op.norm.weight < 0           ? "norms without weights"
@@ -42,7 +46,8 @@ const char* lacking(const Op& op) {
              : op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head"
                                                    : nullptr;
     case MR_OP_ROPE_STORE:
-      return lacking(op.attention) != nullptr   ? lacking(op.attention)
+      return op.attention.both_ways             ? "attention both ways"
+             : lacking(op.attention) != nullptr ? lacking(op.attention)
              : op.attention.norm_last           ? "norms after the rotation"
              : op.attention.q_scales != nullptr ? "factors of queries by position"
                                                 : nullptr;

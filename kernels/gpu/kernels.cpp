@@ -130,7 +130,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
     }
   }
   rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
-  logits_ = stream_->allocate(size_t(program.max_outputs) * program.vocab * sizeof(float));
+  logits_ = stream_->allocate(size_t(program.max_outputs) * program.classes * sizeof(float));
   best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
 }
 
@@ -296,10 +296,10 @@ void GpuKernels::finish(const mr_step& step) {
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
     stream_->launch(kernels_->best, outputs, kBestItems, static_cast<const void*>(logits_.data()),
-                    best_.data(), program_.vocab);
+                    best_.data(), program_.classes);
     stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
   } else if (outputs > 0) {
-    stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.vocab * sizeof(float));
+    stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.classes * sizeof(float));
   }
   stream_->wait();
   running_ = false;
@@ -391,7 +391,7 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
   }
 }
 
-void GpuKernels::select_rows(const Batch& batch, Slot in, Slot out) {
+void GpuKernels::select_rows(const Op&, const Batch& batch, Slot in, Slot out) {
   const int32_t words = in.width * in.element_bytes / 2;
   stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data,
                   tables_.front().output_rows(), out.data, words);

@@ -61,7 +61,7 @@ class GpuKernels : public Kernels {
   void linear(const Op& op, int rows, Slot in, Slot out) override;
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override;
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override;
-  void select_rows(const Batch& batch, Slot in, Slot out) override;
+  void select_rows(const Op&, const Batch& batch, Slot in, Slot out) override;
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }
@@ -116,7 +116,7 @@ class GpuKernels : public Kernels {
   std::vector<StepTables> tables_;    // [kv_groups]
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot
-  Buffer logits_;                     // [max_outputs, vocab] floats
+  Buffer logits_;                     // [max_outputs, classes] floats
   Buffer best_;                       // [max_outputs] tokens
   Recordings recordings_;
   bool running_ = false;  // a step has begun and not ended: it failed

@@ -62,9 +62,8 @@ typedef struct mr_slot {
 } mr_slot;
 
 typedef enum mr_op_kind {
-  MR_OP_EMBED =
-      1,          /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset]), or
-                          * out[r] += it;
+  MR_OP_EMBED = 1, /* out[r] = scale*table[token[r]] (+ positions[position[r] + position_offset])
+                          * (+ types[type[r]]), or out[r] += it;
                           * out is of either slot type; one of the two tables may be absent (OPT adds
                           * the positions after a projection of the table) */
   MR_OP_NORM = 2, /* out[r] = norm(in[r]) * weight + bias, or out[r] += it; in == out is allowed */
@@ -74,7 +73,8 @@ typedef enum mr_op_kind {
       4, /* per-head norm and rotary embedding of q and k in place in `in`; k and v to the KV cache */
   MR_OP_ATTENTION =
       5, /* out[r] = softmax(scale * q[r] . K^T + mask) . V over the row's own sequence */
-  MR_OP_SELECT_ROWS = 6, /* out[i] = in[output_rows[i]]; ops after the first one run on the outputs'
+  MR_OP_SELECT_ROWS = 6, /* out[i] = in[output_rows[i]], or by mr_select another row of the output's
+                          * sequence, or their mean; ops after the first one run on the outputs'
                           * rows, and what they read of before is selected too */
   MR_OP_ROUTE = 7, /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
   MR_OP_CONV = 8,  /* a convolution over the last rows of the sequence, channel by channel */
@@ -182,14 +182,17 @@ typedef struct mr_part {
 
 #define MR_MAX_PARTS 3
 
-/* EMBED. table: [vocab, width], or -1; positions: [any, width], or -1. With accumulate = 1, out is an
- * F32 slot to whose rows those of a table alone are added. That table may have fewer rows than the
- * vocabulary: tokens beyond them take row 0 (Gemma 3n). MR_UNSUPPORTED where the backend lacks it. */
+/* EMBED. table: [vocab, width], or -1; positions: [any, width], or -1; types: [1 or 2, width], or -1.
+ * A row's type is 1 from mr_sequence.second on, else 0; with types of one row all have that.
+ * With accumulate = 1, out is an F32 slot to whose rows those of a table alone are added. That table may have
+ * fewer rows than the vocabulary: tokens beyond them take row 0 (Gemma 3n). MR_UNSUPPORTED where the backend
+ * lacks types or accumulate. */
 typedef struct mr_embed {
   int32_t table, positions;
   int32_t position_offset;
   float scale;
   int32_t accumulate;
+  int32_t types;
 } mr_embed;
 
 /* NORM. weight: [width], or -1 (all are 1); bias: [width], or -1.
@@ -291,7 +294,27 @@ typedef struct mr_attention {
    * steps, but a position runs once. Without windows, slopes, beams, several groups, and KV types
    * of codes. MR_UNSUPPORTED where the backend has none of this. */
   int32_t heavy, recent;
+
+  /* 1, of all these ops of a program or of none: a row sees the keys after it too, with a window
+   * those with i - window < j < i + window. All rows of a sequence are in one step, from position 0
+   * on, and what ROPE_STORE stores is read by the ATTENTION after it alone: later layers may have
+   * the same place in the cache. Without slopes, chunks, sinks, heavy tokens, states, beams, and
+   * KIVI. MR_UNSUPPORTED where the backend has none of this. */
+  int32_t both_ways;
 } mr_attention;
+
+/* What SELECT_ROWS makes an output of, for an output row of a sequence. MR_UNSUPPORTED where the
+ * backend has rows alone. */
+typedef enum mr_pooling {
+  MR_POOL_ROW = 0, /* the row */
+  /* Of the sequence's rows in the step, which are all that it has: in programs of attention both ways. */
+  MR_POOL_FIRST = 1,
+  MR_POOL_MEAN = 2 /* in and out are F32; sums are float64, in the order of the rows */
+} mr_pooling;
+
+typedef struct mr_select {
+  int32_t pooling; /* mr_pooling */
+} mr_select;
 
 /* ROUTE. `in` is F32 [experts] wide, `out` is F32 [top_k][2] wide. An expert's score plus its `bias`
  * ([experts] tensor, or -1) is what it is chosen by, the score is its weight: over the sum of the
@@ -395,8 +418,9 @@ typedef struct mr_op {
   int32_t layer; /* decoder layer, or -1; of ROPE_STORE and ATTENTION the layer of a slab */
   int32_t in;    /* slot, -1 for EMBED */
   int32_t out;   /* slot */
-  union {        /* by kind; SELECT_ROWS has none */
+  union {        /* by kind */
     mr_linear linear;
+    mr_select select;
     mr_embed embed;
     mr_norm norm;
     mr_attention attention; /* ROPE_STORE too */
@@ -413,7 +437,7 @@ typedef struct mr_program_desc {
   const mr_slot* slots;
   const mr_tensor* tensors;
   int32_t n_ops, n_slots, n_tensors;
-  int32_t vocab;  /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, vocab] */
+  int32_t vocab;  /* tokens are 0 <= id < vocab; the last op writes a slot [outputs, classes] */
   int32_t layers; /* of a KV slab */
   int32_t max_positions; /* longest sequence; the position table's limit is checked by the host */
   int32_t max_rows;      /* rows per step at most */
@@ -422,6 +446,7 @@ typedef struct mr_program_desc {
   int32_t kv_groups;     /* slabs of MR_SLAB_TOKENS tokens: one for each group of layers; 0: 1 */
   int32_t max_hidden;    /* output rows per step beside max_outputs whose hidden states are read;
                           * above 0 the last op is LINEAR */
+  int32_t classes;       /* width of the logits; 0: vocab */
 
   /* NULL, or what program_packed gave of the same program, on the same backend of the same
    * build with the same isa: 64-byte aligned, borrowed, mapped until program_unload. The
@@ -491,7 +516,7 @@ typedef struct mr_sequence {
       first_row; /* rows [first_row, first_row + rows) of the step are tokens of this sequence */
   int32_t rows;
   int32_t position; /* of the first row; earlier positions are in the KV cache already */
-  int32_t reserved;
+  int32_t second;   /* position of the first row of type 1 (mr_embed); 0: none. With both_ways */
   const mr_beams* beams; /* NULL: rows are at position, position + 1, ... */
 } mr_sequence;
 
@@ -507,7 +532,7 @@ typedef struct mr_step {
   const int32_t* tokens; /* [rows] */
   const mr_sequence* sequences;
   const int32_t* output_rows; /* [outputs], ascending */
-  float* logits;        /* [outputs - hidden_outputs, vocab], the caller's; or NULL with best */
+  float* logits;        /* [outputs - hidden_outputs, classes], the caller's; or NULL with best */
   mr_op_time* op_times; /* [n_ops], then each op is done before the next one begins; or NULL */
   int32_t rows, n_sequences, outputs;
   /* The last of the outputs have no logits: their rows of the last op's `in` are read instead, the

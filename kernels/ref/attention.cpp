@@ -16,11 +16,11 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
   const int d = op.attention.head_dim, values = op.attention.value_dim;
   const int kv_head = h / (op.attention.heads / op.attention.kv_heads);
   const int position = s.row_position(row);
-  const int first = op.first_seen(position);
+  const int first = op.first_seen(position), last = op.last_seen(position, s.rows);
   // The sinks, then what follows them of the window.
   const auto each_key = [&](auto&& visit) {
     for (int j = 0; j < std::min(op.attention.sinks, position + 1); ++j) visit(j);
-    for (int j = std::max(first, op.attention.sinks); j <= position; ++j) visit(j);
+    for (int j = std::max(first, op.attention.sinks); j <= last; ++j) visit(j);
   };
   const int exact = c.kv.type == MR_KV_KIVI ? kivi_exact(position) : 0;
   const auto seen = [&](int value, int j) -> const float* {

@@ -7,6 +7,7 @@ namespace millrace::ref {
 void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
   const mr_tensor* table = c.program.tensor(op.embed.table);
   const mr_tensor* positions = c.program.tensor(op.embed.positions);
+  const mr_tensor* types = c.program.tensor(op.embed.types);
   std::vector<float> row(out.width);
   for (int r = 0; r < batch.rows; ++r) {
     float* y = out.f32() + int64_t{r} * out.width;
@@ -22,6 +23,10 @@ void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
     }
     if (positions != nullptr) {
       read_row(*positions, int64_t{batch.positions[r]} + op.embed.position_offset, row.data());
+      for (int i = 0; i < out.width; ++i) y[i] += row[i];
+    }
+    if (types != nullptr) {
+      read_row(*types, batch.type(r, *types), row.data());
       for (int i = 0; i < out.width; ++i) y[i] += row[i];
     }
   }

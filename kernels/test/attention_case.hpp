@@ -21,6 +21,7 @@ struct AttentionCase {
   int heavy = 0, recent = 0;
   bool alibi = false;
   bool norm_last = false, chunked = false, null_scores = false;
+  bool both_ways = false;
   float softcap = 0;
   int q_scale_tokens = 0;  // 0: queries have no factors
   int context = 0;         // tokens before the compared ones
@@ -32,15 +33,15 @@ struct AttentionCase {
            (interleaved ? " interleaved" : "") + (norms ? ", norms" : "") + ", window " +
            std::to_string(window) + ", sinks " + std::to_string(sinks) + (alibi ? ", alibi" : "") +
            (norm_last ? ", normed last" : "") + (chunked ? ", chunks" : "") +
-           (null_scores ? ", null scores" : "") + (softcap > 0 ? ", capped" : "") +
-           (q_scale_tokens > 0 ? ", factors" : "") + ", " + std::to_string(rows) + " rows after " +
-           std::to_string(context);
+           (both_ways ? ", both ways" : "") + (null_scores ? ", null scores" : "") +
+           (softcap > 0 ? ", capped" : "") + (q_scale_tokens > 0 ? ", factors" : "") + ", " +
+           std::to_string(rows) + " rows after " + std::to_string(context);
   }
 };
 
 // A case without what only the CPU backend has.
 inline AttentionCase plain(AttentionCase c) {
-  c.norm_last = c.chunked = c.null_scores = false;
+  c.norm_last = c.chunked = c.null_scores = c.both_ways = false;
   c.softcap = 0;
   c.q_scale_tokens = 0;
   return c;
@@ -74,12 +75,15 @@ inline Builder attention_program(const AttentionCase& c) {
     rope.attention.q_scale_tokens = c.q_scale_tokens;
   }
   const int sink_q = c.sinks > 0 ? b.slot(MR_SLOT_F32, c.heads * c.head_dim) : -1;
+  b.max_rows = b.max_outputs = std::max(b.max_rows, c.both_ways ? c.rows : 0);
+  rope.attention.both_ways = c.both_ways;
   rope.attention.window = c.window;
   rope.attention.sinks = c.sinks;
   rope.attention.heavy = c.heavy;
   rope.attention.recent = c.recent;
   rope.attention.sink_q = sink_q;
   mr_op& attention = b.attention(0, qkv, c.heads, out);
+  attention.attention.both_ways = c.both_ways;
   attention.attention.sinks = c.sinks;
   attention.attention.heavy = c.heavy;
   attention.attention.recent = c.recent;

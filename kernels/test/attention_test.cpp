@@ -124,6 +124,22 @@ TEST(Attention, ChunksAreCloseToRef) {
   }
 }
 
+TEST(Attention, BothWaysIsCloseToRef) {
+  for (const int window : {0, 1, 2, 15, 65, 1500}) {
+    for (const int rows : {1, 2, 16, 33, 64, 65, 130, 1100}) {
+      Case c;
+      c.both_ways = true;
+      c.window = window;
+      c.heads = window == 15 ? 6 : 2;
+      c.head_dim = 40;
+      c.rotary_dim = window == 65 ? 40 : 0;
+      c.rows = rows;
+      if (!tested(tested_isas().front(), c).both_ways) return;
+      expect_close(c);
+    }
+  }
+}
+
 TEST(Attention, CapsAndNullScoresAreCloseToRef) {
   for (const int context : {0, 40, 1100}) {
     for (const int what : {1, 2, 3}) {
@@ -274,6 +290,50 @@ TEST_P(AttentionOn, ChunksDoNotMatter) {
         EXPECT_EQ(all, expected) << c.text() << ", chunks of " << chunk;
       }
     }
+  }
+}
+
+// The last row sees what it sees without both ways, the others what a last row would that has their
+// query; and what other texts a step has changes nothing.
+TEST_P(AttentionOn, BothWaysDoesNotDependOnTheStep) {
+  for (const int window : {0, 40}) {
+    Case c;
+    c.head_dim = 40;
+    c.window = window;
+    c.rows = 400;
+    Builder causal = attention_program(c);
+    causal.max_rows = causal.max_outputs = c.rows;
+    c.both_ways = true;
+    if (!tested(GetParam(), c).both_ways) return;
+    Builder b = attention_program(c);
+    Model model(GetParam(), b, 100), before(GetParam(), causal, 100);
+    Random random(5);
+    const int lengths[] = {130, 1, 17, 200};
+    std::vector<std::vector<int32_t>> texts;
+    std::vector<float> alone;
+    for (const int length : lengths) {
+      texts.push_back(random.tokens(length, b.vocab));
+      Sequence s(model), plain(before);
+      const std::vector<float> out = model.step({{&s, texts.back()}});
+      const std::vector<float> last = before.step({{&plain, texts.back()}}, 1);
+      EXPECT_TRUE(std::equal(last.begin(), last.end(), out.end() - b.vocab)) << c.text();
+      alone.insert(alone.end(), out.begin(), out.end());
+    }
+    Sequence s0(model), s1(model), s2(model), s3(model);
+    EXPECT_EQ(model.step({{&s0, texts[0]}, {&s1, texts[1]}, {&s2, texts[2]}, {&s3, texts[3]}}),
+              alone)
+        << c.text();
+    // Keys have no positions here: a text in the opposite order has the same rows in that order, but
+    // for the order of the sums.
+    Sequence turned(model);
+    std::vector<int32_t> back(texts[0].rbegin(), texts[0].rend());
+    std::vector<float> out = model.step({{&turned, back}}), rows;
+    for (int r = lengths[0] - 1; r >= 0; --r) {
+      rows.insert(rows.end(), out.begin() + int64_t{r} * b.vocab,
+                  out.begin() + int64_t{r + 1} * b.vocab);
+    }
+    alone.resize(rows.size());
+    EXPECT_LT(normalized_error(rows, alone), 1e-3) << c.text();
   }
 }
 

@@ -159,7 +159,7 @@ mr_op& Builder::op(mr_op_kind kind, int in, int out) {
   op.out = out;
   switch (kind) {
     case MR_OP_EMBED:
-      op.embed.table = op.embed.positions = -1;
+      op.embed.table = op.embed.positions = op.embed.types = -1;
       op.embed.scale = 1;
       break;
     case MR_OP_NORM:
@@ -255,6 +255,7 @@ mr_program_desc Builder::desc() {
   d.max_rows = max_rows;
   d.max_outputs = max_outputs;
   d.max_hidden = max_hidden;
+  d.classes = classes;
   d.kv_type = kv_type;
   d.packed = packed;
   d.packed_bytes = packed_bytes;
@@ -343,6 +344,7 @@ Device::~Device() { backend->device_close(handle); }
 Model::Model(const std::string& isa, Builder& builder, int slabs, int threads)
     : device(isa, threads),
       vocab(builder.vocab),
+      classes(builder.classes > 0 ? builder.classes : builder.vocab),
       max_positions(builder.max_positions),
       groups(builder.kv_groups) {
   mr_program_desc desc = builder.desc();
@@ -391,13 +393,14 @@ std::vector<float> Model::step(const std::vector<Rows>& rows, int outputs) {
     Sequence& s = *r.sequence;
     const auto n = static_cast<int32_t>(r.tokens.size());
     s.reach(s.position + n);
-    sequences.push_back({s.region, static_cast<int32_t>(tokens.size()), n, s.position, 0, nullptr});
+    sequences.push_back(
+        {s.region, static_cast<int32_t>(tokens.size()), n, s.position, r.second, nullptr});
     tokens.insert(tokens.end(), r.tokens.begin(), r.tokens.end());
   }
   const auto total = static_cast<int32_t>(tokens.size());
   if (outputs < 0) outputs = total;
   for (int i = total - outputs; i < total; ++i) output_rows.push_back(i);
-  std::vector<float> logits(size_t(outputs) * vocab);
+  std::vector<float> logits(size_t(outputs) * classes);
   mr_step step{};
   step.tokens = tokens.data();
   step.sequences = sequences.data();

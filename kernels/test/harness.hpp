@@ -78,6 +78,7 @@ class Builder {
   int vocab = 0, layers = 1, kv_groups = 1;
   int kv_heads = 1, head_dim = 16;  // of the layers that are added
   int max_positions = 2048, max_rows = 128, max_outputs = 128, max_hidden = 0;
+  int classes = 0;
   mr_kv_type kv_type = MR_KV_AUTO;  // a Model's name may say another one
   std::vector<mr_op> ops;
   std::vector<mr_slot> slots;
@@ -137,6 +138,7 @@ class Model {
   struct Rows {
     Sequence* sequence;
     std::vector<int32_t> tokens;
+    int second = 0;  // as mr_sequence has it
   };
   // Runs one step; returns the logits of its last `outputs` rows, or of all.
   std::vector<float> step(const std::vector<Rows>& rows, int outputs = -1);
@@ -146,7 +148,7 @@ class Model {
 
   Device device;
   mr_program* handle = nullptr;
-  int vocab, max_positions, groups;
+  int vocab, classes, max_positions, groups;
   int next_slab = 0;  // slabs are given out in ascending order
 };
 

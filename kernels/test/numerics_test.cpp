@@ -358,12 +358,14 @@ struct AttentionCase {
   int window = 0;
   bool slopes = false;
   float scale = 0.125f;
+  int after = 0;  // keys after the rows, with attention both ways
 
   std::string name() const {
     std::ostringstream text;
     text << head_dim << " context " << context << " rows " << rows;
     if (window > 0) text << " window " << window;
     if (slopes) text << " alibi";
+    if (after > 0) text << " both ways " << after;
     return text.str();
   }
 };
@@ -372,7 +374,7 @@ constexpr int kHeads = 3;
 
 // [rows][3 heads] outputs, of which those of the first `heads` are computed.
 std::vector<float> attend(const AttentionVariant& v, int bits, const AttentionCase& c, int heads) {
-  const Cache cache(bits, c.head_dim, c.context + c.rows);
+  const Cache cache(bits, c.head_dim, c.context + c.rows + c.after);
   const int width = kHeads * c.head_dim;
   const std::vector<float> q = numbers(12, int64_t{c.rows} * width, 3);
   const float slopes[kHeads] = {0.5f, 0.25f, 0.125f};
@@ -385,7 +387,8 @@ std::vector<float> attend(const AttentionVariant& v, int bits, const AttentionCa
   t.position = c.context;
   t.window = c.window;
   t.begin = t.first_visible(c.context);
-  t.end = c.context + c.rows;
+  t.end = c.context + c.rows + c.after;
+  t.both_ways = c.after > 0;
   t.scale = c.scale;
   t.slopes = c.slopes ? slopes : nullptr;
   t.keys = cache.keys();
@@ -430,6 +433,8 @@ TEST(Numerics, Attention) {
         cases.push_back({head_dim, 17, 10});
         cases.push_back({head_dim, 499, 3, 111});
         cases.push_back({head_dim, 499, 3, 0, true});
+        cases.push_back({head_dim, 110, 3, 0, false, 71});
+        cases.push_back({head_dim, 499, 3, 111, false, 109});
         for (const AttentionCase& c : cases) {
           found.add(v.numerics, v.name, "attention " + type + " " + c.name(),
                     attention_hash(v, bits, c));

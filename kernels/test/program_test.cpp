@@ -178,6 +178,27 @@ TEST(Program, BadOpsAreRefused) {
        "weighs_in is 1"},
       {"chunks without a window", [](Builder& b) { b.ops[kAttention].attention.chunked = 1; },
        "chunked is 1"},
+      {"both ways of one op", [](Builder& b) { b.ops[kAttention].attention.both_ways = 1; },
+       "both_ways is 1, expected 0 as in the first layer"},
+      {"both ways with chunks",
+       [](Builder& b) {
+         for (mr_op& op : b.ops) {
+           if (has_heads(op)) op.attention.both_ways = 1;
+         }
+         b.ops[kAttention].attention.window = 5;
+         b.ops[kAttention].attention.chunked = 1;
+       },
+       "attention both ways with chunks"},
+      {"a mean of a text's rows in parts",
+       [](Builder& b) {
+         for (mr_op& op : b.ops) {
+           if (op.kind == MR_OP_SELECT_ROWS) op.select.pooling = MR_POOL_MEAN;
+         }
+       },
+       "has pooling 2, expected 0"},
+      {"three types of tokens", [](Builder& b) { b.ops[kEmbed].embed.types = 0; },
+       "the type table's rows"},
+      {"other classes", [](Builder& b) { b.classes = 3; }, "expected F32 and the classes, 3"},
       {"a negative cap", [](Builder& b) { b.ops[kAttention].attention.softcap = -1; },
        "softcap is -1"},
       {"null scores that are none",

@@ -49,6 +49,7 @@ AttentionTile tile_of(const Context& c, const Op& op, const Sequence& s, Slot in
   t.head = head_shape(op);
   t.window = op.attention.window;
   t.chunked = op.attention.chunked != 0;
+  t.both_ways = op.attention.both_ways != 0;
   t.softcap = op.attention.softcap;
   t.scale = op.attention.scale;
   t.slopes =
@@ -220,7 +221,7 @@ void Attention::plan_tiles(const Context& c, const Op& op, const Batch& batch, S
         t.rows = std::min(most_rows, s.rows - i);
         t.position = s.row_position(i);
         t.begin = t.first_visible(t.position);
-        t.end = s.row_position(i + t.rows - 1) + 1;
+        t.end = op.last_seen(s.row_position(i + t.rows - 1), s.position + s.rows) + 1;
         if (s.beams != nullptr) t.beams = beam_rows(c, op, *s.beams, i, h.kv_head);
         tile.out = row * out.width + int64_t{h.first} * op.attention.value_dim;
         if (op.attention.sinks > 0) {

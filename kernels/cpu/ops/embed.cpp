@@ -40,6 +40,7 @@ void take_row(const mr_tensor& table, int64_t row, float scale, bool add, int wi
 void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
   const mr_tensor* table = c.program.tensor(op.embed.table);
   const mr_tensor* positions = c.program.tensor(op.embed.positions);
+  const mr_tensor* types = c.program.tensor(op.embed.types);
   const int width = out.width;
   // Rows for the operand type are made as floats first.
   auto* rows = static_cast<float*>(c.pool.scratch(sizeof(float) * c.pool.size() * width));
@@ -54,6 +55,7 @@ void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
       const int64_t position = int64_t{batch.positions[r]} + op.embed.position_offset;
       take_row(*positions, position, 1.0f, table != nullptr, width, y);
     }
+    if (types != nullptr) take_row(*types, batch.type(r, *types), 1.0f, true, width, y);
     if (!f32) c.kernels.to_bf16(y, width, static_cast<bf16*>(out.data) + int64_t{r} * width);
   });
 }

@@ -105,7 +105,8 @@ struct AttentionTile {
   const StepRow* step_rows = nullptr;
   int window;  // 0: none
   bool chunked;
-  float softcap;  // 0: none
+  bool both_ways = false;  // rows see keys after them too
+  float softcap;           // 0: none
   float scale;
   const float* slopes;       // ALiBi, [heads], or null
   const float* null_scores;  // [heads], or null
@@ -145,7 +146,8 @@ struct AttentionTile {
     return first > begin ? first : begin;
   }
   int last_visible(int row_position) const {
-    const int last = recent == Recent::without ? kivi_exact(row_position) - 1 : row_position;
+    int last = recent == Recent::without ? kivi_exact(row_position) - 1 : row_position;
+    if (both_ways) last = window > 0 ? row_position + window - 1 : end - 1;
     return last < end ? last : end - 1;
   }
   int first_piece() const { return begin / kPieceTokens; }
