@@ -43,6 +43,8 @@ type Tokenizer struct {
 	templates map[string]*template // by name; none: the model has no chat template
 	bare      error                // why there is no text, see Bare; nil: there is
 	source    source
+	pair      []pairPiece // of two texts
+	pairFault error       // why there is none
 	// plainMessages, see PlainMessages. specials are the special tokens, longest first, and specialFirsts the
 	// characters that they begin with, but letters, digits and spaces.
 	plainMessages bool
