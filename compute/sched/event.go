@@ -18,6 +18,7 @@ type Sequence struct {
 	MaxNewTokens int  // at least 1
 	Answered     int  // tokens of PromptTokens that are the beginning of its answer, made elsewhere
 	Scored       bool // the logits of every token of the prompt are wanted
+	AtOnce       bool // all tokens of the prompt are in one step, and nothing follows them
 	Beams        int  // 0: none; else each token after the prompt is a row for each of them
 	Priority     int  // lower runs first
 	Tenant       string

@@ -89,7 +89,12 @@ type sequence struct {
 func (q *sequence) rows() int { return max(q.Beams, 1) }
 
 // total returns the declared length in tokens, for each beam if there are any.
-func (q *sequence) total() int { return q.PromptTokens + q.MaxNewTokens }
+func (q *sequence) total() int {
+	if q.AtOnce {
+		return q.PromptTokens
+	}
+	return q.PromptTokens + q.MaxNewTokens
+}
 
 // known counts the tokens whose ids are known.
 func (q *sequence) known() int { return q.PromptTokens + q.generated }
@@ -252,7 +257,8 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 	case q.PromptTokens < 1 || q.MaxNewTokens < 1 || q.Beams < 0 || q.Beams > s.cfg.MaxBatchSize,
 		q.Weight < 0 || q.Weight > MaxWeight:
 		return ReasonInvalid
-	case q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens:
+	case q.AtOnce && q.PromptTokens > min(s.cfg.MaxSequenceTokens, s.cfg.MaxBatchTokens),
+		!q.AtOnce && (q.PromptTokens > s.cfg.MaxSequenceTokens-1 || q.MaxNewTokens > s.cfg.MaxSequenceTokens-q.PromptTokens):
 		return ReasonTooLong
 	case q.Migrated:
 		s.shared.Admit(q.Tenant, q.Weight, 1)

@@ -123,6 +123,13 @@ func (s *Scheduler) planPrompts() {
 	for whole := chunk; budget > 0 && len(s.ready) > 0; {
 		seq := s.takePrompt()
 		rows := min(seq.PromptTokens, seq.leased) - seq.computed
+		if seq.AtOnce {
+			if rows = s.atOnce(seq, budget); rows > 0 {
+				s.addChunk(seq, Chunk{Rows: rows})
+				budget, chunk = budget-rows, chunk-rows
+			}
+			continue
+		}
 		if !seq.Migrated {
 			if chunk < rows && rows <= whole && chunk <= whole/2 {
 				chunk = 0
@@ -143,6 +150,15 @@ func (s *Scheduler) planPrompts() {
 	if s.plan.Yielded > 0 {
 		s.gaveWay += s.plan.PromptRows
 	}
+}
+
+// atOnce returns the rows of a prompt that is not cut, 0 if it has to wait for its lease or for another step. An empty step takes any: such prompts are no
+// longer than a step.
+func (s *Scheduler) atOnce(seq *sequence, budget int) int {
+	if seq.leased < seq.PromptTokens || seq.PromptTokens > budget && s.plan.Rows > 0 {
+		return 0
+	}
+	return seq.PromptTokens
 }
 
 // upToSnapshot cuts rows of a prompt where its state is to be kept: a state has no past that could be copied later. It says whether they end there.
