@@ -35,6 +35,7 @@ type Request struct {
 	ContinueFinal      bool // the answer continues the last assistant message
 	NoGenerationPrompt bool
 	Prompt             string
+	Second             string // with Prompt, and a Pool of an encoder: the second text of a pair; "": there is one text
 	PromptTokens       []int32
 	TopLogprobs        int  // alternatives per token; -1: no logprobs
 	PromptLogprobs     *int // alternatives per token of the prompt, at most sample.MaxTopLogprobs; nil: no logprobs of the prompt
@@ -88,13 +89,16 @@ const (
 	PoolLast   Pooling = "last"   // the hidden state of the last token, after the model's last norm
 	PoolMean   Pooling = "mean"   // the mean of the hidden states of all tokens
 	PoolLogits Pooling = "logits" // the logits of Pool.Tokens after the last token
-	PoolNone   Pooling = "none"   // there is no vector, and the end is FinishLength: only PromptLogprobs count
+	// PoolText and PoolClasses are of encoders, which have the whole text in one step.
+	PoolText    Pooling = "text"    // the vector that the model's own pooling makes of the text
+	PoolClasses Pooling = "classes" // the logits of the model's classes
+	PoolNone    Pooling = "none"    // there is no vector, and the end is FinishLength: only PromptLogprobs count
 )
 
 // Validate returns an error for a pooling of another version, or one without what it needs.
 func (p *Pool) Validate() error {
 	switch p.Pooling {
-	case PoolLast, PoolMean, PoolNone:
+	case PoolLast, PoolMean, PoolText, PoolClasses, PoolNone:
 		return nil
 	case PoolLogits:
 		if len(p.Tokens) > 0 {
@@ -102,11 +106,16 @@ func (p *Pool) Validate() error {
 		}
 		return Invalid("pooling", "pooling: found %q without tokens, expected at least one", p.Pooling)
 	}
-	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits, PoolNone)
+	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits, PoolText, PoolClasses, PoolNone)
 }
 
 // Whole reports whether every token of the prompt has to be computed: cached ones have no hidden states.
-func (p *Pool) Whole() bool { return p != nil && p.Pooling == PoolMean }
+func (p *Pool) Whole() bool { return p != nil && p.Pooling == PoolMean || p.Encodes() }
+
+// Encodes reports whether it is a pooling of encoders.
+func (p *Pool) Encodes() bool {
+	return p != nil && (p.Pooling == PoolText || p.Pooling == PoolClasses)
+}
 
 // MaxCacheSalt bounds CacheSalt, in bytes.
 const MaxCacheSalt = 256
@@ -290,6 +299,22 @@ type Embedding struct {
 	Normalize bool    // vectors have length 1
 	Named     bool    // the model's files say so; false: they say nothing, and the last token counts
 	Problem   string  // what the files ask for that is not served; "": nothing
+
+	Prompts map[string]string // texts before a text, by their names
+	Default string            // the prompt of a text for which none is named; "": none
+
+	// Encoder says that there is no generation: the model has a whole text in one step, of Rows tokens at most.
+	Encoder bool
+	Rows    int
+	// Classes are those of a model with a head for them, which makes no vectors.
+	Classes Classes
+}
+
+// Classes are what a model tells apart. The zero value is a model without them.
+type Classes struct {
+	Labels []string // in their order
+	// Classify makes probabilities of the logits, and Score a score of the only one: "softmax", "sigmoid" or "identity".
+	Classify, Score string
 }
 
 // ErrTakenOver is the cause of a context that ends because another process continues the request as
@@ -316,8 +341,9 @@ type Engine interface {
 type TokenizeRequest struct {
 	Model            string
 	Prompt           string
-	AddSpecialTokens bool // with Prompt
-	Truncate         bool // with Prompt: a text that surely has more tokens than the model's context is cut, not refused
+	Second           string // with Prompt: the second text of a pair; "": there is one text
+	AddSpecialTokens bool   // with Prompt
+	Truncate         bool   // with Prompt: a text that surely has more tokens than the model's context is cut, not refused
 
 	Messages           []Message
 	Tools              []any

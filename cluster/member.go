@@ -145,6 +145,14 @@ type Embedding struct {
 	Normalize bool   `json:"normalize,omitempty"`
 	Named     bool   `json:"named,omitempty"`
 	Problem   string `json:"problem,omitempty"`
+
+	Prompts  map[string]string `json:"prompts,omitempty"`
+	Default  string            `json:"default,omitempty"`
+	Encoder  bool              `json:"encoder,omitempty"`
+	Rows     int               `json:"rows,omitempty"`
+	Labels   []string          `json:"labels,omitempty"`
+	Classify string            `json:"classify,omitempty"`
+	Score    string            `json:"score,omitempty"`
 }
 
 // Description is an api.Description.

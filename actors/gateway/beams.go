@@ -66,6 +66,15 @@ func checkPool(r *api.Request, m *model) error {
 		return api.Unavailable(fmt.Errorf("a worker of model %q scores no prompts: it is of an earlier version", m.id))
 	case r.PromptLogprobs != nil && (*r.PromptLogprobs < 0 || *r.PromptLogprobs > sample.MaxTopLogprobs):
 		return api.Invalid("prompt_logprobs", "prompt_logprobs: found %d, expected 0 to %d", *r.PromptLogprobs, sample.MaxTopLogprobs)
+	case m.embedding.Encoder != r.Pool.Encodes():
+		if m.embedding.Encoder {
+			return api.Invalid("model", "model %q is an encoder, which generates nothing: expected a call of /v1/embeddings, /v1/rerank, /v1/score or /v1/classify", m.id)
+		}
+		return api.Invalid("pooling", "pooling: found %q, which is of encoders, and model %q is none", r.Pool.Pooling, m.id)
+	case r.Second != "" && !r.Pool.Encodes():
+		return api.Invalid("prompt", "a pair of texts, expected one text: model %q is no encoder", m.id)
+	case r.PromptLogprobs != nil && r.Pool.Encodes():
+		return api.Invalid("prompt_logprobs", "not supported together with a vector")
 	case r.Pool == nil:
 		return nil
 	case r.PromptLogprobs != nil && r.Pool.Pooling != api.PoolNone:

@@ -146,6 +146,7 @@ func (g *Gateway) newRequestActor(r *api.Request, m *model) *requestActor {
 		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place), handovers: make(map[int]handover),
 		state: newRequest(r, modelLimits{
 			context: m.context, pool: m.slabs * m.slabTokens, single: m.longest * m.slabTokens, slabTokens: m.slabTokens, vocab: m.vocab,
+			rows: m.embedding.Rows,
 		}),
 		log: g.cfg.Log.With().Str("request", r.ID).Logger(),
 	}

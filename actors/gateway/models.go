@@ -70,6 +70,7 @@ func (s *models) refresh() {
 		if w.Embedding.Width == 0 { // of an earlier version
 			x.embedding = w.Embedding
 		}
+		x.embedding.Rows = min(x.embedding.Rows, w.Embedding.Rows)
 		if w.Created.Before(x.created) {
 			x.created, x.sampling, x.described = w.Created, w.Sampling, w.Description
 		}
@@ -188,7 +189,11 @@ func (s *models) list() []api.Model {
 		e := m.embedding
 		list = append(list, api.Model{
 			ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special, Judge: m.judge, Infill: m.infill, Think: m.think,
-			Embedding:   api.Embedding{Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem},
+			Embedding: api.Embedding{
+				Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem,
+				Prompts: e.Prompts, Default: e.Default, Encoder: e.Encoder, Rows: e.Rows,
+				Classes: api.Classes{Labels: e.Labels, Classify: e.Classify, Score: e.Score},
+			},
 			Description: api.Description(m.described),
 		})
 	}

@@ -27,6 +27,7 @@ type request struct {
 	limits   modelLimits
 	bond     bond
 	prompt   []int32
+	second   int // where the second text of a pair begins in it
 	thought  tools.Thought
 	texts    *sample.TextTokens // of the sampling parameters
 	limit    int                // tokens of a choice
@@ -59,7 +60,7 @@ func (r *request) needs() int {
 	for i := range r.choices {
 		answer = max(answer, len(r.choices[i].tokens))
 	}
-	return len(r.prompt) + min(r.limit, answer)
+	return len(r.prompt) + min(r.limit, answer, r.end()-len(r.prompt))
 }
 
 // usualAnswer is how many tokens of an answer count for the memory that a sequence needs at first. Workers predict the length
@@ -67,7 +68,12 @@ func (r *request) needs() int {
 const usualAnswer = 256
 
 // end is the number of tokens of a sequence at its declared end.
-func (r *request) end() int { return len(r.prompt) + r.limit }
+func (r *request) end() int {
+	if r.limits.rows > 0 { // nothing follows
+		return len(r.prompt)
+	}
+	return len(r.prompt) + r.limit
+}
 
 // firstTokens is the room that a choice has for its tokens from the beginning.
 const firstTokens = 256
@@ -84,6 +90,7 @@ type modelLimits struct {
 	single     int // of the longest sequence without beams, which may be longer than the pool; 0: pool
 	slabTokens int // of its slabs
 	vocab      int
+	rows       int // of a step, of an encoder, which computes a text in one; 0: it is none
 }
 
 func newRequest(r *api.Request, lim modelLimits) *request {
@@ -102,9 +109,10 @@ func (r *request) known(c int) []int32 { return slices.Concat(r.prompt, r.choice
 
 // prompt is what a tokenizer made of one, and what its files say.
 type prompt struct {
-	ids  []int32
-	text string  // digest
-	eos  []int32 // end-of-sequence tokens
+	ids    []int32
+	second int
+	text   string  // digest
+	eos    []int32 // end-of-sequence tokens
 	// thought is what the end of the prompt says of reasoning.
 	thought tools.Thought
 	// texts are the tokens of the texts in the sampling parameters.
@@ -118,8 +126,8 @@ func (r *request) tokenized(p prompt) error {
 	if err := checkVocab(r.api, ids, r.limits.vocab); err != nil {
 		return err
 	}
-	if longest := r.limits.longest() - 1; r.api.Truncate && r.api.Messages == nil && len(ids) > longest {
-		ids = ids[:longest]
+	if r.api.Truncate && r.api.Messages == nil {
+		ids = r.truncated(ids)
 	}
 	limit, err := r.tokenLimit(len(ids))
 	if err != nil {
@@ -131,7 +139,7 @@ func (r *request) tokenized(p prompt) error {
 	if err := r.bond.prompted(ids, p.text); err != nil {
 		return err
 	}
-	r.prompt, r.limit, r.started, r.thought = ids, limit, true, p.thought
+	r.prompt, r.second, r.limit, r.started, r.thought = ids, p.second, limit, true, p.thought
 	r.texts = p.texts
 	r.stop, r.open = r.api.StopTokens, 0
 	if !r.api.IgnoreEOS || r.api.Grammar != nil { // a grammar ends nowhere else
@@ -151,6 +159,18 @@ func (r *request) tokenized(p prompt) error {
 		}
 	}
 	return nil
+}
+
+// truncated keeps the first tokens that fit. A text for an encoder keeps its last one too, the special token that ends it.
+func (r *request) truncated(ids []int32) []int32 {
+	longest := r.limits.longest() - 1
+	if r.limits.rows == 0 {
+		return ids[:min(longest, len(ids))]
+	}
+	if longest = min(longest+1, r.limits.rows); len(ids) <= longest {
+		return ids
+	}
+	return append(ids[:longest-1:longest-1], ids[len(ids)-1])
 }
 
 // resumed returns the end of a request whose choices another process had all ended; false if
@@ -201,7 +221,7 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}
 	gen := &msg.Generate{
-		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, MaxTokens: r.limit,
+		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, Second: r.second, MaxTokens: r.limit,
 		StopTokens: r.stop, Sampling: params, Pool: r.api.Pool, Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
@@ -385,6 +405,13 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 		return 0, api.Invalid("prompt", "the prompt has no tokens, expected at least 1")
 	}
 	longest := r.limits.longest()
+	if rows := r.limits.rows; rows > 0 {
+		if prompt > min(longest, rows) {
+			return 0, api.TooLong("prompt", "the text has %d tokens, expected at most %d: an encoder computes a text in one step (rows of a step %d, context of the model %d tokens)",
+				prompt, min(longest, rows), rows, longest)
+		}
+		return 1, nil
+	}
 	left := longest - prompt
 	if r.api.Beams != nil {
 		left = r.limits.beamLimit(r.api, prompt)
@@ -438,7 +465,7 @@ func (r *request) choice(seq msg.SeqID) int {
 // promptOf is what is to be tokenized of a request without token ids.
 func promptOf(r *api.Request) *api.TokenizeRequest {
 	return &api.TokenizeRequest{
-		Model: r.Model, Prompt: r.Prompt, AddSpecialTokens: true, Truncate: r.Truncate, Messages: r.Messages, Tools: r.Tools,
+		Model: r.Model, Prompt: r.Prompt, Second: r.Second, AddSpecialTokens: true, Truncate: r.Truncate, Messages: r.Messages, Tools: r.Tools,
 		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
 		Clock: r.TemplateClock(),
 	}

@@ -94,6 +94,9 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	if err == nil && r.Grammar != nil && !m.Checked {
 		err = api.Unavailable(fmt.Errorf("%s: the tokenizer is of a version without grammars", r.Grammar.Param))
 	}
+	if err == nil && r.Second != "" && m.Second == 0 {
+		err = api.Unavailable(errors.New("a pair of texts: the tokenizer is of a version without them"))
+	}
 	if err == nil && m.Texts == nil && r.Sampling.Texts() != nil {
 		err = api.Unavailable(errors.New("bad_words or dry_sequence_breakers: the tokenizer is of a version without them"))
 	}
@@ -102,7 +105,7 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 		if r.PromptTokens != nil {
 			ids = r.PromptTokens
 		}
-		err = a.state.tokenized(prompt{ids, m.Text, eos, m.Thought, m.Texts})
+		err = a.state.tokenized(prompt{ids, m.Second, m.Text, eos, m.Thought, m.Texts})
 	}
 	if err != nil {
 		a.end(ctx, a.state.fail(err))

@@ -50,6 +50,7 @@ type Tokenize struct {
 // Tokenized answers Tokenize. Err is an *api.Error.
 type Tokenized struct {
 	Tokens  []int32
+	Second  int                // of a pair: where the tokens of type 1 begin
 	Text    string             // digest of the node that made them, see api.Pin
 	Checked bool               // the grammar can be compiled; earlier versions do not know grammars
 	Thought tools.Thought      // of a chat: what the end of the prompt says of reasoning
@@ -98,6 +99,7 @@ type Generate struct {
 	Watch      *actor.PID // gets Progress
 	Detok      *actor.PID
 	Prompt     []int32
+	Second     int     // of a pair for an encoder: where the tokens of type 1 begin in Prompt; 0: there is one text
 	Generated  []int32 // of a sequence that began elsewhere: what followed Prompt there
 	MaxTokens  int     // >= len(Generated), which counts; equal: only the end is missing
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"

@@ -34,7 +34,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
 		return e, err
 	case *Tokenized:
-		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Text: m.Text, Checked: m.Checked, Thought: uint32(m.Thought), Texts: samplepb.FromTextTokens(m.Texts), Error: errorToWire(m.Err)}}
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Second: int32(m.Second), Text: m.Text, Checked: m.Checked, Thought: uint32(m.Thought), Texts: samplepb.FromTextTokens(m.Texts), Error: errorToWire(m.Err)}}
 	case *Detokenize:
 		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
 	case *Detokenized:
@@ -112,7 +112,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m, err = tokenizeFromWire(b.Tokenize, &p)
 	case *msgpb.Envelope_Tokenized:
 		t := b.Tokenized
-		m = &Tokenized{Tokens: t.GetTokens(), Text: t.GetText(), Checked: t.GetChecked(), Thought: tools.Thought(t.GetThought()), Texts: t.GetTexts().ToTextTokens(), Err: errorFromWire(t.GetError())}
+		m = &Tokenized{Tokens: t.GetTokens(), Second: int(t.GetSecond()), Text: t.GetText(), Checked: t.GetChecked(), Thought: tools.Thought(t.GetThought()), Texts: t.GetTexts().ToTextTokens(), Err: errorFromWire(t.GetError())}
 	case *msgpb.Envelope_Detokenize:
 		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
 	case *msgpb.Envelope_Detokenized:
@@ -287,7 +287,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	}
 	t := &msgpb.Tokenize{
 		Grammar: grammarpb.FromSpec(m.Grammar), Texts: samplepb.FromTexts(m.Texts), Tenant: m.Tenant, OnlyGrammar: m.Input == nil,
-		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), AddSpecialTokens: in.AddSpecialTokens,
+		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), Second: []byte(in.Second), AddSpecialTokens: in.AddSpecialTokens,
 		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Truncate: in.Truncate, Trace: traceToWire(m.Trace),
 	}
 	if !in.Clock.IsZero() {
@@ -303,7 +303,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 
 func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	in := &api.TokenizeRequest{
-		Model: t.GetModel(), Prompt: string(t.GetPrompt()), AddSpecialTokens: t.GetAddSpecialTokens(),
+		Model: t.GetModel(), Prompt: string(t.GetPrompt()), Second: string(t.GetSecond()), AddSpecialTokens: t.GetAddSpecialTokens(),
 		ContinueFinal: t.GetContinueFinal(), NoGenerationPrompt: t.GetNoGenerationPrompt(), Truncate: t.GetTruncate(),
 	}
 	if t.ClockNs != nil {
@@ -337,7 +337,7 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 	w := &msgpb.Generate{
 		Seq: uint64(g.Seq), Choices: convert[uint64](g.Choices), First: int64(g.First), RequestId: g.RequestID, Text: g.Text,
 		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
-		Prompt: g.Prompt, Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
+		Prompt: g.Prompt, Second: int32(g.Second), Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: samplepb.FromParams(&g.Sampling), Beams: samplepb.FromBeams(g.Beams),
 		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
 		Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source), Grammar: grammarpb.FromSpec(g.Grammar), Longest: g.Longest,
@@ -360,7 +360,7 @@ func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, err
 	g := &Generate{
 		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(), Text: w.GetText(),
 		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
-		Prompt: w.GetPrompt(), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
+		Prompt: w.GetPrompt(), Second: int(w.GetSecond()), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
 		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Tenant: w.GetTenant(), CacheSalt: w.GetCacheSalt(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
 		Trace: traceFromWire(w.GetTrace()), Longest: w.GetLongest(),

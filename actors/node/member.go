@@ -76,7 +76,13 @@ func (p *Node) offerWorker() *cluster.Worker {
 		Running: p.worker.Running(), Steps: p.worker.Steps(), InStep: p.worker.Stalled(time.Now()),
 	}
 	e := &c.Embedding
-	w.Embedding = cluster.Embedding{Width: c.Model.HiddenWidth(), Pooling: string(cmp.Or(e.Pooling, api.PoolLast)), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem}
+	w.Embedding = cluster.Embedding{
+		Width: c.Model.HiddenWidth(), Pooling: string(cmp.Or(e.Pooling, api.PoolLast)), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem,
+		Prompts: e.Prompts, Default: e.Default, Encoder: e.Encoder, Labels: e.Classes.Labels, Classify: e.Classes.Classify, Score: e.Classes.Score,
+	}
+	if e.Encoder {
+		w.Embedding.Rows = c.Sched.MaxBatchTokens
+	}
 	w.Description = cluster.Description(c.Description)
 	w.Waiting = max(0, p.worker.InFlight()-w.Running)
 	if err := p.health.Err(); err != nil {

@@ -121,7 +121,11 @@ func (a *tokenizerActor) tokenize(m *msg.Tokenize) *msg.Tokenized {
 		t.Texts, t.Err = textTokens(a.Tokenizer, m.Texts, a.breakers)
 	}
 	if t.Err == nil && (m.Input != nil || m.Grammar == nil && m.Texts == nil) {
-		t.Tokens, t.Thought, t.Err = encode(a.Tokenizer, m.Input, a.Longest())
+		if in := m.Input; in != nil && in.Second != "" {
+			t.Tokens, t.Second, t.Err = encodePair(a.Tokenizer, in, a.Longest())
+		} else {
+			t.Tokens, t.Thought, t.Err = encode(a.Tokenizer, in, a.Longest())
+		}
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(t.Tokens)))
 	}
 	if m.Grammar != nil && t.Err == nil {
@@ -161,6 +165,19 @@ func (a *tokenizerActor) answerPanic(ctx actor.Context, reply *actor.PID, start 
 		ctx.Send(reply, &msg.Tokenized{Err: api.StageFailed("tokenize", v)})
 		panic(v)
 	}
+}
+
+// encodePair makes the ids of a pair of texts, and returns where the second one begins. Errors are *api.Error.
+func encodePair(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, longest int) (ids []int32, second int, err error) {
+	for _, text := range []string{r.Prompt, r.Second} {
+		if err := fits(tok, "prompt", text, longest); err != nil {
+			return nil, 0, err
+		}
+	}
+	if ids, second, err = tok.EncodePair(r.Prompt, r.Second); err != nil {
+		return nil, 0, api.Invalid("prompt", "%v", err)
+	}
+	return ids, second, nil
 }
 
 // encode makes the ids of a text or a chat, for a model whose context is longest tokens (0: unknown), and returns

@@ -304,9 +304,17 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	q := &sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
-		Scored: g.Scored != nil, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
+		Scored: g.Scored != nil, AtOnce: l.Encoder, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
 	}
-	if g.Beams != nil && g.Grammar != nil { // a gateway refuses it
+	if l.Encoder != g.Pool.Encodes() { // likewise
+		l.end(s, api.FinishError, api.Invalid("pooling", "a sequence for an encoder: found %t, expected %t", g.Pool.Encodes(), l.Encoder))
+		return
+	}
+	if most := len(g.Prompt); g.Second < 0 || g.Second > most || g.Second > 0 && !l.Encoder { // likewise
+		l.end(s, api.FinishError, api.Invalid("prompt", "a second text from token %d on, expected one of an encoder from 0 to %d on", g.Second, most))
+		return
+	}
+	if g.Beams != nil && g.Grammar != nil { // likewise
 		l.end(s, api.FinishError, api.GrammarWithBeams(g.Grammar.Param))
 		return
 	}

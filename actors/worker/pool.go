@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
@@ -16,11 +17,11 @@ type pool struct {
 	*api.Pool
 	sum    []float64 // of the hidden states of the first tokens
 	tokens int       // of them
-	vector []float32 // of PoolLogits
+	vector []float32 // of PoolLogits and PoolClasses
 }
 
 func newPool(p *api.Pool, width int) *pool {
-	if p.Pooling == api.PoolLogits || p.Pooling == api.PoolNone {
+	if p.Pooling == api.PoolLogits || p.Pooling == api.PoolClasses || p.Pooling == api.PoolNone {
 		width = 0
 	}
 	return &pool{Pool: p, sum: make([]float64, width)}
@@ -31,11 +32,11 @@ func (p *pool) ask(rows *compute.Rows) {
 	switch p.Pooling {
 	case api.PoolMean:
 		rows.Hidden, rows.Output = len(rows.Tokens), false
-	case api.PoolLast:
+	case api.PoolLast, api.PoolText:
 		if rows.Output {
 			rows.Hidden, rows.Output = 1, false
 		}
-	case api.PoolLogits, api.PoolNone:
+	case api.PoolLogits, api.PoolClasses, api.PoolNone:
 	}
 }
 
@@ -52,6 +53,10 @@ func (p *pool) add(position int, hidden []float32) {
 
 // logits takes the vector from the logits after the last token.
 func (p *pool) logits(row []float32) {
+	if p.Pooling == api.PoolClasses {
+		p.vector = slices.Clone(row)
+		return
+	}
 	p.vector = make([]float32, len(p.Tokens))
 	for i, id := range p.Tokens {
 		p.vector[i] = row[id]

@@ -87,6 +87,9 @@ func (l *loop) step(plan *sched.Plan) error {
 // commit offers the slabs that a step up to a position has filled to other sequences, and at the end of the prompt
 // the tokens of the last one.
 func (l *loop) commit(s *sequence, end int) {
+	if l.Encoder { // keys and values depend on the whole text
+		return
+	}
 	slab, prompt := l.Sched.KV.SlabTokens, len(s.gen.Prompt)+len(s.gen.Generated)
 	switch {
 	case s.beams != nil: // each beam has an answer of its own
@@ -112,6 +115,7 @@ func (s *sequence) rows(c *sched.Chunk) compute.Rows {
 	s.tokens = append(s.tokens, s.draft[:c.Drafts]...)
 	rows := compute.Rows{
 		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts - c.Forced,
+		Second: s.gen.Second,
 	}
 	s.tokens = s.tokens[:known]
 	if c.Scored { // the rows before the last one have outputs as draft tokens do

@@ -38,6 +38,7 @@ type Config struct {
 	KV            *actor.PID
 	Inherits      func() bool    // whether dead workers of this host left keys and values; nil: never
 	Runner        compute.Runner // not closed
+	Encoder       bool           // the Runner's program is one: texts are in one step each, and keep nothing after it
 	OwnThread     bool           // the Runner computes on the thread of its caller, which then runs no other goroutines
 	Grammars      *grammar.Compiler
 	Sched         sched.Config

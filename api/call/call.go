@@ -32,6 +32,7 @@ const (
 	Score                // pairs of texts
 	OllamaEmbed          // Ollama's /api/embed
 	OllamaEmbedding      // Ollama's /api/embeddings
+	Classify             // the classes of texts
 )
 
 // Call is a decoded generation call: a request for each prompt, and the form of the answer.
@@ -66,8 +67,11 @@ type Vectors struct {
 	// instead: the model says whether the document fits, and its vector has two elements, the logits of the tokens "no" and "yes".
 	Pairs     [][2]int
 	Judged    bool
+	Scored    string            // what becomes of the only logit of each pair, as of api.Classes; "": the model is no cross-encoder
 	Documents []json.RawMessage // with Rerank, one for each pair; nil: the answer does not repeat them
 	Most      int               // with Rerank: results; 0: all
+
+	Classes api.Classes // with Classify
 }
 
 // Rename gives the call another ID, and its requests those that they would have with it: their seeds too, unless the client chose them.

@@ -39,6 +39,7 @@ var operations = []operation{
 	{"rerank", http.MethodPost, "/v1/rerank", "Order documents by their relevance to a query (Jina, Cohere, vLLM)",
 		reflect.TypeFor[rerankRequest](), reflect.TypeFor[openai.RerankAnswer](), false},
 	{"score", http.MethodPost, "/v1/score", "Score pairs of texts (vLLM)", reflect.TypeFor[scoreRequest](), reflect.TypeFor[openai.ScoreList](), false},
+	{"classify", http.MethodPost, "/v1/classify", "The classes of texts (vLLM)", reflect.TypeFor[classifyRequest](), reflect.TypeFor[openai.ClassList](), false},
 	{"createResponse", http.MethodPost, "/v1/responses", "Answer a conversation (Responses API)",
 		reflect.TypeFor[responsesRequest](), reflect.TypeFor[responses.Response](), true},
 	{"createMessage", http.MethodPost, "/v1/messages", "Answer a conversation (Anthropic)",

@@ -153,9 +153,18 @@ type embeddingRequest struct {
 	Input      prompts  `json:"input" doc:"Up to 2048 texts, as text or token ids. None may be empty."`
 	Dimensions int      `json:"dimensions,omitempty" minimum:"1" doc:"Keep the first ones of the vector."`
 	Encoding   string   `json:"encoding_format,omitempty" enum:"float,base64" default:"float"`
+	PromptName string   `json:"prompt_name,omitempty" doc:"One of the prompts of the model's files, which comes before each text. Absent: the files' default, if there is one."`
 	Priority   int      `json:"priority,omitempty" doc:"Lower runs first."`
 	Timeout    float64  `json:"timeout,omitempty" doc:"Seconds until the call ends with an error 504"`
 	User       string   `json:"user,omitempty" doc:"Ignored."`
+}
+
+type classifyRequest struct {
+	_        struct{} `json:"-" additionalProperties:"true"`
+	Model    string   `json:"model,omitempty" doc:"A served model with a head for classes. May be left out where one is served."`
+	Input    prompts  `json:"input" doc:"Up to 2048 texts, as text or token ids. None may be empty."`
+	Priority int      `json:"priority,omitempty" doc:"Lower runs first."`
+	Timeout  float64  `json:"timeout,omitempty" doc:"Seconds until the call ends with an error 504"`
 }
 
 type rerankRequest struct {

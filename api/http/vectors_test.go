@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -120,4 +121,83 @@ func TestOllamaCutsLongTextsUnlessToldNotTo(t *testing.T) {
 		require.Equal(t, 200, post(t, srv, "/api/embed", body).StatusCode)
 		require.Equal(t, i < 2, e.Requests()[i].Truncate, fmt.Sprint(body))
 	}
+}
+
+// classes is an engine whose logits of a text are its length and that of the second text.
+func classes(labels ...string) *apitest.Engine {
+	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+		vector := []float32{float32(len(r.Prompt)), float32(len(r.Second)), 0}[:len(labels)]
+		if len(labels) == 1 {
+			vector[0] -= float32(len(r.Second))
+		}
+		s.Send(api.Event{Extra: &api.Extra{Vector: vector}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+	})
+	e.Served[0].Embedding = api.Embedding{Width: 2, Encoder: true, Classes: api.Classes{Labels: labels, Classify: "softmax", Score: "sigmoid"}}
+	return e
+}
+
+func TestClassesHaveLabelsAndProbabilities(t *testing.T) {
+	e := classes("a", "b", "c")
+	srv := serve(t, e, httpapi.Options{})
+	var a openai.ClassList
+	strict(t, read(t, post(t, srv, "/v1/classify", `{"input":["xx","x"]}`)), &a)
+	require.Len(t, a.Data, 2)
+	require.Equal(t, "list", a.Object)
+	for i, d := range a.Data {
+		require.Equal(t, i, d.Index)
+		require.Equal(t, "a", d.Label)
+		require.Equal(t, 3, d.Classes)
+		require.InDelta(t, 1, d.Probs[0]+d.Probs[1]+d.Probs[2], 1e-12)
+	}
+	require.InDelta(t, 1/(1+2*math.Exp(-2)), a.Data[0].Probs[0], 1e-9)
+	require.Equal(t, 2, a.Usage.TotalTokens)
+	require.Equal(t, api.PoolClasses, e.Requests()[0].Pool.Pooling)
+
+	e.Served[0].Embedding.Classes.Classify = "sigmoid"
+	strict(t, read(t, post(t, srv, "/v1/classify", `{"input":"x"}`)), &a)
+	require.InDelta(t, 1/(1+math.Exp(-1)), a.Data[0].Probs[0], 1e-9)
+	require.InDelta(t, 0.5, a.Data[0].Probs[1], 1e-9)
+
+	for path, body := range map[string]string{"/v1/embeddings": `{"input":"a"}`, "/v1/score": `{"text_1":"a","text_2":"b"}`} {
+		resp := post(t, srv, path, body)
+		require.Equal(t, 400, resp.StatusCode, path)
+		require.Contains(t, read(t, resp), "classes", path)
+	}
+	resp := post(t, serve(t, embed(), httpapi.Options{}), "/v1/classify", `{"input":"a"}`)
+	require.Equal(t, 400, resp.StatusCode)
+	require.Contains(t, read(t, resp), "no head for classes")
+}
+
+func TestACrossEncoderComputesEachPair(t *testing.T) {
+	e := classes("relevant")
+	srv := serve(t, e, httpapi.Options{})
+	var ranked openai.RerankAnswer
+	strict(t, read(t, post(t, srv, "/v1/rerank", `{"query":"aaa","documents":["xxxx","x"]}`)), &ranked)
+	require.Equal(t, 1, ranked.Results[0].Index)
+	require.InDelta(t, 1/(1+math.Exp(-2)), ranked.Results[0].Score, 1e-9)
+	require.InDelta(t, 1/(1+math.Exp(1)), ranked.Results[1].Score, 1e-9)
+
+	e.Served[0].Embedding.Classes.Score = "identity"
+	var scored openai.ScoreList
+	strict(t, read(t, post(t, srv, "/v1/score", `{"text_1":"aaa","text_2":"x"}`)), &scored)
+	require.InDelta(t, 2, scored.Data[0].Score, 1e-9)
+}
+
+func TestPromptsComeBeforeTexts(t *testing.T) {
+	e := embed()
+	e.Served[0].Embedding.Prompts = map[string]string{"query": "q: ", "passage": "p: "}
+	srv := serve(t, e, httpapi.Options{})
+	require.Equal(t, 200, post(t, srv, "/v1/embeddings", `{"input":["a","b"],"prompt_name":"query"}`).StatusCode)
+	require.Equal(t, 200, post(t, srv, "/v1/embeddings", `{"input":"c"}`).StatusCode)
+	require.Equal(t, 200, post(t, srv, "/v1/rerank", `{"query":"d","documents":["e"]}`).StatusCode)
+	e.Served[0].Embedding.Default = "passage"
+	require.Equal(t, 200, post(t, srv, "/v1/embeddings", `{"input":"f"}`).StatusCode)
+	prompts := map[string]bool{}
+	for _, r := range e.Requests() {
+		prompts[r.Prompt] = true
+	}
+	require.Equal(t, map[string]bool{"q: a": true, "q: b": true, "c": true, "q: d": true, "p: e": true, "p: f": true}, prompts)
+	resp := post(t, srv, "/v1/embeddings", `{"input":"a","prompt_name":"other"}`)
+	require.Equal(t, 400, resp.StatusCode)
+	require.Contains(t, read(t, resp), "passage, query")
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +37,33 @@ func DecodeEmbeddings(body []byte, models []api.Model, arrival time.Time) (*call
 		o.fail("encoding_format", `expected "float" or "base64", found %s`, api.Quote(format))
 	}
 	c.Vectors.Base64 = format == "base64"
-	o.addTexts(c, &one, o.promptsOf("input", maxTexts))
+	texts := o.promptsOf("input", maxTexts)
+	o.promptTexts(m, texts)
+	o.addTexts(c, &one, texts)
 	return c, o.result()
+}
+
+// promptTexts puts the prompt of the call, or the one that the model's files have for all texts, before each text.
+func (o *object) promptTexts(m api.Model, texts []prompt) {
+	name := m.Embedding.Default
+	if _, named := o.get("prompt_name"); named {
+		o.str("prompt_name", &name)
+		if _, known := m.Embedding.Prompts[name]; !known {
+			o.fail("prompt_name", "found %s, expected one of the prompts of the model's files: %s", api.Quote(name), promptNames(m.Embedding.Prompts))
+		}
+	}
+	for i := range texts {
+		if texts[i].tokens == nil {
+			texts[i].text = m.Embedding.Prompts[name] + texts[i].text
+		}
+	}
+}
+
+func promptNames(prompts map[string]string) string {
+	if len(prompts) == 0 {
+		return "there is none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(prompts)), ", ")
 }
 
 // vectors reads the fields of all calls whose answers are made of vectors: the call without requests, its model, and what its
@@ -62,8 +89,11 @@ func (o *object) vectors(prefix string, kind call.Kind, models []api.Model, arri
 // embedding makes a request one for the vector of a text, as the model's files say.
 func (o *object) embedding(c *call.Call, m api.Model, one *api.Request) {
 	e := m.Embedding
-	if e.Problem != "" {
-		o.fail("model", "%q makes no embeddings here: its files ask for %s, expected a pooling by the mean or the last token", m.ID, e.Problem)
+	switch {
+	case len(e.Classes.Labels) > 0:
+		o.fail("model", "%q makes no embeddings: it has a head for classes, expected a call of /v1/classify, or of /v1/rerank or /v1/score for a model with one class", m.ID)
+	case e.Problem != "":
+		o.fail("model", "%q makes no embeddings here: its files ask for %s, expected a pooling by the mean or the last token, or by the first one of an encoder", m.ID, e.Problem)
 	}
 	one.Pool = &api.Pool{Pooling: e.Pooling}
 	c.Vectors.Normalize = e.Normalize

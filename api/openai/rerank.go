@@ -26,12 +26,12 @@ func DecodeRerank(body []byte, models []api.Model, arrival time.Time) (*call.Cal
 		return nil, err
 	}
 	s := o.scorer("rerank-", call.Rerank, models, arrival)
-	query := o.nonempty("query")
+	query := s.queryPrompt + o.nonempty("query")
 	documents, repeat := o.texts("documents"), true
 	o.boolean("return_documents", &repeat)
 	o.int("top_n", 0, maxTexts, &s.call.Vectors.Most)
 	for i := range documents {
-		s.pair(query, documents[i].text)
+		s.pair(query, s.documentPrompt+documents[i].text)
 		if repeat {
 			s.call.Vectors.Documents = append(s.call.Vectors.Documents, documents[i].shown)
 		}
@@ -53,7 +53,7 @@ func DecodeScore(body []byte, models []api.Model, arrival time.Time) (*call.Call
 		return s.call, o.result()
 	}
 	for i := range second {
-		s.pair(first[min(i, len(first)-1)].text, second[i].text)
+		s.pair(s.prompt+first[min(i, len(first)-1)].text, s.prompt+second[i].text)
 	}
 	return s.call, o.result()
 }
@@ -122,31 +122,65 @@ func (o *object) texts(name string) (list []document) {
 }
 
 // scorer makes the requests of a call with scores. A model whose files name a pooling compares vectors of texts. Another one that knows
-// the words judges each pair by the logits of "yes" and "no".
+// the words judges each pair by the logits of "yes" and "no". A cross-encoder has a class for pairs that belong together.
 type scorer struct {
 	o           *object
 	call        *call.Call
 	one         api.Request
 	judges      bool
+	crosses     bool // the model is a cross-encoder
 	instruction string
 	places      map[string]int // of a text, among the requests
+
+	// Before the texts whose vectors are compared: those of the model's files for queries, documents, and all texts.
+	queryPrompt, documentPrompt, prompt string
 }
 
 func (o *object) scorer(prefix string, kind call.Kind, models []api.Model, arrival time.Time) *scorer {
 	c, m, one := o.vectors(prefix, kind, models, arrival)
 	s := &scorer{o: o, call: c, one: one, instruction: judgeInstruction, places: make(map[string]int)}
 	o.str("instruction", &s.instruction)
+	if labels := m.Embedding.Classes.Labels; len(labels) > 0 {
+		if len(labels) != 1 {
+			o.fail("model", "%q scores no pairs: it has %d classes, expected one", m.ID, len(labels))
+		}
+		s.crosses, c.Vectors.Scored = true, m.Embedding.Classes.Score
+		s.one.Pool = &api.Pool{Pooling: api.PoolClasses}
+		return s
+	}
 	if s.judges = !m.Embedding.Named && len(m.Judge) == 2; s.judges {
 		s.one.Pool = &api.Pool{Pooling: api.PoolLogits, Tokens: m.Judge}
 		c.Vectors.Judged = true
 		s.one.TemplateArgs = map[string]any{"enable_thinking": false, "thinking": false}
-	} else {
-		o.embedding(c, m, &s.one)
+		return s
 	}
+	o.embedding(c, m, &s.one)
+	s.prompts(&m.Embedding)
 	return s
 }
 
+// prompts takes the prompts of sentence-transformers, by the names that its encode_query and encode_document look for.
+func (s *scorer) prompts(e *api.Embedding) {
+	s.prompt = e.Prompts[e.Default]
+	s.queryPrompt, s.documentPrompt = s.prompt, s.prompt
+	if text, ok := e.Prompts["query"]; ok {
+		s.queryPrompt = text
+	}
+	for _, name := range []string{"corpus", "passage", "document"} {
+		if text, ok := e.Prompts[name]; ok {
+			s.documentPrompt = text
+		}
+	}
+}
+
 func (s *scorer) pair(query, text string) {
+	if s.crosses {
+		r := s.one
+		r.Prompt, r.Second = query, text
+		at := s.o.addRequest(s.call, r)
+		s.call.Vectors.Pairs = append(s.call.Vectors.Pairs, [2]int{at, at})
+		return
+	}
 	if !s.judges {
 		s.call.Vectors.Pairs = append(s.call.Vectors.Pairs, [2]int{s.place(query), s.place(text)})
 		return
@@ -184,7 +218,7 @@ type RerankAnswer struct {
 type RerankResult struct {
 	Index    int             `json:"index" doc:"Place of the document in the request"`
 	Document json.RawMessage `json:"document,omitempty" doc:"Unless return_documents is false"`
-	Score    float64         `json:"relevance_score" doc:"0 to 1 by the logits of yes and no; -1 to 1 by the cosine of embeddings"`
+	Score    float64         `json:"relevance_score" doc:"0 to 1 by the logits of yes and no, or by a cross-encoder; -1 to 1 by the cosine of embeddings"`
 }
 
 // EncodeRerank returns the body of the answer to a rerank call.

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/datadir"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/logging"
 	"github.com/millrace/millrace/tokenizer"
@@ -244,10 +243,6 @@ func (r *report) checkModel(o *doctorOptions) {
 		return
 	}
 	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = device.SlabTokens, 1, 1, 1
-	if _, err := family.ReadPooling(dir); err != nil {
-		r.add("model", statusFail, "%v", err)
-		return
-	}
 	m, err := compute.Open(options)
 	if err != nil {
 		r.add("model", statusFail, "%v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
+	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/config"
@@ -173,7 +174,7 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 			log.Warn().Msg("the checkpoint has no output layer: it is for embeddings, and answers have no meaning")
 		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation, log)
-		c.Embedding = api.Embedding{Pooling: api.Pooling(m.pooling.Mode), Normalize: m.pooling.Normalize, Named: m.pooling.Named, Problem: m.pooling.Problem}
+		c.Embedding = embedding(m.config)
 		kept := m.program.WeightsText(m.weights)
 		c.Backend, c.Weights, c.Description = m.device.Backend, kept, m.describe(kept)
 		c.Pools = m.pools
@@ -191,6 +192,22 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 	}
 	e.Node, err = node.New(c)
 	return err
+}
+
+// embedding is what a model's files say of its vectors and classes.
+func embedding(c *family.Config) api.Embedding {
+	p, k := &c.Pooling, &c.Classifier
+	e := api.Embedding{
+		Pooling: api.Pooling(p.Mode), Normalize: p.Normalize, Named: p.Named, Problem: p.Problem, Prompts: p.Prompts, Default: p.Default,
+		Encoder: c.Encoder, Classes: api.Classes{Labels: k.Labels, Classify: k.Classify, Score: k.Score},
+	}
+	switch {
+	case len(k.Labels) > 0:
+		e.Pooling = api.PoolClasses
+	case c.Encoder:
+		e.Pooling = api.PoolText
+	}
+	return e
 }
 
 // schedConfig configures the scheduler for sequences of at most longest tokens.

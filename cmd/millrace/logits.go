@@ -91,6 +91,7 @@ func logits(o logitsOptions) (*logitsResult, error) {
 		return nil, err
 	}
 	options.MaxRows, options.MaxOutputs, options.MaxSequences, options.MaxTokens = logitsChunk, logitsChunk, 1, len(o.tokens)
+	options.Generates = true
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)

@@ -31,7 +31,6 @@ type openModel struct {
 	device    device.Info
 	costs     device.ProgramInfo
 	numerics  numerics.Ingredients
-	pooling   family.Pooling
 	tokenizer *tokenizer.Tokenizer
 	pools     *kvfile.Dir // where workers of this host leave their KV pools; nil: nowhere
 	closers   []func()
@@ -50,9 +49,6 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 	m.weights = options.Weights
 	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
 	options.MaxHidden = options.MaxRows
-	if m.pooling, err = family.ReadPooling(s.Model); err != nil {
-		return m, err
-	}
 	options.KVMemory = int64(s.KVMemory)
 	options.OneGroup = s.KVDisk != "" // the disk has no slabs of other groups
 	options.Pools, options.Warn = pools, warnPool(log)
@@ -122,6 +118,9 @@ func (m *openModel) load(o compute.Options) error {
 func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if m.program, err = compute.ReadProgram(o.Dir); err != nil {
 		return err
+	}
+	if m.program.Encoder() {
+		return config.Usagef("--backend sim: found an encoder, %s, expected a model that generates", m.program.Architecture)
 	}
 	if err := m.program.SetWeights(o.Weights); err != nil {
 		return config.Usagef("--weights: %w", err)

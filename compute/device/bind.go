@@ -87,7 +87,7 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		*kind[C.mr_embed](&c) = C.mr_embed{
 			table: C.int32_t(o.Weight), positions: C.int32_t(o.Bias), position_offset: C.int32_t(o.PositionOffset), scale: C.float(o.EmbedScale),
 			accumulate: flag(o.Accumulate),
-			types: C.int32_t(o.Types),
+			types:      C.int32_t(o.Types),
 		}
 	case model.OpNorm:
 		*kind[C.mr_norm](&c) = C.mr_norm{

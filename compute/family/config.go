@@ -27,6 +27,7 @@ const (
 	maxHeadDim   = 1 << 10
 	maxPositions = 1 << 24
 	maxKernel    = 16 // of a convolution over tokens
+	maxLabels    = 1 << 10
 )
 
 // Config is what a checkpoint's config.json and generation_config.json say,
@@ -55,6 +56,10 @@ type Config struct {
 	Windows          []int // sliding window per layer, 0: none; nil: no layer has one
 	Rope             Rope
 	NoHead           bool // the class has no output layer: its hidden states are for embeddings
+
+	Encoder    bool       // rows see later ones too: there is no generation
+	Classifier Classifier // of an encoder
+	Pooling    Pooling    // of its vectors
 
 	Generation Generation
 
@@ -102,6 +107,9 @@ func LoadConfig(dir string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.readPooling(dir); err != nil {
+		return nil, err
+	}
 	g, err := readFields(filepath.Join(dir, "generation_config.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
@@ -140,6 +148,7 @@ func parseConfig(f *fields) (*Config, error) {
 	c.DType = f.text("", "dtype", "torch_dtype")
 	c.Vocab = f.size(maxVocab, "vocab_size")
 	c.plan = family.config(f, c)
+	c.Pooling = defaultPooling(c.Encoder)
 	c.Generation = parseGeneration(f, Generation{})
 	if f.err != nil {
 		return nil, f.err

@@ -12,7 +12,7 @@ import (
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
 type family struct {
 	class   string                                   // in config.json's architectures: "LlamaForCausalLM"
-	also    []string                                 // classes of models with images whose text model is this
+	also    []string                                 // classes of models with images whose text model is this; of an encoder those with other heads
 	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
 	kind    string                                   // model_type of config.json
 	spell   func(*fields)                            // brings config.json into the common form; nil: it has it
@@ -37,6 +37,7 @@ func families() []*family {
 		&deepseekV2, &deepseekV3, &glm4MoeLite, &mistral4, &youtu, &minicpm3,
 		&gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &hunyuanMoe, &phimoe,
 		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
+		&bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT, &nomicBERT,
 	}
 }
 

@@ -31,6 +31,9 @@ func TestTheDocumentHasEveryFamily(t *testing.T) {
 func TestEveryFamilyHasAFixture(t *testing.T) {
 	dirs, err := filepath.Glob("../../testdata/models/*")
 	require.NoError(t, err)
+	encoders, err := filepath.Glob("../../testdata/encoders/*")
+	require.NoError(t, err)
+	dirs = append(dirs, encoders...)
 	found := map[string]bool{}
 	for _, dir := range dirs {
 		c, err := LoadConfig(dir)

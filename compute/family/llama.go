@@ -101,6 +101,8 @@ type llamaPlan struct {
 	experts *experts // in place of the MLP of most layers; nil: none
 	latents *latents // of keys and values; nil: the layers keep these themselves
 
+	encoder *classHead // attention is both ways; nil: it is not
+
 	mixer          mixer  // in place of attention in the layers that are recurrent; nil: none
 	recurrent      []bool // layers with the mixer; nil: all have it, beside their attention
 	gatedAttention bool   // each head of q has a gate of its result after it
@@ -135,6 +137,9 @@ func (p llamaPlan) build(b *builder) {
 	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
 	b.findHead("language_model.lm_head.weight")
 	b.names = p.names
+	if p.encoder != nil {
+		b.beginEncoder(p.encoder)
+	}
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv, attended := model.None, model.None
@@ -200,6 +205,10 @@ func (p llamaPlan) build(b *builder) {
 		b.addBlock("mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
+	if p.encoder != nil {
+		b.encoderEnd(x, table, func(in, out int) { b.rmsNorm("final.norm", "norm", in, out) }, p.encoder)
+		return
+	}
 	p.normIf(b, "final.norm", "", cmp.Or(p.final, "norm"), x, normed)
 	b.logits(normed, table, p.headBias)
 	if p.finalSoftcap > 0 {
@@ -269,6 +278,7 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 		b.attention(qkv, raw, func(rope, att *model.Op) {
 			b.qkNorm(rope, at)
 			rope.NormLast = p.normLast
+			rope.BothWays, att.BothWays = p.encoder != nil, p.encoder != nil
 			att.Scale, att.Softcap = cmp.Or(p.attentionScale, att.Scale), p.softcap
 			if c.Windows != nil {
 				att.Window = c.Windows[b.layer]

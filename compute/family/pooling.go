@@ -12,26 +12,37 @@ import (
 
 // Pooling is what the files of sentence-transformers beside a checkpoint say of the vector of a text.
 type Pooling struct {
-	Mode      string // "last" or "mean"
+	Mode      string // "last" or "mean"; of an encoder "first", too
 	Normalize bool   // the vector has length 1
 	Named     bool   // there are such files
 	Problem   string // what they ask for that is not served; "": nothing
+
+	Prompts map[string]string // texts before a text, by their names; nil: none
+	Default string            // the prompt of a text for which none is named; "": none
 }
 
-// ReadPooling reads modules.json and the configuration of its pooling module in a model's directory. Without them the vector is the
-// normalized hidden state of the last token. Faults are *weights.FormatError.
-func ReadPooling(dir string) (Pooling, error) {
+// defaultPooling is the normalized hidden state of the last token or, of an encoder, the mean of all, as sentence-transformers has it.
+func defaultPooling(encoder bool) Pooling {
+	if encoder {
+		return Pooling{Mode: "mean", Normalize: true}
+	}
+	return Pooling{Mode: "last", Normalize: true}
+}
+
+// readPooling reads modules.json, the configuration of its pooling module, and config_sentence_transformers.json in a model's directory. Without them
+// the pooling is defaultPooling. Faults are *weights.FormatError.
+func (c *Config) readPooling(dir string) error {
+	p := &c.Pooling
+	if err := p.readPrompts(filepath.Join(dir, "config_sentence_transformers.json")); err != nil {
+		return err
+	}
 	var modules []struct {
 		Path string `json:"path"`
 		Type string `json:"type"`
 	}
-	p := Pooling{Mode: "last", Normalize: true}
-	if weights.IsGGUF(dir) { // one file is the whole model
-		return p, nil
-	}
 	found, err := readJSON(filepath.Join(dir, "modules.json"), &modules)
 	if err != nil || !found {
-		return p, err
+		return err
 	}
 	p.Named, p.Normalize = true, false
 	for _, m := range modules {
@@ -41,20 +52,43 @@ func ReadPooling(dir string) (Pooling, error) {
 			p.Normalize = true
 		case "Pooling":
 			if !filepath.IsLocal(m.Path) {
-				return p, &weights.FormatError{File: filepath.Join(dir, "modules.json"), Name: "path", Found: m.Path, Expected: "a folder of the model's directory"}
+				return &weights.FormatError{File: filepath.Join(dir, "modules.json"), Name: "path", Found: m.Path, Expected: "a folder of the model's directory"}
 			}
-			if err := p.readMode(filepath.Join(dir, m.Path, "config.json")); err != nil {
-				return p, err
+			if err := p.readMode(filepath.Join(dir, m.Path, "config.json"), c.Encoder); err != nil {
+				return err
 			}
 		default:
 			p.Problem = fmt.Sprintf("the module %s of modules.json", m.Type)
 		}
 	}
-	return p, nil
+	return nil
+}
+
+// readPrompts reads the prompts of sentence-transformers, and which one is for all texts.
+func (p *Pooling) readPrompts(file string) error {
+	var config struct {
+		Prompts map[string]string `json:"prompts"`
+		Default string            `json:"default_prompt_name"`
+	}
+	if _, err := readJSON(file, &config); err != nil {
+		return err
+	}
+	for name, text := range config.Prompts {
+		if text == "" { // as none
+			delete(config.Prompts, name)
+		}
+	}
+	if len(config.Prompts) > 0 {
+		p.Prompts = config.Prompts
+	}
+	if text := config.Prompts[config.Default]; text != "" {
+		p.Default = config.Default
+	}
+	return nil
 }
 
 // readMode reads a pooling module's configuration. Its modes are flags; newer files have their name too.
-func (p *Pooling) readMode(file string) error {
+func (p *Pooling) readMode(file string, encoder bool) error {
 	config := make(map[string]any)
 	if found, err := readJSON(file, &config); err != nil {
 		return err
@@ -70,13 +104,20 @@ func (p *Pooling) readMode(file string) error {
 			modes = append(modes, mode)
 		}
 	}
+	if config["include_prompt"] == false && p.Prompts != nil {
+		p.Problem = fmt.Sprintf("a pooling without the tokens of the prompt in %s", filepath.Base(filepath.Dir(file)))
+		return nil
+	}
 	if len(modes) == 1 {
-		switch modes[0] {
-		case "mean", "mean_tokens":
+		switch mode := modes[0]; {
+		case mode == "mean" || mode == "mean_tokens":
 			p.Mode = "mean"
 			return nil
-		case "lasttoken":
+		case mode == "lasttoken":
 			p.Mode = "last"
+			return nil
+		case encoder && (mode == "cls" || mode == "cls_token"):
+			p.Mode = "first"
 			return nil
 		}
 	}

@@ -41,16 +41,41 @@ func TestPoolingIsWhatTheFilesSay(t *testing.T) {
 		"a dense module":   {"[" + pooling + "," + dense + "]", `{"pooling_mode":"lasttoken"}`, Pooling{Mode: "last", Named: true, Problem: "the module sentence_transformers.models.Dense of modules.json"}},
 		"no configuration": {"[" + transformer + "]", "", Pooling{Mode: "last", Named: true}},
 	} {
-		got, err := ReadPooling(poolingDir(t, c.modules, c.config))
-		require.NoError(t, err, name)
-		require.Equal(t, c.want, got, name)
+		config := Config{Pooling: defaultPooling(false)}
+		require.NoError(t, config.readPooling(poolingDir(t, c.modules, c.config)), name)
+		require.Equal(t, c.want, config.Pooling, name)
 	}
 	for name, dir := range map[string]string{
 		"JSON as sentence-transformers writes it": poolingDir(t, "{", ""),
 		"the configuration of the pooling":        poolingDir(t, "["+pooling+"]", ""),
 		"a folder of the model's directory":       poolingDir(t, `[{"path":"../other","type":"x.Pooling"}]`, ""),
 	} {
-		_, err := ReadPooling(dir)
-		require.ErrorContains(t, err, name)
+		require.ErrorContains(t, new(Config).readPooling(dir), name)
 	}
+}
+
+func TestAnEncoderHasThePoolingOfItsFirstToken(t *testing.T) {
+	config := Config{Encoder: true, Pooling: defaultPooling(true)}
+	require.Equal(t, Pooling{Mode: "mean", Normalize: true}, config.Pooling, "as sentence-transformers without files")
+	require.NoError(t, config.readPooling(poolingDir(t, "["+pooling+"]", `{"pooling_mode_cls_token":true}`)))
+	require.Equal(t, Pooling{Mode: "first", Named: true}, config.Pooling)
+}
+
+func TestPromptsAreThoseOfTheFiles(t *testing.T) {
+	read := func(prompts, pool string) Pooling {
+		dir := poolingDir(t, "["+pooling+"]", pool)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config_sentence_transformers.json"), []byte(prompts), 0o600))
+		config := Config{Encoder: true}
+		require.NoError(t, config.readPooling(dir))
+		return config.Pooling
+	}
+	const mean = `{"pooling_mode_mean_tokens":true}`
+	p := read(`{"prompts":{"query":"query: ","document":""},"default_prompt_name":"query"}`, mean)
+	require.Equal(t, map[string]string{"query": "query: "}, p.Prompts)
+	require.Equal(t, "query", p.Default)
+	p = read(`{"prompts":{"query":"q"},"default_prompt_name":null}`, mean)
+	require.Empty(t, p.Default)
+	require.Nil(t, read(`{"prompts":{"document":""},"default_prompt_name":"document"}`, mean).Prompts)
+	require.Equal(t, "a pooling without the tokens of the prompt in 1_Pooling", read(`{"prompts":{"query":"q"}}`, `{"pooling_mode_mean_tokens":true,"include_prompt":false}`).Problem)
+	require.Empty(t, read(`{}`, `{"pooling_mode_mean_tokens":true,"include_prompt":false}`).Problem, "there is no prompt")
 }

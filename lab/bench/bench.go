@@ -44,7 +44,7 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 	log.Info().Str("model", o.Model.Dir).Msg("loading")
 	largest, options := slices.Max(o.Batches), o.Model
 	options.MaxRows, options.MaxOutputs = max(o.Rows, largest, o.Beams), max(largest, o.Beams)
-	options.MaxSequences = max(largest, o.Beams+1)
+	options.MaxSequences, options.Generates = max(largest, o.Beams+1), true
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 	options := o.Model
 	options.Device.Profile = true
 	options.MaxRows, options.MaxOutputs = max(o.Rows, o.Prompt, largest*beams), largest*beams
-	options.MaxSequences = sequences
+	options.MaxSequences, options.Generates = sequences, true
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err

@@ -101,6 +101,7 @@ func (o *Options) measure(run Run, text []int32, compare bool) (Result, [][]int3
 	options := run.Model
 	options.MaxRows = max(StepRows, o.Greedy.Prompts)
 	options.MaxOutputs, options.MaxSequences = options.MaxRows, o.Greedy.Prompts
+	options.Generates = true
 	m, err := compute.Open(options)
 	if err != nil {
 		return Result{}, nil, err

@@ -47,6 +47,7 @@ func CountLaunches(options compute.Options, prefill int) (*Launches, error) {
 	}
 	rows := min(prefill, program.MaxPositions-1)
 	options.MaxRows, options.MaxOutputs, options.MaxSequences = rows, 1, 1
+	options.Generates = true
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err

@@ -640,7 +640,8 @@ type Tokenize struct {
 	Tenant             string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	OnlyGrammar        bool                   `protobuf:"varint,14,opt,name=only_grammar,json=onlyGrammar,proto3" json:"only_grammar,omitempty"`
 	Truncate           bool                   `protobuf:"varint,15,opt,name=truncate,proto3" json:"truncate,omitempty"`
-	Texts              *samplepb.Texts        `protobuf:"bytes,16,opt,name=texts,proto3" json:"texts,omitempty"` // absent: none
+	Texts              *samplepb.Texts        `protobuf:"bytes,16,opt,name=texts,proto3" json:"texts,omitempty"`   // absent: none
+	Second             []byte                 `protobuf:"bytes,17,opt,name=second,proto3" json:"second,omitempty"` // second text of a pair; absent: none
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -787,6 +788,13 @@ func (x *Tokenize) GetTexts() *samplepb.Texts {
 	return nil
 }
 
+func (x *Tokenize) GetSecond() []byte {
+	if x != nil {
+		return x.Second
+	}
+	return nil
+}
+
 type Tokenized struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []int32                `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
@@ -795,6 +803,7 @@ type Tokenized struct {
 	Checked       bool                   `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
 	Thought       uint32                 `protobuf:"varint,5,opt,name=thought,proto3" json:"thought,omitempty"` // a tools.Thought
 	Texts         *samplepb.TextTokens   `protobuf:"bytes,6,opt,name=texts,proto3" json:"texts,omitempty"`      // absent: none, or of a version that does not know them
+	Second        int32                  `protobuf:"varint,7,opt,name=second,proto3" json:"second,omitempty"`   // of a pair: where the second text begins
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -869,6 +878,13 @@ func (x *Tokenized) GetTexts() *samplepb.TextTokens {
 		return x.Texts
 	}
 	return nil
+}
+
+func (x *Tokenized) GetSecond() int32 {
+	if x != nil {
+		return x.Second
+	}
+	return 0
 }
 
 type Detokenize struct {
@@ -1165,6 +1181,7 @@ type Generate struct {
 	Longest       bool            `protobuf:"varint,26,opt,name=longest,proto3" json:"longest,omitempty"`
 	Pool          *Pool           `protobuf:"bytes,27,opt,name=pool,proto3" json:"pool,omitempty"` // absent: none
 	Scored        *int32          `protobuf:"varint,28,opt,name=scored,proto3,oneof" json:"scored,omitempty"`
+	Second        int32           `protobuf:"varint,29,opt,name=second,proto3" json:"second,omitempty"` // as in Tokenized
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1384,6 +1401,13 @@ func (x *Generate) GetPool() *Pool {
 func (x *Generate) GetScored() int32 {
 	if x != nil && x.Scored != nil {
 		return *x.Scored
+	}
+	return 0
+}
+
+func (x *Generate) GetSecond() int32 {
+	if x != nil {
+		return x.Second
 	}
 	return 0
 }
@@ -2959,7 +2983,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\xce\x04\n" +
+	"tracestate\"\xe6\x04\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -2977,15 +3001,17 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x06tenant\x18\r \x01(\tR\x06tenant\x12!\n" +
 	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammar\x12\x1a\n" +
 	"\btruncate\x18\x0f \x01(\bR\btruncate\x12,\n" +
-	"\x05texts\x18\x10 \x01(\v2\x16.millrace.sample.TextsR\x05textsB\v\n" +
-	"\t_clock_ns\"\xc9\x01\n" +
+	"\x05texts\x18\x10 \x01(\v2\x16.millrace.sample.TextsR\x05texts\x12\x16\n" +
+	"\x06second\x18\x11 \x01(\fR\x06secondB\v\n" +
+	"\t_clock_ns\"\xe1\x01\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
 	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x18\n" +
 	"\achecked\x18\x04 \x01(\bR\achecked\x12\x18\n" +
 	"\athought\x18\x05 \x01(\rR\athought\x121\n" +
-	"\x05texts\x18\x06 \x01(\v2\x1b.millrace.sample.TextTokensR\x05texts\"M\n" +
+	"\x05texts\x18\x06 \x01(\v2\x1b.millrace.sample.TextTokensR\x05texts\x12\x16\n" +
+	"\x06second\x18\a \x01(\x05R\x06second\"M\n" +
 	"\n" +
 	"Detokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
@@ -3005,7 +3031,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x04keep\x18\t \x03(\tR\x04keep\"3\n" +
 	"\tCloseText\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x14\n" +
-	"\x05owner\x18\x02 \x01(\tR\x05owner\"\xa4\a\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\"\xbc\a\n" +
 	"\bGenerate\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x06R\x03seq\x12\x18\n" +
 	"\achoices\x18\x02 \x03(\x06R\achoices\x12\x1d\n" +
@@ -3038,7 +3064,8 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\agrammar\x18\x19 \x01(\v2\x16.millrace.grammar.SpecR\agrammar\x12\x18\n" +
 	"\alongest\x18\x1a \x01(\bR\alongest\x12&\n" +
 	"\x04pool\x18\x1b \x01(\v2\x12.millrace.msg.PoolR\x04pool\x12\x1b\n" +
-	"\x06scored\x18\x1c \x01(\x05H\x01R\x06scored\x88\x01\x01B\x11\n" +
+	"\x06scored\x18\x1c \x01(\x05H\x01R\x06scored\x88\x01\x01\x12\x16\n" +
+	"\x06second\x18\x1d \x01(\x05R\x06secondB\x11\n" +
 	"\x0f_deadline_in_nsB\t\n" +
 	"\a_scored\"8\n" +
 	"\x04Pool\x12\x18\n" +

@@ -1,0 +1,220 @@
+package family
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// bert is BERT.
+var bert = family{
+	class: "BertModel", also: []string{"BertForSequenceClassification", "BertForMaskedLM", "BertForPreTraining"}, kind: "bert",
+	config: bertConfig,
+
+	models:   "BERT, BGE, E5, GTE, MiniLM and other sentence encoders, MS MARCO cross-encoders",
+	features: "encoder: attention both ways, learned positions, types of tokens, norms after the sums, classifier over the first token's pooler",
+}
+
+// roberta is RoBERTa.
+var roberta = family{
+	class: "RobertaModel", also: []string{"RobertaForSequenceClassification", "RobertaForMaskedLM"}, kind: "roberta",
+	config: robertaConfig,
+
+	models:   "RoBERTa, all-distilroberta",
+	features: "BERT with positions after `pad_token_id`, classifier with a dense layer",
+}
+
+// xlmRoberta is XLM-RoBERTa.
+var xlmRoberta = family{
+	class: "XLMRobertaModel", also: []string{"XLMRobertaForSequenceClassification", "XLMRobertaForMaskedLM"}, kind: "xlm-roberta",
+	config: robertaConfig,
+
+	models:   "XLM-RoBERTa, BGE-M3, BGE-reranker, multilingual E5",
+	features: "as RoBERTa",
+}
+
+// nomicBERT is Nomic's BERT.
+var nomicBERT = family{
+	class: "NomicBertModel", also: []string{"NomicBertForSequenceClassification", "NomicBertForMaskedLM"}, kind: "nomic_bert",
+	spell:  nomicSpell,
+	config: nomicConfig,
+
+	models:   "Nomic Embed Text 1 and 1.5",
+	features: "BERT with a rotary embedding, gated SiLU, and no biases",
+}
+
+// bertPlan is an encoder of attention both ways whose norms come after the residual sums: seven ops per layer. Source: transformers, modeling_bert.py,
+// modeling_roberta.py and modeling_nomic_bert.py.
+type bertPlan struct {
+	prefix    string // before the names of the encoder's tensors
+	positions int    // position of the first token in the table; -1: there is none
+	types     int    // types of tokens
+	rotary    int    // rotated part of a head; 0: none
+	gated     bool   // the MLP has a gate
+	names     bertNames
+
+	pooler bool // the classifier's dense layer is the encoder's pooler
+}
+
+// bertNames are the names of a layer's tensors.
+type bertNames struct {
+	layers                 string // before the number of a layer
+	fused                  string // q, k and v as one tensor; "": they are three
+	q, k, v, out, attnNorm string
+	gate, up, down         string
+	mlpNorm, embedNorm     string
+}
+
+var bertOwnNames = bertNames{
+	layers: "encoder.layer.", q: "attention.self.query", k: "attention.self.key", v: "attention.self.value", out: "attention.output.dense",
+	attnNorm: "attention.output.LayerNorm", up: "intermediate.dense", down: "output.dense", mlpNorm: "output.LayerNorm", embedNorm: "embeddings.LayerNorm",
+}
+
+func bertConfig(f *fields, c *Config) plan {
+	bertSizes(f, c, "gelu", 1e-12)
+	c.QKVBias, c.OutBias, c.MLPBias = true, true, true
+	c.MaxPositions = f.integer(512, 1, maxPositions, "max_position_embeddings")
+	if kind := f.text("absolute", "position_embedding_type"); kind != "absolute" {
+		f.fault("position_embedding_type", fmt.Sprintf("%.40q", kind), "absolute")
+	}
+	return bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, pooler: true}
+}
+
+// bertSizes reads what these encoders have in common.
+func bertSizes(f *fields, c *Config, activation string, eps float64) {
+	f.without("is_decoder")
+	c.encoder(f)
+	c.Hidden = f.size(maxWidth, "hidden_size")
+	c.Layers = f.size(maxLayers, "num_hidden_layers")
+	c.plainHeads(f, "num_attention_heads")
+	c.Intermediate = f.size(maxWidth, "intermediate_size")
+	c.Eps = float32(f.number(eps, 1e-12, 0.1, "layer_norm_eps"))
+	c.activation(f, activation, "hidden_act")
+}
+
+func robertaConfig(f *fields, c *Config) plan {
+	p := bertConfig(f, c).(bertPlan)
+	p.prefix, p.pooler = "roberta.", false
+	p.positions = f.integer(1, 0, maxVocab, "pad_token_id") + 1
+	c.MaxPositions -= p.positions
+	if f.err == nil && c.MaxPositions < 1 {
+		f.fault("max_position_embeddings", fmt.Sprint(c.MaxPositions+p.positions), fmt.Sprintf("more than %d: positions begin after pad_token_id", p.positions))
+	}
+	return p
+}
+
+// nomicSpell gives members that older files have by GPT-2's names the ones of transformers.
+func nomicSpell(f *fields) {
+	f.prefer(map[string]string{
+		"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_inner": "intermediate_size",
+		"n_positions": "max_position_embeddings", "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta",
+	})
+	if f.text("", "activation_function") == "swiglu" {
+		f.set("hidden_act", "silu")
+	}
+	f.defaults(map[string]any{"rope_theta": 1000})
+	for _, name := range []string{"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "parallel_block", "rotary_emb_interleaved"} {
+		f.without(name)
+	}
+}
+
+func nomicConfig(f *fields, c *Config) plan {
+	bertSizes(f, c, "silu", 1e-12)
+	f.wholeHeads(ropeConfig(f, c, f.integer(2048, 1, maxPositions, "max_position_embeddings")))
+	return bertPlan{
+		prefix: "nomic_bert.", positions: -1, types: f.integer(2, 1, 2, "type_vocab_size"), rotary: c.HeadDim, gated: true, pooler: true,
+		names: bertNames{
+			layers: "layers.", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj", out: "self_attn.o_proj", attnNorm: "post_attention_layernorm",
+			gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj", mlpNorm: "post_mlp_layernorm", embedNorm: "embeddings.LayerNorm",
+		},
+	}
+}
+
+// nomicOwnNames are those of the files that Nomic published.
+var nomicOwnNames = bertNames{
+	layers: "encoder.layers.", fused: "attn.Wqkv", out: "attn.out_proj", attnNorm: "norm1",
+	gate: "mlp.fc12", up: "mlp.fc11", down: "mlp.fc2", mlpNorm: "norm2", embedNorm: "emb_ln",
+}
+
+func (p bertPlan) build(b *builder) {
+	c, n := b.cfg, p.names
+	b.findPrefix("embeddings.word_embeddings.weight", p.prefix, "")
+	if _, ok := b.find(b.name(nomicOwnNames.embedNorm + ".weight")); ok {
+		n = nomicOwnNames
+	}
+	head := &classHead{pooling: model.PoolFirst, dense: p.dense}
+	b.beginEncoder(head)
+	x := b.slot("residual", model.SlotF32, c.Hidden)
+	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
+	attended := b.slot("attended", model.SlotOperand, c.Hidden)
+	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	invFreq, rotaryScale := c.Rope.Table(p.rotary)
+
+	b.layer = model.None
+	table := p.embed(b, n, x)
+	for i := range c.Layers {
+		b.layer = i
+		at := fmt.Sprintf("%s%d.", n.layers, i)
+		b.linear("attn.qkv", x, qkv, model.ActNone, p.qkv(b, n, at)...)
+		b.attention(qkv, attended, func(rope, att *model.Op) {
+			rope.BothWays, att.BothWays = true, true
+			if p.rotary > 0 {
+				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
+			}
+		})
+		b.selectInLast(&x, &attended)
+		b.addLinear("attn.out", attended, x, b.part(at+n.out, c.OutBias, c.Hidden, c.Hidden))
+		b.anyNorm("attn.norm", at+n.attnNorm, true, x, x)
+		up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
+		if p.gated {
+			b.gatedLinear("mlp.gate_up", x, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+		} else {
+			b.linear("mlp.in", x, mid, c.Activation, up)
+		}
+		b.addLinear("mlp.out", mid, x, down)
+		b.anyNorm("mlp.norm", at+n.mlpNorm, true, x, x)
+	}
+	b.encoderEnd(x, table, nil, head)
+}
+
+// embed writes tokens + positions + types, normed, to x. It returns the token table.
+func (p bertPlan) embed(b *builder, n bertNames, x int) int {
+	c := b.cfg
+	const at = "embeddings."
+	table, positions := b.tokenTable(at+"word_embeddings.weight", c.Hidden), model.None
+	if p.positions >= 0 {
+		positions = b.tensor(at+"position_embeddings.weight", c.MaxPositions+p.positions, c.Hidden)
+	}
+	b.embed("embed", x, table, positions, max(p.positions, 0))
+	b.last().Types = b.tensor(at+"token_type_embeddings.weight", p.types, c.Hidden)
+	b.anyNorm("embed.norm", n.embedNorm, true, x, x)
+	return table
+}
+
+// qkv are the projections q, k and v.
+func (p bertPlan) qkv(b *builder, n bertNames, at string) []model.Part {
+	c := b.cfg
+	if n.fused != "" {
+		return b.fusedParts(at+n.fused, c.QKVBias, c.Hidden, c.Hidden, c.Hidden, c.Hidden)
+	}
+	parts := make([]model.Part, 0, 3)
+	for _, name := range []string{n.q, n.k, n.v} {
+		parts = append(parts, b.part(at+name, c.QKVBias, c.Hidden, c.Hidden))
+	}
+	return parts
+}
+
+// dense appends the layer before the classifier: tanh(W x + b) of the first token.
+func (p bertPlan) dense(b *builder, in int) (out int) {
+	c := b.cfg
+	out = b.slot("pooler", model.SlotF32, c.Hidden)
+	var part model.Part
+	if p.pooler {
+		part = b.part("pooler.dense", true, c.Hidden, c.Hidden)
+	} else {
+		b.atRoot(func() { part = b.part("classifier.dense", true, c.Hidden, c.Hidden) })
+	}
+	b.linear("pooler", in, out, model.ActSoftcap, part)
+	b.last().ActA = 1 // a tanh(x / a)
+	return out
+}

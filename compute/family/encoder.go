@@ -1,0 +1,176 @@
+package family
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/compute/model"
+)
+
+// Classifier is what a checkpoint with a head for classes says of them. The zero value is a model without such a head.
+type Classifier struct {
+	Labels []string // of the classes, in their order
+	// Classify makes probabilities of the logits, Score a score of the one logit of a cross-encoder: Softmax, Sigmoid or Identity.
+	Classify, Score string
+}
+
+// What becomes of the logits of classes.
+const (
+	Softmax  = "softmax"
+	Sigmoid  = "sigmoid"
+	Identity = "identity"
+)
+
+// classifierHead ends the names of classes with a head for classes.
+const classifierHead = "ForSequenceClassification"
+
+// encoder reads what all encoders have: whether there is a head for classes, and its labels.
+func (c *Config) encoder(f *fields) {
+	c.Encoder = true
+	if !slices.ContainsFunc(f.texts("architectures"), func(name string) bool { return strings.HasSuffix(name, classifierHead) }) {
+		return
+	}
+	n := f.integer(2, 1, maxLabels, "num_labels") // as transformers has it
+	var names map[string]string
+	if _, raw := f.get("id2label"); raw != nil {
+		if json.Unmarshal(raw, &names) != nil || len(names) == 0 || len(names) > maxLabels {
+			f.fault("id2label", excerpt(raw), fmt.Sprintf("an object of 1 to %d labels", maxLabels))
+		}
+		n = len(names)
+	}
+	k := &c.Classifier
+	k.Labels = make([]string, n)
+	for i := range k.Labels {
+		k.Labels[i] = fmt.Sprint("LABEL_", i)
+		if name, ok := names[strconv.Itoa(i)]; ok {
+			k.Labels[i] = name
+		} else if names != nil {
+			f.fault("id2label", fmt.Sprintf("no label %d among %d", i, n), "one for each number from 0 on")
+		}
+	}
+	k.Classify, k.Score = Softmax, Identity
+	if n == 1 {
+		k.Classify, k.Score = Sigmoid, Sigmoid
+	}
+	switch kind := f.text("", "problem_type"); kind {
+	case "", "single_label_classification":
+	case "multi_label_classification":
+		k.Classify = Sigmoid
+	case "regression":
+		k.Classify = Identity
+	default:
+		f.fault("problem_type", fmt.Sprintf("%.40q", kind), "single_label_classification, multi_label_classification or regression")
+	}
+	c.scoreActivation(f)
+}
+
+// scoreActivation reads what a cross-encoder of sentence-transformers makes of its logit, in either spelling.
+func (c *Config) scoreActivation(f *fields) {
+	s := f.object("sentence_transformers")
+	name := s.text(f.text("", "sbert_ce_default_activation_function"), "activation_fn")
+	f.adopt(s)
+	switch name[strings.LastIndexByte(name, '.')+1:] {
+	case "":
+	case "Identity":
+		c.Classifier.Score = Identity
+	case "Sigmoid":
+		c.Classifier.Score = Sigmoid
+	default:
+		f.fault("sentence_transformers.activation_fn", fmt.Sprintf("%.60q", name), "Identity or Sigmoid of torch.nn")
+	}
+}
+
+// rowPooling is the program's part of the pooling of a model's vectors.
+func (c *Config) rowPooling() model.RowPooling {
+	return map[string]model.RowPooling{"first": model.PoolFirst, "mean": model.PoolMean}[c.Pooling.Mode]
+}
+
+// classHead is a head for classes: a dense layer, and the classifier after it.
+type classHead struct {
+	pooling model.RowPooling
+	late    bool                               // the pooling is of what the dense layer gives, else of what it reads
+	dense   func(b *builder, in int) (out int) // appends the dense layer's ops
+}
+
+// beginEncoder says which rows of a text count, before any op: those of the head, if there is one.
+func (b *builder) beginEncoder(h *classHead) {
+	b.pooling = b.cfg.rowPooling()
+	if len(b.cfg.Classifier.Labels) > 0 {
+		b.pooling = h.pooling
+	}
+}
+
+// encoderEnd appends the ops after an encoder's layers, to the classes of a classifier or, without one, to an output that nobody reads: vectors are the
+// hidden states that it is made of. x has the rows, or what selectInLast has selected of them. norm, which may be nil, appends the model's last norm from one
+// slot to another.
+func (b *builder) encoderEnd(x, table int, norm func(in, out int), h *classHead) {
+	c := b.cfg
+	b.layer = model.None
+	if norm != nil {
+		normed := b.slot("states", model.SlotF32, c.Hidden)
+		norm(x, normed)
+		x = normed
+	}
+	classes := len(c.Classifier.Labels)
+	if classes == 0 {
+		x = b.pool(x)
+		one := model.Part{Weight: table, Bias: model.None, Rows: 1, Block: 1, Stride: 1}
+		b.program.Classes = 1
+		b.linear("unused", x, b.slot("unused", model.SlotF32, 1), model.ActNone, one)
+		return
+	}
+	if !h.late {
+		x = b.pool(x)
+	}
+	if x = h.dense(b, x); h.late {
+		x = b.pool(x)
+	}
+	b.program.Classes = classes
+	b.linear("classes", x, b.slot("classes", model.SlotF32, classes), model.ActNone, b.classifierPart(classes, c.Hidden))
+}
+
+// classifierPart is the last matrix of a head for classes.
+func (b *builder) classifierPart(classes, width int) (part model.Part) {
+	name := "classifier"
+	if _, ok := b.find("classifier.out_proj.weight"); ok {
+		name = "classifier.out_proj"
+	}
+	b.atRoot(func() { part = b.part(name, true, classes, width) })
+	return part
+}
+
+// atRoot calls f with tensors' names that have no prefix.
+func (b *builder) atRoot(f func()) {
+	prefix := b.prefix
+	b.prefix = ""
+	f()
+	b.prefix = prefix
+}
+
+// pool takes the mean of a text's rows, where the pooling is that. Others have selected rows before.
+func (b *builder) pool(x int) int {
+	if b.pooling != model.PoolMean {
+		return x
+	}
+	in := b.program.Slots[x]
+	out := b.slot("pooled", in.Type, in.Width)
+	op := newOp(model.OpSelectRows, "pool", x, out)
+	op.Pooling = b.pooling
+	b.op(op)
+	return out
+}
+
+// anyNorm appends a layer norm with a bias or without one, whose tensors may have the names of TensorFlow.
+func (b *builder) anyNorm(name, tensor string, bias bool, in, out int) {
+	width := b.program.Slots[in].Width
+	op := newOp(model.OpNorm, name, in, out)
+	op.Norm, op.Eps = model.NormLayer, b.cfg.Eps
+	op.Weight = b.tensor(b.either(tensor+".weight", tensor+".gamma"), width)
+	if bias {
+		op.Bias = b.tensor(b.either(tensor+".bias", tensor+".beta"), width)
+	}
+	b.op(op)
+}
