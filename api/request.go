@@ -310,7 +310,7 @@ type Embedding struct {
 	Classes Classes
 }
 
-// Classes are what a model tells apart. The zero value is a model without them.
+// Classes are the classes of a model with a head for them. The zero value is a model without such a head.
 type Classes struct {
 	Labels []string // in their order
 	// Classify makes probabilities of the logits, and Score a score of the only one: "softmax", "sigmoid" or "identity".

@@ -14,7 +14,7 @@ type pairPiece struct {
 	kind int     // type of the tokens
 }
 
-// processor is a post-processor of tokenizer.json. Of its members, each type has its own.
+// processor is a post-processor of tokenizer.json. Each type has some of its members.
 type processor struct {
 	Type       string      `json:"type"`
 	Processors []processor `json:"processors"` // of Sequence

@@ -36,8 +36,8 @@ type ClassList struct {
 // ClassEntry is the class of one text.
 type ClassEntry struct {
 	Index   int       `json:"index"`
-	Label   string    `json:"label" doc:"Of the most probable class, by the model's id2label"`
-	Probs   []float64 `json:"probs" doc:"Of each class: by the softmax of the logits, by the sigmoid of each where several may hold or there is one, or the logits themselves of a regression"`
+	Label   string    `json:"label" doc:"The most probable class, by the model's id2label"`
+	Probs   []float64 `json:"probs" doc:"The probability of each class: by the softmax of the logits, by the sigmoid of each where several may hold or there is one, or the logits themselves of a regression"`
 	Classes int       `json:"num_classes"`
 }
 

@@ -307,7 +307,7 @@ typedef struct mr_attention {
  * backend has rows alone. */
 typedef enum mr_pooling {
   MR_POOL_ROW = 0, /* the row */
-  /* Of the sequence's rows in the step, which are all that it has: in programs of attention both ways. */
+  /* The first of the rows of the sequence, all of which are in the step: with attention both ways. */
   MR_POOL_FIRST = 1,
   MR_POOL_MEAN = 2 /* in and out are F32; sums are float64, in the order of the rows */
 } mr_pooling;
