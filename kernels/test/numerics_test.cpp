@@ -357,8 +357,8 @@ struct AttentionCase {
   int head_dim, context, rows;
   int window = 0;
   bool slopes = false;
-  float scale = 0.125f;
   int after = 0;  // keys after the rows, with attention both ways
+  float scale = 0.125f;
 
   std::string name() const {
     std::ostringstream text;
@@ -452,7 +452,7 @@ TEST(Numerics, AttentionOfOneQueryIsThatOfMany) {
       for (const int head_dim : {64, 80, 128}) {
         for (const int context : {0, 2, 16, 30, 47, 110, 499, 1023, 1100}) {
           for (const int window : {0, 33}) {
-            const AttentionCase c{head_dim, context, 1, window, false, 1.0f};
+            const AttentionCase c{head_dim, context, 1, window, false, 0, 1.0f};
             std::vector<float> one = attend(v, bits, c, 1), many = attend(v, bits, c, kHeads);
             one.resize(head_dim), many.resize(head_dim);
             EXPECT_TRUE(std::memcmp(one.data(), many.data(), head_dim * sizeof(float)) == 0)
