@@ -173,9 +173,6 @@ mr_op& Builder::op(mr_op_kind kind, int in, int out) {
       op.attention.q_norm = op.attention.k_norm = op.attention.null_scores = -1;
       op.attention.rotary_scale = 1;
       break;
-    case MR_OP_ROUTE:
-      op.route.bias = -1;
-      break;
     default:
       break;
   }
