@@ -32,7 +32,7 @@ struct Bad {
 
 // A norm of some elements of a row.
 mr_norm part_norm(int offset, int width, int groups) {
-  return {-1, -1, MR_NORM_RMS, 1e-5f, 0, offset, width, groups};
+  return {-1, -1, MR_NORM_RMS, 1e-5f, 0, offset, width, groups, 0};
 }
 
 void expect_refused(const Bad& bad) {
