@@ -67,7 +67,9 @@ Builder program(const Layer& l) {
                l.plain ? 0 : l.values,
                l.plain ? -1 : b.random(random, l.first ? values : l.values, 0, MR_F32, 0.2f, 1.0f),
                l.first,
-               1e-6f};
+               1e-6f,
+               0,
+               0};
   b.select_rows(out, b.slot(MR_SLOT_F32, values));
   return b;
 }
