@@ -233,7 +233,7 @@ struct TileAttention {
 // The same sums by vectors, for tiles of queries so small that placing values costs more than it saves. A product of two bf16 is exact,
 // so that one rounding of an fma is that of the addition.
 template <class Policy, class T>
-struct FewQueries {
+struct TileOrder {
   using Tiles = TileAttention<Policy, T>;
   using S = Softmax<T>;
   using State = typename S::State;
@@ -366,12 +366,12 @@ struct FewQueries {
 template <class Policy, class T>
 struct TileKernels {
   using Tiles = TileAttention<Policy, T>;
-  using Few = FewQueries<Policy, T>;
+  using Vectors = TileOrder<Policy, T>;
   using S = Softmax<T>;
 
   static void piece(const AttentionTile& t, int piece, void* scratch, const AttentionState& state) {
-    t.queries() <= Few::kQueries ? S::template piece<Few>(t, piece, scratch, state)
-                                 : S::template piece<Tiles>(t, piece, scratch, state);
+    t.queries() <= Vectors::kQueries ? S::template piece<Vectors>(t, piece, scratch, state)
+                                     : S::template piece<Tiles>(t, piece, scratch, state);
   }
   static constexpr AttentionKernels attention() {
     AttentionKernels kernels = make_attention<T, Tiles>();
