@@ -45,7 +45,7 @@ func gemma3nSpell(f *fields) {
 
 // gemma3nConfig: source is transformers, modeling_gemma3n.py.
 func gemma3nConfig(f *fields, c *Config) plan {
-	widths := f.perLayer(c, "intermediate_size")
+	widths := f.perLayer("intermediate_size")
 	p := gemma3nPlan{
 		gemmaLayers: gemmaLayersConfig(f, c),
 		streams:     f.integer(4, 2, maxStreams, "altup_num_inputs"),
@@ -72,7 +72,7 @@ func gemma3nConfig(f *fields, c *Config) plan {
 const maxStreams = 8
 
 // perLayer reads a member that may be a list with a number for each layer, nil if it is one number, and leaves the largest in its place.
-func (f *fields) perLayer(c *Config, name string) []int {
+func (f *fields) perLayer(name string) []int {
 	_, raw := f.get(name)
 	var all []int
 	if raw == nil || json.Unmarshal(raw, &all) != nil {

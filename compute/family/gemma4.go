@@ -71,7 +71,7 @@ func gemma4Config(f *fields, c *Config) plan {
 }
 
 // shapes reads the heads of full layers: of each layer, or of all of them, as older configurations have it.
-func (p *gemma4Plan) shapes(f *fields, c *Config) {
+func (p gemma4Plan) shapes(f *fields, c *Config) {
 	dim := f.integer(512, 1, maxHeadDim, "global_head_dim")
 	same := f.flag(false, "attention_k_eq_v")
 	heads := c.KVHeads
@@ -82,7 +82,7 @@ func (p *gemma4Plan) shapes(f *fields, c *Config) {
 	each := f.object("per_layer_config")
 	for i := range p.layers {
 		l := &p.layers[i]
-		global := c.Windows == nil || c.Windows[i] == 0
+		global := len(c.Windows) == 0 || c.Windows[i] == 0
 		if global && !listed {
 			l.headDim, l.kvHeads = dim, heads
 		}

@@ -59,8 +59,8 @@ func gemmaLayersConfig(f *fields, c *Config) (p gemmaLayers) {
 }
 
 func lastIndex(all []string, one string) int {
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i] == one {
+	for i, other := range slices.Backward(all) {
+		if other == one {
 			return i
 		}
 	}

@@ -117,10 +117,10 @@ func (l *latents) open(b *builder, t *temperature) (attend, finish func(at strin
 
 		l.values(b, at) // a fault in its shape goes before that of the keys, which are made of it
 		b.eachHead("attn.k_b", queries, absorbed, l.rotated, b.stacked(at+"k_b_proj.weight", c.Heads, l.rank, l.plain))
-		store := l.op(b, model.OpRopeStore, "attn.rope_store", latent, latent)
+		store := l.op(model.OpRopeStore, "attn.rope_store", latent, latent)
 		store.RotaryDim, store.RotaryOffset, store.RotaryInterleaved = l.rotated, l.rank, l.interleaved
 		store.InvFreq, store.RotaryScale = invFreq, rotaryScale
-		rope, att := store, l.op(b, model.OpAttention, "attn.attention", absorbed, raw)
+		rope, att := store, l.op(model.OpAttention, "attn.attention", absorbed, raw)
 		rope.Name, rope.In, rope.Out = "attn.rope", absorbed, absorbed
 		for _, op := range []*model.Op{&rope, &att} {
 			op.Heads, op.Stored, op.KVLayer = c.Heads, true, b.layer
@@ -142,7 +142,7 @@ func (l *latents) open(b *builder, t *temperature) (attend, finish func(at strin
 }
 
 // op is an op of attention over the latents of a layer.
-func (l *latents) op(b *builder, kind model.OpKind, name string, in, out int) model.Op {
+func (l *latents) op(kind model.OpKind, name string, in, out int) model.Op {
 	op := newOp(kind, name, in, out)
 	op.KVHeads, op.HeadDim, op.ValueDim, op.Latent = 1, l.rank+l.rotated, l.rank, true
 	return op

@@ -174,7 +174,7 @@ func (p *Program) setH2O(e Eviction) error {
 
 // withShape refuses ops whose keys and values are not those of their layer alone, of one size.
 func withShape(op *Op) error {
-	found := ""
+	var found string
 	switch {
 	case op.Latent:
 		found = "latents"

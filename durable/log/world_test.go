@@ -23,7 +23,7 @@ const (
 	worldTenants  = 8
 	worldGateways = 3
 	worldLimit    = 1 << 20 // limit of the quotas, in bytes: a share of 64 KiB for each tenant
-	// for takeovers: one counts a log by its size, up to reserveStep away from what the dead gateway had reserved
+	// For takeovers: one counts a log by its size, up to reserveStep away from what the dead gateway had reserved.
 	worldSpare     = worldLimit / 4
 	worldRetention = 2 * time.Minute  // lifetime of records and of reports
 	worldKeep      = 30 * time.Second // lifetime of a log after its call's end
