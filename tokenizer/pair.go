@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/compute/weights"
@@ -76,8 +77,11 @@ func (p *processor) pair() (pieces []pairPiece, err error) {
 	case "Sequence":
 		for i := range p.Processors {
 			more, err := p.Processors[i].pair()
-			if err != nil || more != nil && pieces != nil {
-				return nil, fmt.Errorf("post_processor: found several templates, expected one: %w", err)
+			if err != nil {
+				return nil, err
+			}
+			if more != nil && pieces != nil {
+				return nil, errors.New("post_processor: found several templates, expected one")
 			}
 			if more != nil {
 				pieces = more
