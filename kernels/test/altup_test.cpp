@@ -156,7 +156,7 @@ TEST(AltUp, BadOnesAreRefused) {
   const Bad bad[] = {
       {[](mr_op& op) { op.altup.step = 3; }, "(ALTUP): step is 3"},
       {[](mr_op& op) { op.altup.streams = 1; }, "streams is 1, expected 2 to 8"},
-      {[](mr_op& op) { op.altup.streams = 3; }, "is 4 wide, expected 24"},
+      {[](mr_op& op) { op.altup.streams = 3; }, "is 2 wide, expected 24"},
       {[](mr_op& op) { op.altup.active = 2; }, "active is 2, expected 0 to 1"},
       {[](mr_op& op) { op.altup.coefs = op.altup.x; }, "coefs slot 3 is 24 wide, expected 2"},
       {[](mr_op& op) { op.altup.x = op.in + 1; }, "x is stream slot 1"},

@@ -1,9 +1,11 @@
 // KV cache memory: mapping, sharing, copying, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "harness.hpp"
 
@@ -239,9 +241,19 @@ TEST_P(Kv, BadReadsAndWritesAreRefused) {
   write(model, 0, nullptr, MR_INVALID);
 }
 
-TEST_P(Kv, ThePoolIsReservedOnceAndFirst) {
+// A model whose slabs have keys and values of so many layers.
+Builder with_layers(int layers) {
   Builder b = small_llama();
-  b.layers = 8;  // INT32_MAX slabs are beyond every address space
+  const auto first = std::find_if(b.ops.begin(), b.ops.end(),
+                                  [](const mr_op& op) { return op.kind == MR_OP_ROPE_STORE; });
+  std::vector<mr_op> more(layers - b.layers, *first);
+  for (mr_op& op : more) op.layer = b.layers++;
+  b.ops.insert(first + 1, more.begin(), more.end());
+  return b;
+}
+
+TEST_P(Kv, ThePoolIsReservedOnceAndFirst) {
+  Builder b = with_layers(8);  // INT32_MAX slabs are beyond every address space
   Model model(GetParam(), b, 0);
   const mr_backend* backend = model.device.backend;
   mr_error error;
@@ -273,8 +285,7 @@ TEST_P(Kv, MoreSlabsThanMappingsAreRefusedWithTheWayOut) {
 }
 
 TEST_P(Kv, APoolBeyondTheMemoryIsRefused) {
-  Builder b = small_llama();
-  b.layers = 4096;  // 41 MiB a slab and more
+  Builder b = with_layers(4096);  // 41 MiB a slab and more
   Model model(GetParam(), b, 0);
   const mr_program_info info = model.info();
   mr_device_info device;

@@ -220,7 +220,7 @@ TEST(Program, BadOpsAreRefused) {
        [](Builder& b) {
          b.ops[kEmbed + 1] = b.ops[kEmbed];
          b.ops[kEmbed + 1].embed.accumulate = 1;
-         b.ops[kEmbed + 1].embed.table = -1;
+         b.ops[kEmbed + 1].embed.positions = b.ops[kEmbed].embed.table;
        },
        "adds positions, expected rows of a token table"},
       {"rows added to nothing", [](Builder& b) { b.ops[kEmbed].embed.accumulate = 1; },
