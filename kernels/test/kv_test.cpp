@@ -241,7 +241,7 @@ TEST_P(Kv, BadReadsAndWritesAreRefused) {
   write(model, 0, nullptr, MR_INVALID);
 }
 
-// A model whose slabs have keys and values of so many layers.
+// A model whose slabs have keys and values of this number of layers.
 Builder with_layers(int layers) {
   Builder b = small_llama();
   const auto first = std::find_if(b.ops.begin(), b.ops.end(),
