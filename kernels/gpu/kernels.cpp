@@ -16,7 +16,10 @@ namespace {
 // Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
 constexpr int kStripes = 4;
 // A program without attention has the kernels of a small head.
-int head_dim_of(const Program& p) { return std::max(p.first_layer().key, kSlabTokens); }
+int head_dim_of(const Program& p) {
+  const int key = p.first_layer().key;
+  return key > 0 ? key : kSlabTokens;
+}
 
 int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
 
