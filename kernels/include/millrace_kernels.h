@@ -66,7 +66,7 @@ typedef enum mr_op_kind {
                           * (+ types[type[r]]), or out[r] += it;
                           * out is of either slot type; one of the two tables may be absent (OPT adds
                           * the positions after a projection of the table) */
-  MR_OP_NORM = 2, /* out[r] = norm(in[r]) * weight + bias, or out[r] += it; in == out is allowed */
+  MR_OP_NORM = 2,  /* out[r] = norm(in[r]) * weight + bias, or out[r] += it; in == out is allowed */
   MR_OP_LINEAR = 3, /* out[r] = act(in[r] . W^T + b), see below; an F32 `in` (post-norm models) is
                           * rounded to the operand type first */
   MR_OP_ROPE_STORE =
