@@ -90,7 +90,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"gemma4": {11, 11, 11, 11, 11, 11}, "gemma4-e": {15, 15, 15, 14, 14, 14}, "gemma4-vision": {15, 15, 15, 14, 14, 14},
 			"gemma4-moe": {19, 19},
 			// Eight for alternating updates, four for LAuReL and its sum, five or six for a layer's input, two for sparse gates.
-			"gemma3n": {31, 29, 31, 28, 30}, "gemma3n-active": {30, 28, 30, 28, 30},
+			"gemma3n": {31, 29, 31, 28, 30},
 		}
 		if counts, listed := mixtures[m.Name]; listed || m.Program.HasExperts() || m.Program.StateBytes() > 0 {
 			require.Equal(t, counts, perLayer)
@@ -347,7 +347,7 @@ func TestAttributesOfTheVariants(t *testing.T) {
 		logits := p.Ops[len(p.Ops)-1]
 		if len(m.Expected.InvFreq) > 0 {
 			of := rope
-			if slices.Contains([]string{"gemma3n", "gemma3n-active", "gemma4-moe"}, m.Name) {
+			if slices.Contains([]string{"gemma3n", "gemma4-moe"}, m.Name) {
 				of = find(p, "attn.rope_store", 0) // the first with a window, whose table it is
 			}
 			require.InDeltaSlice(t, m.Expected.InvFreq, of.InvFreq, 1e-7)
