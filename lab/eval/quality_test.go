@@ -1,6 +1,9 @@
 package eval
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -43,17 +46,28 @@ func TestKVCachesOfCodesKeepTheirQuality(t *testing.T) {
 	requireQuality(t, cacheOf("int8", 1.005), cacheOf("int4", 1.02))
 }
 
+// requireQuality measures on the text of testdata/eval. In short mode it does so on the first sixth, with few tokens in two windows, and
+// allows half as much again, because the errors of fewer tokens cancel less.
 func requireQuality(t *testing.T, all ...kept) {
 	t.Helper()
-	plain := compute.Options{Dir: demo, Device: device.Options{Threads: 2}}
+	plain := compute.Options{Dir: demo, Device: device.Options{Threads: 1}} // other packages are tested beside this one
 	runs := []Run{{Name: "16 bits", Model: plain}}
 	for _, k := range all {
 		o := plain
 		require.NoError(t, k.set(&o))
 		runs = append(runs, Run{Name: k.name, Model: o})
 	}
+	raw, err := os.ReadFile("../../testdata/eval/tiny-chat.txt")
+	require.NoError(t, err)
+	windows, slack := Windows{Context: 512, Stride: 256}, 1.0
+	if testing.Short() {
+		windows.Stride, slack = 448, 1.5
+		raw = []byte(strings.ToValidUTF8(string(raw[:len(raw)/6]), ""))
+	}
+	text := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(text, raw, 0o600))
 	r, err := Evaluate(zerolog.Nop(), Options{
-		Text: "../../testdata/eval/tiny-chat.txt", Windows: Windows{Context: 512, Stride: 256},
+		Text: text, Windows: windows,
 		Greedy: Continuations{Prompts: 4, PromptTokens: 64, Tokens: 32}, Runs: runs,
 	})
 	require.NoError(t, err)
@@ -61,7 +75,7 @@ func requireQuality(t *testing.T, all ...kept) {
 	for i, k := range all {
 		result := r.Results[i+1]
 		t.Logf("%s: perplexity %.4f, %.4f of the first", result.Name, result.Perplexity, result.Relative)
-		require.LessOrEqual(t, result.Relative, k.limit, k.name)
+		require.LessOrEqual(t, result.Relative, 1+slack*(k.limit-1), k.name)
 		require.NotEqual(t, r.Results[0].Nats, result.Nats, "%s had no effect", k.name)
 	}
 }
