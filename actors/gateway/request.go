@@ -163,14 +163,14 @@ func (r *request) tokenized(p prompt) error {
 
 // truncated keeps the first tokens that fit. A text for an encoder keeps its last one too, the special token that ends it.
 func (r *request) truncated(ids []int32) []int32 {
-	longest := r.limits.longest() - 1
 	if r.limits.rows == 0 {
-		return ids[:min(longest, len(ids))]
+		return ids[:min(r.limits.longest()-1, len(ids))]
 	}
-	if longest = min(longest+1, r.limits.rows); len(ids) <= longest {
+	most := r.limits.text()
+	if len(ids) <= most {
 		return ids
 	}
-	return append(ids[:longest-1:longest-1], ids[len(ids)-1])
+	return append(ids[:most-1:most-1], ids[len(ids)-1])
 }
 
 // resumed returns the end of a request whose choices another process had all ended; false if
@@ -399,6 +399,9 @@ func (m modelLimits) longest() int {
 	return min(m.context, cmp.Or(m.single, m.pool))
 }
 
+// text is the most tokens of a text for an encoder.
+func (m modelLimits) text() int { return min(m.longest(), m.rows) }
+
 // tokenLimit is the number of tokens that may be generated after a prompt.
 func (r *request) tokenLimit(prompt int) (int, error) {
 	if prompt == 0 {
@@ -406,9 +409,9 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	}
 	longest := r.limits.longest()
 	if rows := r.limits.rows; rows > 0 {
-		if prompt > min(longest, rows) {
+		if most := r.limits.text(); prompt > most {
 			return 0, api.TooLong("prompt", "the text has %d tokens, expected at most %d: an encoder computes a text in one step (rows of a step %d, context of the model %d tokens)",
-				prompt, min(longest, rows), rows, longest)
+				prompt, most, rows, longest)
 		}
 		return 1, nil
 	}
