@@ -102,6 +102,12 @@ func (b *builder) findHead(name string) {
 	}
 }
 
+// findText finds the text model within one with images, whose tensors' names have a part for it.
+func (b *builder) findText() {
+	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
+	b.findHead("language_model.lm_head.weight")
+}
+
 // tensor is the index of a tensor of the decoder, checked against its shape.
 func (b *builder) tensor(name string, shape ...int) int { return b.absolute(b.name(name), shape...) }
 
@@ -436,4 +442,12 @@ func (b *builder) logits(in, table int, bias bool) {
 		part.Bias = b.absolute("lm_head.bias", c.Vocab)
 	}
 	b.linear("logits", in, b.slot("logits", model.SlotF32, c.Vocab), model.ActNone, part)
+}
+
+// cappedLogits appends the last op, whose results are capped; 0: they are not.
+func (b *builder) cappedLogits(in, table int, bias bool, most float32) {
+	b.logits(in, table, bias)
+	if most > 0 {
+		b.last().Activation, b.last().ActA = model.ActSoftcap, most
+	}
 }

@@ -175,11 +175,7 @@ func minicpm3Spell(f *fields) {
 	if f.err == nil {
 		f.defaults(map[string]any{"v_head_dim": hidden / heads})
 	}
-	for name, value := range map[string]any{"scale_depth": 1.4, "dim_model_base": 256} {
-		if _, ok := f.members[name]; !ok {
-			f.set(name, value)
-		}
-	}
+	f.missing(map[string]any{"scale_depth": 1.4, "dim_model_base": 256})
 }
 
 // minicpm3Config: source is transformers, modeling_minicpm3.py.

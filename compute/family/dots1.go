@@ -22,9 +22,7 @@ var solarOpen = family{
 
 // dots1Spell sets the defaults of Dots1Config. A window of null is none; without the member there is one.
 func dots1Spell(f *fields) {
-	if _, ok := f.members["sliding_window"]; !ok {
-		f.set("sliding_window", 4096)
-	}
+	f.missing(map[string]any{"sliding_window": 4096})
 	f.defaults(map[string]any{
 		"max_position_embeddings": 2048, "first_k_dense_replace": 0, "n_shared_experts": 0, "norm_topk_prob": false,
 	})

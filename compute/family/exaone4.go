@@ -13,9 +13,7 @@ var exaone4 = family{
 // exaone4Spell sets the defaults of Exaone4Config. A window of null is none; without the member there is one.
 func exaone4Spell(f *fields) {
 	f.defaults(map[string]any{"num_key_value_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5})
-	if _, ok := f.members["sliding_window"]; !ok {
-		f.set("sliding_window", 4096)
-	}
+	f.missing(map[string]any{"sliding_window": 4096})
 	if f.has("sliding_window") && !f.has("layer_types") {
 		f.patternTypes(4, "sliding_window_pattern")
 	}

@@ -247,6 +247,15 @@ func (f *fields) defaults(values map[string]any) {
 	}
 }
 
+// missing sets the members that are not there. One of null stays: it says that there is none.
+func (f *fields) missing(values map[string]any) {
+	for name, value := range values {
+		if _, ok := f.members[name]; !ok {
+			f.set(name, value)
+		}
+	}
+}
+
 // liftText copies the members of text_config, which a model with images has for its text model, to its side, where there is none of the name.
 func (f *fields) liftText() {
 	sub := f.object("text_config")

@@ -42,11 +42,7 @@ func gemma2Spell(f *fields) {
 		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096, "tie_word_embeddings": true,
 		"query_pre_attn_scalar": 256,
 	})
-	for name, most := range map[string]float64{"attn_logit_softcapping": 50, "final_logit_softcapping": 30} {
-		if _, ok := f.members[name]; !ok {
-			f.set(name, most)
-		}
-	}
+	f.missing(map[string]any{"attn_logit_softcapping": 50, "final_logit_softcapping": 30})
 	gemmaActivation(f)
 	f.patternTypes(2)
 }

@@ -36,9 +36,7 @@ func gemma3nSpell(f *fields) {
 		"num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32768, "rope_theta": 1e6, "sliding_window": 512,
 		"tie_word_embeddings": true, "vocab_size_per_layer_input": 262144, "num_kv_shared_layers": 15,
 	})
-	if _, ok := f.members["final_logit_softcapping"]; !ok {
-		f.set("final_logit_softcapping", 30)
-	}
+	f.missing(map[string]any{"final_logit_softcapping": 30})
 	gemmaActivation(f)
 	f.patternTypes(5)
 }
@@ -133,7 +131,7 @@ type gemma3nSlots struct {
 
 func (p gemma3nPlan) build(b *builder) {
 	c := b.cfg
-	gemmaNames(b)
+	b.findText()
 	s := p.slots(b)
 	b.layer = model.None
 	table := p.scaledTable(b, s.streams[0])
@@ -150,7 +148,7 @@ func (p gemma3nPlan) build(b *builder) {
 	b.layer = model.None
 	p.join(b, &s)
 	b.rmsNorm("final.norm", "norm", s.x, s.normed)
-	p.cappedLogits(b, s.normed, table)
+	b.cappedLogits(s.normed, table, false, p.softcap)
 }
 
 func (p gemma3nPlan) slots(b *builder) (s gemma3nSlots) {

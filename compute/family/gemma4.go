@@ -103,7 +103,7 @@ func (p gemma4Plan) shapes(f *fields, c *Config) {
 
 func (p gemma4Plan) build(b *builder) {
 	c := b.cfg
-	gemmaNames(b)
+	b.findText()
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	branch := b.slot("branch", model.SlotF32, c.Hidden)
@@ -151,7 +151,7 @@ func (p gemma4Plan) build(b *builder) {
 	}
 	b.layer = model.None
 	b.rmsNorm("final.norm", "norm", x, normed)
-	p.cappedLogits(b, normed, table)
+	b.cappedLogits(normed, table, false, p.softcap)
 }
 
 // mix appends branch = norm(branch) + norm(what the experts make of a norm of x). The router has another norm of x.

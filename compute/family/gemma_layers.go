@@ -184,20 +184,6 @@ func (p *gemmaLayers) scaledTable(b *builder, x int) (table int) {
 	return table
 }
 
-// cappedLogits appends the last op.
-func (p *gemmaLayers) cappedLogits(b *builder, in, table int) {
-	b.logits(in, table, false)
-	if p.softcap > 0 {
-		b.last().Activation, b.last().ActA = model.ActSoftcap, p.softcap
-	}
-}
-
-// gemmaNames finds the text model within a model with images.
-func gemmaNames(b *builder) {
-	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
-	b.findHead("language_model.lm_head.weight")
-}
-
 // lastFull makes the last layer see all tokens, as the class does whatever the configuration has.
 func (f *fields) lastFull() {
 	if types := slices.Clone(f.texts("layer_types")); len(types) > 0 {

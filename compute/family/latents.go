@@ -51,9 +51,7 @@ func latentSizes(f *fields, c *Config) llamaPlan {
 
 // latentDefaults sets the defaults of a class. A q_lora_rank of null is none; without the member there is one.
 func (f *fields) latentDefaults(queryRank int, values map[string]any) {
-	if _, ok := f.members["q_lora_rank"]; !ok && queryRank > 0 {
-		f.set("q_lora_rank", queryRank)
-	}
+	f.missing(map[string]any{"q_lora_rank": queryRank})
 	f.defaults(values)
 }
 
@@ -66,7 +64,8 @@ func (r Rope) latentScale() float32 {
 	return float32(m * m)
 }
 
-// keyTensors adds the matrices of keys, transposed: a checkpoint has them with those of values.
+// keyTensors adds a tensor for each layer: the matrices that make the keys of its heads, transposed. The checkpoint has them in one tensor with those that
+// make the values.
 func keyTensors(c *Config, w *weights.Checkpoint) error {
 	const suffix = "self_attn.kv_b_proj.weight"
 	names := map[string]string{}

@@ -133,9 +133,7 @@ func (t temperature) scales(positions int) []float32 {
 
 func (p llamaPlan) build(b *builder) {
 	c := b.cfg
-	// Those of a model with images have a part of the name for the text model.
-	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
-	b.findHead("language_model.lm_head.weight")
+	b.findText()
 	b.names = p.names
 	if p.encoder != nil {
 		b.beginEncoder(p.encoder)
@@ -210,10 +208,7 @@ func (p llamaPlan) build(b *builder) {
 		return
 	}
 	p.normIf(b, "final.norm", "", cmp.Or(p.final, "norm"), x, normed)
-	b.logits(normed, table, p.headBias)
-	if p.finalSoftcap > 0 {
-		b.last().Activation, b.last().ActA = model.ActSoftcap, p.finalSoftcap
-	}
+	b.cappedLogits(normed, table, p.headBias, p.finalSoftcap)
 }
 
 // outPart is the projection of what a layer's attention has left in a slot.

@@ -22,9 +22,7 @@ var llama4 = family{
 // llama4Spell sets the defaults of Llama4TextConfig. A chunk size of null is none.
 func llama4Spell(f *fields) {
 	f.liftText()
-	if _, ok := f.members["attention_chunk_size"]; !ok {
-		f.set("attention_chunk_size", 8192)
-	}
+	f.missing(map[string]any{"attention_chunk_size": 8192})
 	f.defaults(map[string]any{
 		"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rope_theta": 500000, "rms_norm_eps": 1e-5,
 		"intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_local_experts": 16, "num_experts_per_tok": 1,

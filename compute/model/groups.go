@@ -62,12 +62,14 @@ type Place struct{ Group, Layer int }
 func (p *Program) Places() map[int]Place {
 	g, windows := p.Groups(), p.windows()
 	places := make(map[int]Place, len(windows))
+	if p.Encoder() {
+		for _, op := range p.caches() {
+			places[op.Layer] = Place{}
+		}
+		return places
+	}
 	full, windowed := 0, g.Full*g.Layers
 	for i, op := range p.caches() {
-		if p.Encoder() {
-			places[op.Layer] = Place{}
-			continue
-		}
 		w := windows[i]
 		next := &full
 		if w > 0 && g.Windowed > 0 {
