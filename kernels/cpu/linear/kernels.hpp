@@ -55,7 +55,7 @@ struct Tile {
   float* expanded;  // for an expanding kernel: room for its weights
   // For a kernel of a block: what it prefetches from memory, half as fast as it reads weights.
   const std::byte* next_block = nullptr;
-  int next_lines = 0;  // of next_block for each unit, where kernels are panel-major
+  int next_lines = 0;  // of next_block for each unit, between LinearKernels::configure and release
   int prefetch_distance = kPrefetchDistance;  // bytes
 };
 using TileKernel = void (*)(const Tile&);

@@ -389,7 +389,6 @@ Linear::Plan Linear::plan(int rows, int threads) const {
 
 // Groups of tiles whose operand a core keeps while panels go by.
 void Linear::plan_panels(Plan& plan, int threads) const {
-  plan.panel_major = true;
   const int64_t unit = kernels_.max_rows * operand_unit_bytes_;
   plan.block = ceil_div(units_, ceil_div(units_, kPanelOperand / unit));
   const int64_t kept = std::max<int64_t>(1, cached_bytes_ / (plan.block * unit));
@@ -449,7 +448,7 @@ void Linear::run_task(const Batch& batch, const Plan& plan, int task, float* roo
   if (blocks_) return run_spans(batch, tile, last, p, end, room);
   if (plan.tiling.tiles == 1) return run_tile(batch, 0, p, end);
   if (plan.multi_tile) return run_multi_tile(batch, plan, p, end, room);
-  if (plan.panel_major) return run_panels(batch, plan, tile, last, p, end, room);
+  if (kernels_.configure != nullptr) return run_panels(batch, plan, tile, last, p, end, room);
   run_blocks(batch, plan, tile, last, p, end, room);
 }
 

@@ -140,8 +140,7 @@ class Linear {
     bool multi_tile;  // all tiles go through a panel together
     int64_t block;    // units of K at a time
     bool expanded;
-    bool panel_major;  // a panel meets all tiles of the group before the next one comes
-    int64_t room;      // floats of a thread: [chunk] blocks, [tiles][chunk] sums
+    int64_t room;  // floats of a thread: [chunk] blocks, [tiles][chunk] sums
   };
   struct Batch : Operand {
     void* out;

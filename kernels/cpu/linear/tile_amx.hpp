@@ -104,7 +104,7 @@ void amx_tile(const Tile& t) {
   Policy::release();
 }
 
-// A tile of LinearKernels::panel_major: the registers are configured. What it multiplies is in the second-level cache, where
+// A tile between LinearKernels::configure and release. What it multiplies is in the second-level cache, where
 // the processor fetches it by itself; from memory it fetches its part of the next panel.
 template <class Policy, class Products, int kRows>
 void amx_block(const Tile& t) {
