@@ -43,7 +43,7 @@ func Load(dir string) (*Tokenizer, error) {
 	if t.bound, err = newBound(data, &t.vocab); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
-	t.pair, t.pairFault = newPair(data)
+	t.pair, t.pairFault = newPair(t.vocab.processor)
 	if err := t.loadConfig(dir); err != nil {
 		return nil, err
 	}

@@ -43,15 +43,15 @@ func (n *namedID) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(pair[1], &n.id)
 }
 
-// newPair reads what the post-processor of a tokenizer.json makes of two texts. An error says why it makes nothing that is known.
-func newPair(data []byte) ([]pairPiece, error) {
-	var file struct {
-		Processor *processor `json:"post_processor"`
+// newPair reads what the post_processor of a tokenizer.json makes of two texts; empty: there is none. An error says why it makes nothing that is known.
+func newPair(raw json.RawMessage) ([]pairPiece, error) {
+	var p *processor
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &p); err != nil {
+			return nil, fmt.Errorf("post_processor: found %s, expected one of tokenizers", weights.JSONFault(err))
+		}
 	}
-	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("post_processor: found %s, expected one of tokenizers", weights.JSONFault(err))
-	}
-	pieces, err := file.Processor.pair()
+	pieces, err := p.pair()
 	if err != nil || pieces != nil {
 		return pieces, err
 	}

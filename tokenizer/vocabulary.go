@@ -25,6 +25,8 @@ type vocabulary struct {
 	byteLevel bool  // a text is the joined bytes of its tokens
 	nul       int32 // the token that is a NUL byte, or -1; not of a byteLevel vocabulary
 	spellsNUL bool  // a token is a NUL byte
+
+	processor json.RawMessage // the file's post_processor
 }
 
 // maxVocab bounds what a file can make us allocate: the largest published vocabularies have under
@@ -43,7 +45,8 @@ type tokenizerFile struct {
 		// WordPiece
 		ContinuingSubwordPrefix *string `json:"continuing_subword_prefix"`
 	} `json:"model"`
-	Decoder *component `json:"decoder"`
+	Decoder   *component      `json:"decoder"`
+	Processor json.RawMessage `json:"post_processor"`
 }
 
 // component is a decoder, or a sequence of them.
@@ -84,7 +87,7 @@ func newVocabulary(data []byte) (vocabulary, error) {
 	if err != nil {
 		return vocabulary{}, err
 	}
-	v := vocabulary{pieces: pieces, nul: -1}
+	v := vocabulary{pieces: pieces, nul: -1, processor: f.Processor}
 	for i, t := range f.AddedTokens {
 		if t.ID < 0 || t.ID >= maxVocab {
 			return vocabulary{}, fmt.Errorf("added_tokens[%d] has id %d, expected 0..%d", i, t.ID, maxVocab-1)
