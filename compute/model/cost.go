@@ -183,14 +183,7 @@ func (p *Program) partBytes(op *Op, part Part, in int64, s Sizes) int64 {
 // expertCost: of n experts, rows that choose k each at random read n (1 - (1 - k/n)^rows) on average.
 func (p *Program) expertCost(op *Op, rows int, s Sizes) Cost {
 	n, k := op.Routing.Experts, op.Routing.TopK
-	in := int64(p.Slots[op.In].Width)
-	switch op.Routed {
-	case RoutedSum:
-		in /= int64(k)
-	case RoutedHeads:
-		in = in/int64(n) - int64(op.Tail)
-	case RoutedEach, RoutedNone:
-	}
+	in := int64(op.PartWidth(p.Slots[op.In].Width))
 	c := Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	if op.Accumulate {
 		c.ActivationBytes += p.slotBytes(op.Out, rows, s)

@@ -245,6 +245,18 @@ func (p *Program) Encoder() bool {
 	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.BothWays })
 }
 
+// PartWidth is the number of elements that a part of a linear op multiplies of a row of In, which is that wide.
+func (op *Op) PartWidth(width int) int {
+	switch op.Routed {
+	case RoutedSum:
+		return width / op.Routing.TopK
+	case RoutedHeads:
+		return width/op.Routing.Experts - op.Tail
+	case RoutedEach, RoutedNone:
+	}
+	return width
+}
+
 // Logits is the number of logits of an output.
 func (p *Program) Logits() int { return cmp.Or(p.Classes, p.Vocab) }
 

@@ -133,16 +133,9 @@ func shape(p *model.Program, op *model.Op) string {
 		}
 		return shapeText(p.Tensors[op.Weight].Shape)
 	case model.OpLinear:
-		each, in := len(op.Parts), p.Slots[op.In].Width
+		each, in := len(op.Parts), op.PartWidth(p.Slots[op.In].Width)
 		if op.Routed != model.RoutedNone {
 			each /= op.Routing.Experts
-		}
-		switch op.Routed {
-		case model.RoutedSum:
-			in /= op.Routing.TopK
-		case model.RoutedHeads:
-			in = in/op.Routing.Experts - op.Tail
-		case model.RoutedEach, model.RoutedNone:
 		}
 		rows := make([]string, each)
 		for i, part := range op.Parts[:each] {
