@@ -6,6 +6,7 @@ package device
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"unsafe"
@@ -117,7 +118,8 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		u := o.Recur
 		*kind[C.mr_recur](&c) = C.mr_recur{
 			rule: C.int32_t(u.Rule), heads: C.int32_t(u.Heads), key_heads: C.int32_t(u.KeyHeads), keys: C.int32_t(u.Keys), values: C.int32_t(u.Values),
-			q: C.int32_t(u.Q), k: C.int32_t(u.K), v: C.int32_t(u.V), gates: C.int32_t(u.Gates), decay: C.int32_t(u.Decay), rate: C.int32_t(u.Rate),
+			q: C.int32_t(u.Q), k: C.int32_t(u.K), v: C.int32_t(u.V), gates: C.int32_t(u.Gates), decay: C.int32_t(u.Decay),
+			rates: C.int32_t(u.Rates), rate: C.int32_t(u.Rate), rate_scale: C.float(cmp.Or(u.RateScale, 1)),
 			a_log: C.int32_t(u.ALog), dt_bias: C.int32_t(u.DtBias), skip: C.int32_t(u.Skip), least_step: C.float(u.LeastStep), most_step: C.float(u.MostStep),
 		}
 	case model.OpGate:

@@ -1,13 +1,20 @@
 package family
 
-import "github.com/millrace/millrace/compute/model"
+import (
+	"cmp"
 
-// deltaNet is the mixer of Qwen3-Next and Qwen3.5: a convolution over q, k and v, then the gated delta rule (arXiv:2412.06464).
+	"github.com/millrace/millrace/compute/model"
+)
+
+// deltaNet is the mixer of Qwen3-Next, Qwen3.5 and OLMo Hybrid: a convolution over q, k and v, then the gated delta rule (arXiv:2412.06464).
 type deltaNet struct {
 	keyHeads, heads int
 	keys, values    int // of a head
 	kernel          int
 	fused           bool // in_proj_qkvz and in_proj_ba have what belongs to a key head together
+	each            bool // projections are tensors of their own
+	rateScale       float32
+	eps             float32 // of the norm of what is read; 0: that of the other norms
 }
 
 func readDeltaNet(f *fields) *deltaNet {
@@ -27,6 +34,10 @@ func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model
 	gates := b.slot("delta.gates", model.SlotF32, values+2*d.heads)
 	read := b.slot("delta.read", model.SlotF32, values)
 	gated := b.slot("delta.gated", model.SlotOperand, values)
+	norm, back := "norm", "out_proj"
+	if d.each {
+		norm, back = "o_norm", "o_proj"
+	}
 	return func(at string, in int) (int, model.Part) {
 		at += "linear_attn."
 		inputs, beside := d.parts(b, at)
@@ -35,17 +46,23 @@ func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model
 		b.conv("delta.conv", at+"conv1d", qkv, mixed, 2*keys+values, d.kernel, false).SiLU = true
 		b.recur("delta.recur", mixed, read, model.Recur{
 			Rule: model.RecurDelta, Heads: d.heads, KeyHeads: d.keyHeads, Keys: d.keys, Values: d.values,
-			Q: 0, K: keys, V: 2 * keys, Gates: gates, Rate: values, Decay: values + d.heads,
-			ALog: b.tensor(at+"A_log", d.heads), DtBias: b.tensor(at+"dt_bias", d.heads), Skip: model.None,
+			Q: 0, K: keys, V: 2 * keys, Gates: gates, Decay: values + d.heads, Rates: gates, Rate: values,
+			ALog: b.tensor(at+"A_log", d.heads), DtBias: b.tensor(at+"dt_bias", d.heads), Skip: model.None, RateScale: d.rateScale,
 		})
-		b.gate("delta.gate", read, gated, model.Gate{Gates: gates, Group: d.values, Weight: b.tensor(at+"norm.weight", d.values), Eps: b.cfg.Eps})
-		return gated, b.part(at+"out_proj", false, b.cfg.Hidden, values)
+		b.gate("delta.gate", read, gated, model.Gate{
+			Gates: gates, Group: d.values, Weight: b.tensor(at+norm+".weight", d.values), Eps: cmp.Or(d.eps, b.cfg.Eps),
+		})
+		return gated, b.part(at+back, false, b.cfg.Hidden, values)
 	}
 }
 
 // parts are the projections q, k and v, and those beside them: the gate z, the rate b and the decay a.
 func (d *deltaNet) parts(b *builder, at string) (qkv, gates []model.Part) {
 	keys, values, in := d.keyHeads*d.keys, d.heads*d.values, b.cfg.Hidden
+	if d.each {
+		return []model.Part{b.part(at+"q_proj", false, keys, in), b.part(at+"k_proj", false, keys, in), b.part(at+"v_proj", false, values, in)},
+			[]model.Part{b.part(at+"g_proj", false, values, in), b.part(at+"b_proj", false, d.heads, in), b.part(at+"a_proj", false, d.heads, in)}
+	}
 	if !d.fused {
 		return []model.Part{b.part(at+"in_proj_qkv", false, 2*keys+values, in)},
 			[]model.Part{b.part(at+"in_proj_z", false, values, in), b.part(at+"in_proj_b", false, d.heads, in), b.part(at+"in_proj_a", false, d.heads, in)}

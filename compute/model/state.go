@@ -14,20 +14,24 @@ type RecurRule int32
 
 // Rules by which a token changes a state.
 const (
-	RecurDelta RecurRule = 0 // gated delta rule
-	RecurSSM   RecurRule = 1 // Mamba-2
+	RecurDelta    RecurRule = 0 // gated delta rule
+	RecurSSM      RecurRule = 1 // Mamba-2
+	RecurChannels RecurRule = 2 // the delta rule with a decay of each key channel
+	RecurScan     RecurRule = 3 // Mamba: a decay of each key of each value; Q and K are columns of Rates, Skip is as RecurSSM's
 )
 
-// Recur is a state of [Keys, Values] for each head, which each token changes: see mr_recur. Q, K and V are columns of the slot that the op reads, Decay and
-// Rate those of the slot Gates.
+// Recur is a state of [Keys, Values] for each head, which each token changes: see mr_recur. Q, K and V are columns of the slot that the op reads, Decay
+// those of the slot Gates, and Rate those of the slot Rates.
 type Recur struct {
 	Rule                RecurRule
 	Heads, KeyHeads     int
 	Keys, Values        int
 	Q, K, V             int
-	Gates, Decay, Rate  int
+	Gates, Decay        int
+	Rates, Rate         int // not of RecurSSM
 	ALog, DtBias, Skip  int // tensors; Skip is that of RecurSSM
 	LeastStep, MostStep float32
+	RateScale           float32 // on the rate; 0: 1
 }
 
 // GateActivation mirrors mr_gate_activation.
@@ -89,9 +93,9 @@ func (p *Program) stateCost(op *Op, rows int, s Sizes) Cost {
 		c.WeightBytes, c.Flops = n*4, 2*n*int64(rows)
 	}
 	if r := op.Recur; r != nil {
-		each := int64(5)
-		if r.Rule == RecurDelta {
-			each = 7
+		each := int64(7)
+		if r.Rule == RecurSSM || r.Rule == RecurScan {
+			each = 5
 		}
 		c.Flops = each * int64(r.Heads) * int64(r.Keys) * int64(r.Values) * int64(rows)
 	}

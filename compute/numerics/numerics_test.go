@@ -109,7 +109,7 @@ func TestTheTextOfAProgramKeepsItsNames(t *testing.T) {
 		`NormOffset:2 NormWidth:2 NormGroups:2 ActA:0x1p+00 ActB:0x1p+00 NormLast:true Chunked:true Softcap:0x1p+00 NullScores:2 ` +
 		`QScales:[0x1p+00 0x1p+00] QScaleOffset:2 QScaleTokens:2 WeighsIn:true Types:2 BothWays:true Pooling:2 ` +
 		`Conv:{Weight:2 Bias:2 Channels:2 Kernel:2 Offset:2 Times:2 Gate:2 SiLU:true} ` +
-		`Recur:{Rule:2 Heads:2 KeyHeads:2 Keys:2 Values:2 Q:2 K:2 V:2 Gates:2 Decay:2 Rate:2 ALog:2 DtBias:2 Skip:2 LeastStep:0x1p+00 MostStep:0x1p+00} ` +
+		`Recur:{Rule:2 Heads:2 KeyHeads:2 Keys:2 Values:2 Q:2 K:2 V:2 Gates:2 Decay:2 Rate:2 ALog:2 DtBias:2 Skip:2 LeastStep:0x1p+00 MostStep:0x1p+00 RateScale:0x1p+00} ` +
 		`Gate:{Gates:2 Offset:2 Group:2 Weight:2 First:true Eps:0x1p+00 Activation:2 Sparse:true Cutoff:0x1p+00} ` +
 		`ValueDim:2 Stored:true KVLayer:2 Latent:true RotaryOffset:2 Tail:2 NormScale:0x1p+00 AltUp:{Step:2 Streams:2 Active:2 Coefs:2 X:2}}`
 	require.Equal(t, `{Architecture:"x" Ops:[`+op+" "+op+`] Slots:[{Name:"x" Type:2 Width:2} {Name:"x" Type:2 Width:2}] `+

@@ -158,6 +158,12 @@ func writeRecur(t *text, r *model.Recur) {
 	t.integer("Skip", r.Skip)
 	t.float("LeastStep", r.LeastStep)
 	t.float("MostStep", r.MostStep)
+	if r.Rule != model.RecurSSM {
+		t.integer("Rates", r.Rates-r.Gates) // from the slot of gates on: older programs have one slot for both, and zeros are not written
+	}
+	if r.RateScale != 0 {
+		t.float("RateScale", r.RateScale)
+	}
 	t.close()
 }
 

@@ -153,9 +153,9 @@ class CpuKernels : public Kernels {
     const FloatScope mode(mode_);
     packed_[op.index].conv->run(context_, batch, in, out);
   }
-  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot out) override {
+  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override {
     const FloatScope mode(mode_);
-    packed_[op.index].recur->run(context_, batch, in, gates, out);
+    packed_[op.index].recur->run(context_, batch, in, gates, rates, out);
   }
   void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
     const FloatScope mode(mode_);

@@ -46,7 +46,7 @@ class Kernels {
   virtual void experts(const Op&, int rows, Slot in, Slot chosen, Slot out);
   // Backends with states (Device::takes_states) have these. gates: the op's slot.
   virtual void conv(const Op&, const Batch&, Slot in, Slot out);
-  virtual void recur(const Op&, const Batch&, Slot in, Slot gates, Slot out);
+  virtual void recur(const Op&, const Batch&, Slot in, Slot gates, Slot rates, Slot out);
   virtual void gate(const Op&, int rows, Slot in, Slot gates, Slot out);
   // Backends with streams (Device::takes_streams) have it. streams: those of the op.
   virtual void altup(const Op&, int rows, const Slot* streams, Slot coefs, Slot x);

@@ -261,6 +261,7 @@ void Executor::run_op(const Op& op, const mr_step& step) {
       return kernels_->conv(op, batch_, slot(op.in, step), slot(op.out, step));
     case MR_OP_RECUR:
       return kernels_->recur(op, batch_, slot(op.in, step), slot(op.recur.gates, step),
+                             op.recur.rule == MR_RECUR_SSM ? Slot{} : slot(op.recur.rates, step),
                              slot(op.out, step));
     case MR_OP_GATE:
       return kernels_->gate(op, rows, slot(op.in, step), slot(op.gate.gates, step),
@@ -302,7 +303,7 @@ void Kernels::conv(const Op& op, const Batch&, Slot, Slot) {
   fail(MR_DEVICE, "op %d (CONV) after a check for states", op.index);
 }
 
-void Kernels::recur(const Op& op, const Batch&, Slot, Slot, Slot) {
+void Kernels::recur(const Op& op, const Batch&, Slot, Slot, Slot, Slot) {
   fail(MR_DEVICE, "op %d (RECUR) after a check for states", op.index);
 }
 

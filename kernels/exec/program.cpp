@@ -801,8 +801,7 @@ class Reader {
 
   void recur(Op& op) {
     const mr_recur& u = op.recur;
-    const bool delta = u.rule == MR_RECUR_DELTA;
-    in_range("rule", u.rule, MR_RECUR_DELTA, MR_RECUR_SSM);
+    in_range("rule", u.rule, MR_RECUR_DELTA, MR_RECUR_SCAN);
     in_range("heads", u.heads, 1, 1 << 14);
     in_range("key_heads", u.key_heads, 1, u.heads);
     if (u.heads % u.key_heads != 0) {
@@ -811,17 +810,34 @@ class Reader {
     in_range("keys", u.keys, 1, kMostStateWidth);
     in_range("values", u.values, 1, kMostStateWidth);
     const mr_slot& in = keeps_state(op);
-    columns("q", in, u.q, int64_t{u.key_heads} * u.keys);
-    columns("k", in, u.k, int64_t{u.key_heads} * u.keys);
+    const bool scan = u.rule == MR_RECUR_SCAN;
+    if (scan && u.key_heads != 1) bad("a scan of %d key heads, expected 1", u.key_heads);
+    const mr_slot& rates = u.rule == MR_RECUR_SSM ? in : reads("rates", u.rates);
+    if (u.rule != MR_RECUR_SSM) {
+      slot_type("rates", u.rates, MR_SLOT_F32);
+      if (u.rates == op.out) bad("rates and out are both slot %d", op.out);
+    }
+    columns("q", scan ? rates : in, u.q, int64_t{u.key_heads} * u.keys);
+    columns("k", scan ? rates : in, u.k, int64_t{u.key_heads} * u.keys);
     columns("v", in, u.v, int64_t{u.heads} * u.values);
     const mr_slot& gates = reads("gates", u.gates);
     slot_type("gates", u.gates, MR_SLOT_F32);
-    columns("decay", gates, u.decay, u.heads);
-    vector_of("a_log", u.a_log, u.heads);
-    vector_of("dt_bias", u.dt_bias, u.heads);
-    if (delta) {
-      columns("rate", gates, u.rate, u.heads);
+    const int64_t decays = int64_t{u.heads} * (scan                          ? u.values
+                                               : u.rule == MR_RECUR_CHANNELS ? u.keys
+                                                                             : 1);
+    columns("decay", gates, u.decay, decays);
+    vector_of("dt_bias", u.dt_bias, decays);
+    if (scan) {
+      matrix_of("a_log", u.a_log, decays, u.keys);
+      if (p_.tensors[u.a_log].dtype >= MR_BLOCKS) bad("a_log (tensor %d) is of blocks", u.a_log);
+      vector_of("skip", u.skip, decays);
     } else {
+      vector_of("a_log", u.a_log, u.heads);
+    }
+    if (u.rule == MR_RECUR_DELTA || u.rule == MR_RECUR_CHANNELS) {
+      columns("rate", rates, u.rate, u.heads);
+      finite("rate_scale", u.rate_scale);
+    } else if (!scan) {
       vector_of("skip", u.skip, u.heads);
       if (!(u.least_step >= 0 && u.least_step <= u.most_step)) {
         bad("steps from %g to %g, expected 0 or more", u.least_step, u.most_step);

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 19
+#define MR_ABI_VERSION 20
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -350,23 +350,33 @@ typedef struct mr_conv {
 
 typedef enum mr_recur_rule {
   MR_RECUR_DELTA = 0, /* gated delta rule (arXiv:2412.06464, equation 10) */
-  MR_RECUR_SSM = 1    /* Mamba-2 (arXiv:2405.21060, equation 2 with a scalar for A) */
+  MR_RECUR_SSM = 1,   /* Mamba-2 (arXiv:2405.21060, equation 2 with a scalar for A) */
+  MR_RECUR_CHANNELS =
+      2, /* the delta rule with a decay of each key channel (arXiv:2510.26692, equation 1) */
+  MR_RECUR_SCAN = 3 /* Mamba (arXiv:2312.00752, algorithm 2) */
 } mr_recur_rule;
 
 /* RECUR. A head's state S is [keys, values]. heads / key_heads heads in sequence share a query and a
  * key. `in` (F32) has queries and keys [key_heads, keys] from q and k on, values [heads, values] from
- * v on; `gates` (an F32 slot) has [heads] from decay on, with DELTA also from rate on. out is F32 [heads, values].
- * With d = softplus(gates[decay] + dt_bias), for DELTA q and k over the roots of their squares' sums plus 1e-6, and
+ * v on; `gates` (an F32 slot) has [heads] from decay on, with CHANNELS [heads, keys]; but with SSM `rates` (an F32
+ * slot, which may be the same) has [heads] from rate on. out is F32 [heads, values].
+ * With d = softplus(gates[decay] + dt_bias), but for SSM q and k over the roots of their squares' sums plus 1e-6, and
  * q over the root of `keys`; for SSM d clamped to least_step .. most_step:
- *   DELTA  S = e^(-e^a_log d) S;  S += k (sigmoid(gates[rate]) (v - S^T k))^T;  out = S^T q
- *   SSM    S = e^(-e^a_log d) S;  S += k (d v)^T;                               out = S^T q + skip v */
+ *   DELTA  S = e^(-e^a_log d) S;  S += k (rate_scale sigmoid(rates[rate]) (v - S^T k))^T;  out = S^T q
+ *   SSM    S = e^(-e^a_log d) S;  S += k (d v)^T;                                          out = S^T q + skip v
+ * and CHANNELS is DELTA with row j of S times e^(-e^a_log d_j).
+ * With SCAN queries and keys, [keys] for all heads, are columns of `rates`, from q and k on; gates has [heads, values]
+ * from decay on; dt_bias and skip are [heads * values], a_log is [heads * values, keys]. With d_c of value c:
+ *   SCAN   S_jc = e^(-e^a_log_cj d_c) S_jc + k_j d_c v_c;  out_c = sum over j of q_j S_jc + skip_c v_c */
 typedef struct mr_recur {
   int32_t rule; /* mr_recur_rule */
   int32_t heads, key_heads, keys, values;
   int32_t q, k, v;
-  int32_t gates, decay, rate;
-  int32_t a_log, dt_bias, skip; /* [heads] tensors; skip is SSM's */
+  int32_t gates, decay, rates, rate;
+  int32_t a_log, dt_bias,
+      skip; /* [heads] tensors, of CHANNELS dt_bias [heads * keys]; skip is SSM's */
   float least_step, most_step;
+  float rate_scale; /* of DELTA and CHANNELS */
 } mr_recur;
 
 typedef enum mr_gate_activation {

@@ -58,8 +58,8 @@ class RefKernels : public Kernels {
   void conv(const Op& op, const Batch& batch, Slot in, Slot out) override {
     ref::conv(context_, op, batch, in, out);
   }
-  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot out) override {
-    ref::recur(context_, op, batch, in, gates, out);
+  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override {
+    ref::recur(context_, op, batch, in, gates, rates, out);
   }
   void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
     ref::gate(context_, op, rows, in, gates, out);

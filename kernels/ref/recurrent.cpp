@@ -48,6 +48,35 @@ float vector_at(const Context& c, int tensor, int i) {
   return element(*c.program.tensor(tensor), i);
 }
 
+double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+void scan(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates,
+          Slot out) {
+  const mr_recur& u = op.recur;
+  const mr_tensor& a_log = *c.program.tensor(u.a_log);
+  const int channels = u.heads * u.values;
+  for (const Sequence& s : batch.sequences) {
+    float* states = state_of(op, s);  // [heads][keys][state_row]
+    for (int i = 0; i < s.rows; ++i) {
+      const int64_t row = s.first_row + i;
+      const float* rate = rates.f32() + row * rates.width;
+      for (int ch = 0; ch < channels; ++ch) {
+        const double step = softplus(double{gates.f32()[row * gates.width + u.decay + ch]} +
+                                     vector_at(c, u.dt_bias, ch));
+        const double v = in.f32()[row * in.width + u.v + ch];
+        float* state = states + int64_t{ch / u.values} * u.keys * op.state_row() + ch % u.values;
+        double sum = vector_at(c, u.skip, ch) * v;
+        for (int j = 0; j < u.keys; ++j, state += op.state_row()) {
+          const double a = std::exp(double{element(a_log, int64_t{ch} * u.keys + j)});
+          *state = static_cast<float>(*state * std::exp(-a * step) + rate[u.k + j] * step * v);
+          sum += double{rate[u.q + j]} * *state;
+        }
+        out.f32()[row * out.width + ch] = static_cast<float>(sum);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void conv(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
@@ -78,9 +107,12 @@ void conv(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out)
   }
 }
 
-void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gates, Slot out) {
+void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates,
+           Slot out) {
   const mr_recur& u = op.recur;
-  const bool delta = u.rule == MR_RECUR_DELTA;
+  if (u.rule == MR_RECUR_SCAN) return scan(c, op, batch, in, gates, rates, out);
+  const bool delta = u.rule != MR_RECUR_SSM;
+  const int decays = u.rule == MR_RECUR_CHANNELS ? u.keys : 1;
   const int per_key = u.heads / u.key_heads;
   std::vector<float> q(u.keys), k(u.keys), change(u.values);
   const auto unit = [&](std::vector<float>& x) {
@@ -100,12 +132,21 @@ void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gat
         float* y = out.f32() + int64_t{row} * out.width + h * u.values;
         std::copy_n(x + u.q + h / per_key * u.keys, u.keys, q.begin());
         std::copy_n(x + u.k + h / per_key * u.keys, u.keys, k.begin());
-        const double raw = double{g[u.decay + h]} + vector_at(c, u.dt_bias, h);
-        double step = raw > 20 ? raw : std::log1p(std::exp(raw));
-        if (!delta) step = std::clamp(step, double{u.least_step}, double{u.most_step});
-        const double keep = std::exp(-std::exp(double{vector_at(c, u.a_log, h)}) * step);
-        for (int e = 0; e < u.keys * op.state_row(); ++e)
-          state[e] = static_cast<float>(state[e] * keep);
+        const float rate = delta ? rates.f32()[int64_t{row} * rates.width + u.rate + h] : 0.0f;
+        double step = 0, keep = 0;
+        for (int j = 0; j < u.keys; ++j) {
+          if (j < decays) {
+            const int at = h * decays + j;
+            const double raw = double{g[u.decay + at]} + vector_at(c, u.dt_bias, at);
+            step = softplus(raw);
+            if (!delta) step = std::clamp(step, double{u.least_step}, double{u.most_step});
+            keep = std::exp(-std::exp(double{vector_at(c, u.a_log, h)}) * step);
+          }
+          for (int e = 0; e < op.state_row(); ++e) {
+            float& kept = state[j * op.state_row() + e];
+            kept = static_cast<float>(kept * keep);
+          }
+        }
         if (delta) {
           unit(q);
           unit(k);
@@ -116,7 +157,7 @@ void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gat
           for (int j = 0; delta && j < u.keys; ++j)
             old += double{k[j]} * state[j * op.state_row() + e];
           change[e] =
-              static_cast<float>(delta ? (v[e] - old) * sigmoid(g[u.rate + h]) : v[e] * step);
+              static_cast<float>(delta ? (v[e] - old) * u.rate_scale * sigmoid(rate) : v[e] * step);
         }
         for (int e = 0; e < u.values; ++e) {
           double sum = delta ? 0 : double{vector_at(c, u.skip, h)} * v[e];

@@ -30,7 +30,7 @@ void attention(const Context&, const Op&, const Batch&, Slot in, Slot sink_q, Sl
                std::vector<float>& scores);
 
 void conv(const Context&, const Op&, const Batch&, Slot in, Slot out);
-void recur(const Context&, const Op&, const Batch&, Slot in, Slot gates, Slot out);
+void recur(const Context&, const Op&, const Batch&, Slot in, Slot gates, Slot rates, Slot out);
 void gate(const Context&, const Op&, int rows, Slot in, Slot gates, Slot out);
 
 // Attention that gives up tokens, which stores those of the step itself. scores: as attention's

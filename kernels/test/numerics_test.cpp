@@ -485,30 +485,35 @@ TEST(Numerics, States) {
       hash.add(state.data(), state.size());
       found.add(kernels.numerics, isa_name(isa), "conv " + std::to_string(kernel), hash);
     }
-    for (const bool delta : {false, true}) {
+    const std::pair<int, const char*> rules[] = {
+        {MR_RECUR_SSM, "ssm "}, {MR_RECUR_DELTA, "delta "}, {MR_RECUR_CHANNELS, "channels "}};
+    for (const auto& [rule, name] : rules) {
       for (const int values : {16, 40, 128}) {
         const int keys = 24, state_row = (values + 15) / 16 * 16;
+        const int decays = rule == MR_RECUR_CHANNELS ? keys : 1;
         const std::vector<float> in = numbers(25, (2 * keys + values) * kRows),
-                                 gates = numbers(26, 2 * kRows);
+                                 gates = numbers(26, (decays + 1) * kRows), dt_bias(decays, -0.5f);
         std::vector<float> state = numbers(27, keys * state_row), out(values * kRows),
                            room(RecurTask::room_floats(keys, state_row));
-        kernels.recur({delta,
+        kernels.recur({rule,
                        keys,
                        values,
                        state_row,
                        0.3f,
-                       -0.5f,
+                       dt_bias.data(),
                        0.7f,
                        0.01f,
                        2.0f,
+                       1.0f,
                        kRows,
                        in.data(),
                        in.data() + keys,
                        in.data() + 2 * keys,
                        2 * keys + values,
                        gates.data(),
-                       gates.data() + 1,
-                       2,
+                       gates.data() + decays,
+                       decays + 1,
+                       decays + 1,
                        state.data(),
                        out.data(),
                        values,
@@ -516,9 +521,23 @@ TEST(Numerics, States) {
         Hash hash;
         hash.add(out.data(), out.size());
         hash.add(state.data(), state.size());
-        const char* name = delta ? "delta " : "ssm ";
         found.add(kernels.numerics, isa_name(isa), name + std::to_string(values), hash);
       }
+    }
+    for (const int values : {16, 40, 128}) {
+      const int keys = 12, state_row = (values + 15) / 16 * 16;
+      const std::vector<float> in = numbers(31, values * kRows),
+                               steps = numbers(32, values * kRows),
+                               rates = numbers(33, 2 * keys * kRows), skip = numbers(34, values),
+                               a(keys * state_row, 0.3f);
+      std::vector<float> state = numbers(35, keys * state_row), out(values * kRows);
+      kernels.scan({keys, values, state_row, a.data(), skip.data(), skip.data(), kRows,
+                    rates.data(), rates.data() + keys, 2 * keys, in.data(), values, steps.data(),
+                    values, state.data(), out.data(), values});
+      Hash hash;
+      hash.add(out.data(), out.size());
+      hash.add(state.data(), state.size());
+      found.add(kernels.numerics, isa_name(isa), "scan " + std::to_string(values), hash);
     }
     Hash hash, sparse;
     const int width = 90;

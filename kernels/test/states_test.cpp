@@ -16,6 +16,8 @@ struct Layer {
   bool first = false;       // gates before the norm
   bool plain = false;       // a sigmoid gate without a norm
   bool short_conv = false;  // a convolution between gates in place of a recurrence
+  float rate_scale = 1;
+  bool other_rates = false;  // in a slot of their own
 };
 
 constexpr int kConv = 1, kRecur = 2, kGate = 3;
@@ -26,7 +28,9 @@ Builder program(const Layer& l) {
   Random random(41);
   const int keys = l.key_heads * l.keys, values = l.heads * l.values;
   const int channels = l.short_conv ? values : 2 * keys + values;
-  const int width = (l.short_conv ? 3 * values : channels) + values + 2 * l.heads;
+  const bool scan = l.rule == MR_RECUR_SCAN;
+  const int decays = l.heads * (scan ? l.values : l.rule == MR_RECUR_CHANNELS ? l.keys : 1);
+  const int width = (l.short_conv ? 3 * values : channels) + values + decays + l.heads + 2 * l.keys;
   b.vocab = values;
   const int x = b.slot(MR_SLOT_F32, width), mixed = b.slot(MR_SLOT_F32, channels);
   const int state = b.slot(MR_SLOT_F32, values), out = b.slot(MR_SLOT_F32, values);
@@ -42,6 +46,11 @@ Builder program(const Layer& l) {
                l.short_conv ? MR_ACT_NONE : MR_ACT_SILU};
   const int z = l.short_conv ? 3 * values : channels;
   if (!l.short_conv) {
+    int rates = x, rate = z + values + decays;
+    if (l.other_rates) {
+      rates = b.slot(MR_SLOT_F32, l.heads + 1), rate = 1;
+      b.embed(b.random(random, b.vocab, l.heads + 1, MR_BF16, 1.0f), rates);
+    }
     mr_op& recur = b.op(MR_OP_RECUR, mixed, state);
     recur.recur = {l.rule,
                    l.heads,
@@ -53,12 +62,15 @@ Builder program(const Layer& l) {
                    2 * keys,
                    x,
                    z + values,
-                   z + values + l.heads,
-                   b.random(random, l.heads, 0, MR_F32, 0.5f),
-                   b.random(random, l.heads, 0, MR_F32, 0.5f),
-                   b.random(random, l.heads, 0, MR_F32, 0.5f),
+                   rates,
+                   rate,
+                   b.random(random, scan ? decays : l.heads, scan ? l.keys : 0, MR_F32, 0.5f),
+                   b.random(random, decays, 0, MR_F32, 0.5f),
+                   b.random(random, scan ? decays : l.heads, 0, MR_F32, 0.5f),
                    0,
-                   INFINITY};
+                   INFINITY,
+                   l.rate_scale};
+    if (scan) recur.recur.q = z + values + decays, recur.recur.k = z + values + decays + l.keys;
   }
   mr_op& gate = b.op(MR_OP_GATE, l.short_conv ? mixed : state, out);
   gate.gate = {x,
@@ -83,6 +95,12 @@ std::vector<Layer> layers() {
       {MR_RECUR_DELTA, 3, 1, 64, 64, 3},
       {MR_RECUR_DELTA, 4, 2, 24, 40, 3, false, true, true},
       {MR_RECUR_DELTA, 1, 1, 8, 72, 6, true, false, true},
+      {MR_RECUR_DELTA, 4, 2, 24, 40, 4, false, false, false, 2.0f},
+      {MR_RECUR_CHANNELS, 4, 2, 24, 40, 4},
+      {MR_RECUR_CHANNELS, 2, 2, 128, 128, 4, false, false, false, 1.0f, true},
+      {MR_RECUR_CHANNELS, 3, 1, 7, 5, 2, false, true, false, 0.5f, true},
+      {MR_RECUR_SCAN, 2, 1, 16, 48, 4, false, true},
+      {MR_RECUR_SCAN, 3, 1, 5, 7, 2, true},
   };
 }
 
@@ -187,15 +205,19 @@ TEST(States, BadOnesAreRefused) {
       {[](Builder& b) { b.ops[kConv].conv.offset = 400; }, "offset is 400"},
       {[](Builder& b) { b.ops[kConv].conv.gate = 300; }, "gate is 300: 256 columns from there"},
       {[](Builder& b) { b.ops[kConv].conv.activation = MR_ACT_RELU; }, "activation is 4"},
-      {[](Builder& b) { b.ops[kConv].conv.weight = 0; }, "weight (tensor 0) is [160, 424]"},
-      {[](Builder& b) { b.ops[kRecur].recur.rule = 2; }, "op 2 (RECUR): rule is 2"},
+      {[](Builder& b) { b.ops[kConv].conv.weight = 0; }, "weight (tensor 0) is [160, 472]"},
+      {[](Builder& b) { b.ops[kRecur].recur.rule = 4; }, "op 2 (RECUR): rule is 4"},
       {[](Builder& b) { b.ops[kRecur].recur.key_heads = 3; }, "4 heads over 3 key heads"},
       {[](Builder& b) { b.ops[kRecur].recur.v = 97; }, "v is 97: 160 columns from there"},
       {[](Builder& b) { b.ops[kRecur].recur.gates = 2; }, "gates slot 2 is read before any op"},
+      {[](Builder& b) { b.ops[kRecur].recur.rates = 2; }, "rates slot 2 is read before any op"},
+      {[](Builder& b) { b.ops[kRecur].recur.rate_scale = NAN; }, "rate_scale is"},
+      {[](Builder& b) { b.ops[kRecur].recur.rule = MR_RECUR_CHANNELS; }, "decay is"},
+      {[](Builder& b) { b.ops[kRecur].recur.rule = MR_RECUR_SCAN; }, "a scan of 2 key heads"},
       {[](Builder& b) { b.ops[kRecur].recur.a_log = 0; }, "rank 2, expected 1"},
       {[](Builder& b) { b.ops[kRecur].recur.keys = 0; }, "keys is 0"},
       {[](Builder& b) { b.ops[kGate].gate.group = 33; }, "in is 160 wide, expected groups of 33"},
-      {[](Builder& b) { b.ops[kGate].gate.offset = 300; }, "offset is 300: 160 columns"},
+      {[](Builder& b) { b.ops[kGate].gate.offset = 320; }, "offset is 320: 160 columns"},
       {[](Builder& b) { b.ops[kGate].gate.eps = -1; }, "eps is -1"},
       {[](Builder& b) { b.ops[kGate].gate.activation = 4; }, "gate activation is 4"},
       {[](Builder& b) { b.kv_groups = 2; }, "several groups"},

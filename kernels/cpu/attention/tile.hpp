@@ -269,6 +269,7 @@ constexpr OpKernels make_op_kernels(Isa isa, const char* numerics, bool flush) {
           Rows<T>::to_bf16,
           States<T>::conv_rows,
           States<T>::recur,
+          States<T>::scan,
           States<T>::gate,
           States<T>::altup,
           make_attention<T, Attention<T, InPlace<T>>>(),

@@ -192,6 +192,7 @@ struct OpKernels {
   void (*to_bf16)(const float* in, int64_t n, bf16* out);
   void (*conv)(const ConvTask&);
   void (*recur)(const RecurTask&);
+  void (*scan)(const ScanTask&);
   void (*gate)(const GateRow&, const float* in, const float* gates, void* out,
                float* room);  // room: [width]
   // A row's streams, in place; x: of CORRECT.

@@ -113,11 +113,13 @@ class Conv {
 class Recur {
  public:
   Recur(const Context&, const Op&);
-  void run(const Context&, const Batch&, Slot in, Slot gates, Slot out) const;
+  void run(const Context&, const Batch&, Slot in, Slot gates, Slot rates, Slot out) const;
 
  private:
   const Op& op_;
-  std::vector<float> a_, dt_bias_, skip_;  // [heads]
+  // [heads]; of MR_RECUR_CHANNELS dt_bias_ is [heads][keys]; of MR_RECUR_SCAN a_ is [heads][keys][state row], and
+  // the others are [heads][values].
+  std::vector<float> a_, dt_bias_, skip_;
 };
 
 // A step of alternating updates.

@@ -50,9 +50,22 @@ Recur::Recur(const Context& c, const Op& op)
       dt_bias_(floats(c.program.tensor(op.recur.dt_bias))),
       skip_(floats(c.program.tensor(op.recur.skip))) {
   for (float& a : a_) a = exponential(a);
+  if (op.recur.rule != MR_RECUR_SCAN) return;
+  const mr_recur& u = op.recur;
+  const mr_tensor& a_log = *c.program.tensor(u.a_log);  // [heads * values][keys]
+  a_.assign(int64_t{u.heads} * u.keys * op.state_row(), 0);
+  for (int h = 0; h < u.heads; ++h) {
+    for (int v = 0; v < u.values; ++v) {
+      for (int j = 0; j < u.keys; ++j) {
+        a_[(int64_t{h} * u.keys + j) * op.state_row() + v] =
+            exponential(element(a_log, (int64_t{h} * u.values + v) * u.keys + j));
+      }
+    }
+  }
 }
 
-void Recur::run(const Context& c, const Batch& batch, Slot in, Slot gates, Slot out) const {
+void Recur::run(const Context& c, const Batch& batch, Slot in, Slot gates, Slot rates,
+                Slot out) const {
   const mr_recur& u = op_.recur;
   const int per_key = u.heads / u.key_heads, state_row = op_.state_row();
   const auto sequences = static_cast<int>(batch.sequences.size());
@@ -65,23 +78,36 @@ void Recur::run(const Context& c, const Batch& batch, Slot in, Slot gates, Slot 
     if (s.position == 0) std::fill_n(state, u.keys * state_row, 0.0f);
     const float* row = in.f32() + int64_t{s.first_row} * in.width;
     const float* gate = gates.f32() + int64_t{s.first_row} * gates.width;
-    c.kernels.recur({u.rule == MR_RECUR_DELTA,
+    const float* rate =
+        u.rule == MR_RECUR_SSM ? nullptr : rates.f32() + int64_t{s.first_row} * rates.width;
+    if (u.rule == MR_RECUR_SCAN) {
+      c.kernels.scan({u.keys, u.values, state_row, a_.data() + int64_t{h} * u.keys * state_row,
+                      dt_bias_.data() + h * u.values, skip_.data() + h * u.values, s.rows,
+                      rate + u.q, rate + u.k, rates.width, row + u.v + h * u.values, in.width,
+                      gate + u.decay + h * u.values, gates.width, state,
+                      out.f32() + int64_t{s.first_row} * out.width + h * u.values, out.width});
+      return;
+    }
+    const int decays = u.rule == MR_RECUR_CHANNELS ? u.keys : 1;
+    c.kernels.recur({u.rule,
                      u.keys,
                      u.values,
                      state_row,
                      a_[h],
-                     dt_bias_[h],
+                     dt_bias_.data() + h * decays,
                      skip_.empty() ? 0.0f : skip_[h],
                      u.least_step,
                      u.most_step,
+                     u.rate_scale,
                      s.rows,
                      row + u.q + h / per_key * u.keys,
                      row + u.k + h / per_key * u.keys,
                      row + u.v + h * u.values,
                      in.width,
-                     gate + u.decay + h,
-                     gate + u.rate + h,
+                     gate + u.decay + h * decays,
+                     rate + u.rate + h,
                      gates.width,
+                     rates.width,
                      state,
                      out.f32() + int64_t{s.first_row} * out.width + h * u.values,
                      out.width,

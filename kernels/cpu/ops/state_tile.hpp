@@ -90,6 +90,8 @@ struct States {
   struct Prepared {
     float *q, *k;  // [kStateRows][keys]
     float *v, *y;  // [kStateRows][state_row], with zeros after the values
+    float *keeps,
+        *faded;  // MR_RECUR_CHANNELS: [kStateRows][keys], what a row of the state keeps, and times k
     float keep[kStateRows], by[kStateRows];
   };
 
@@ -100,14 +102,15 @@ struct States {
 
   static void prepare(const RecurTask& t, int first, int rows, Prepared& p) {
     for (int r = 0; r < rows; ++r) {
-      const int64_t at = (first + r) * t.in_stride, gate = (first + r) * t.gates_stride;
+      const int64_t at = (first + r) * t.in_stride;
+      const float* decay = t.decay + (first + r) * t.gates_stride;
       float* q = p.q + r * t.keys;
       float* k = p.k + r * t.keys;
-      float step = softplus(t.decay[gate] + t.dt_bias);
-      if (t.delta) {
+      float step = softplus(decay[0] + t.dt_bias[0]);
+      if (t.rule != MR_RECUR_SSM) {
         unit(t.q + at, t.keys, 1.0f / T::sqrt(static_cast<float>(t.keys)), q);
         unit(t.k + at, t.keys, 1.0f, k);
-        p.by[r] = millrace::sigmoid(t.rate[gate]);
+        p.by[r] = t.rate_scale * millrace::sigmoid(t.rate[(first + r) * t.rates_stride]);
       } else {
         step = step < t.least_step ? t.least_step : step > t.most_step ? t.most_step : step;
         __builtin_memcpy(q, t.q + at, t.keys * sizeof(float));
@@ -115,6 +118,11 @@ struct States {
         p.by[r] = step;
       }
       p.keep[r] = exponential(-t.a * step);
+      for (int j = 0; t.rule == MR_RECUR_CHANNELS && j < t.keys; ++j) {
+        const float keep = exponential(-t.a * softplus(decay[j] + t.dt_bias[j]));
+        p.keeps[r * t.keys + j] = keep;
+        p.faded[r * t.keys + j] = keep * k[j];
+      }
       float* v = p.v + r * t.state_row;
       __builtin_memcpy(v, t.v + at, t.values * sizeof(float));
       for (int i = t.values; i < t.state_row; ++i) v[i] = 0;
@@ -122,22 +130,24 @@ struct States {
   }
 
   // kVectors of a state's values, from `column` on, for some rows one after the other.
-  template <int kVectors>
+  template <int kVectors, bool kChannels>
   static void block(const RecurTask& t, int rows, int column, const Prepared& p) {
     for (int r = 0; r < rows; ++r) {
       const float *q = p.q + r * t.keys, *k = p.k + r * t.keys;
+      const float* keeps = kChannels ? p.keeps + r * t.keys : nullptr;
+      const float* past = kChannels ? p.faded + r * t.keys : k;
       const float* v = p.v + r * t.state_row + column;
       const Vector keep = T::set1(p.keep[r]), by = T::set1(p.by[r]);
       Vector change[kVectors], sum[kVectors] = {};
-      if (t.delta) {
+      if (t.rule != MR_RECUR_SSM) {
         const float* state = t.state + column;
         for (int j = 0; j < t.keys; ++j, state += t.state_row) {
-          const Vector key = T::set1(k[j]);
+          const Vector key = T::set1(past[j]);
           for (int n = 0; n < kVectors; ++n)
             sum[n] = T::fma(key, T::load(state + n * kLanes), sum[n]);
         }
         for (int n = 0; n < kVectors; ++n) {
-          change[n] = (T::load(v + n * kLanes) - sum[n] * keep) * by;
+          change[n] = (T::load(v + n * kLanes) - (kChannels ? sum[n] : sum[n] * keep)) * by;
           sum[n] = Vector{};
         }
       } else {
@@ -151,8 +161,9 @@ struct States {
       float* state = t.state + column;
       for (int j = 0; j < t.keys; ++j, state += t.state_row) {
         const Vector key = T::set1(k[j]), query = T::set1(q[j]);
+        const Vector kept = kChannels ? T::set1(keeps[j]) : keep;
         for (int n = 0; n < kVectors; ++n) {
-          const Vector s = T::fma(key, change[n], T::load(state + n * kLanes) * keep);
+          const Vector s = T::fma(key, change[n], T::load(state + n * kLanes) * kept);
           T::store(state + n * kLanes, s);
           sum[n] = T::fma(query, s, sum[n]);
         }
@@ -165,8 +176,13 @@ struct States {
   // Blocks of kVectors from a column on, as many as there are; returns the column after them.
   template <int kVectors>
   static int blocks(const RecurTask& t, int rows, int column, const Prepared& p) {
-    for (; column + kVectors * kLanes <= t.state_row; column += kVectors * kLanes)
-      block<kVectors>(t, rows, column, p);
+    for (; column + kVectors * kLanes <= t.state_row; column += kVectors * kLanes) {
+      if (t.rule == MR_RECUR_CHANNELS) {
+        block<kVectors, true>(t, rows, column, p);
+      } else {
+        block<kVectors, false>(t, rows, column, p);
+      }
+    }
     return column;
   }
 
@@ -175,6 +191,8 @@ struct States {
                t.room + kStateRows * t.keys,
                t.room + 2 * kStateRows * t.keys,
                t.room + kStateRows * (2 * t.keys + t.state_row),
+               t.room + kStateRows * (2 * t.keys + 2 * t.state_row),
+               t.room + kStateRows * (3 * t.keys + 2 * t.state_row),
                {},
                {}};
     for (int first = 0; first < t.rows; first += kStateRows) {
@@ -187,6 +205,31 @@ struct States {
       for (int r = 0; r < rows; ++r) {
         __builtin_memcpy(t.out + (first + r) * t.out_stride, p.y + r * t.state_row,
                          t.values * sizeof(float));
+      }
+    }
+  }
+
+  static void scan(const ScanTask& t) {
+    for (int c = 0; c < t.values; c += kLanes) {
+      const int n = t.values - c;
+      const Vector skip = load(t.skip + c, n);
+      for (int r = 0; r < t.rows; ++r) {
+        const float* decay = t.decay + r * t.gates_stride + c;
+        float steps[kLanes] = {};
+        for (int i = 0; i < kLanes && i < n; ++i) steps[i] = softplus(decay[i] + t.dt_bias[c + i]);
+        const Vector step = T::load(steps), v = load(t.v + r * t.in_stride + c, n);
+        const Vector change = step * v;
+        Vector sum = skip * v;
+        const float *q = t.q + r * t.rates_stride, *k = t.k + r * t.rates_stride;
+        for (int j = 0; j < t.keys; ++j) {
+          float* state = t.state + int64_t{j} * t.state_row + c;
+          const Vector keep = (Vector)Math<kLanes>::template exp<Fused>(
+              -T::load(t.a + int64_t{j} * t.state_row + c) * step);
+          const Vector s = T::fma(T::set1(k[j]), change, T::load(state) * keep);
+          T::store(state, s);
+          sum = T::fma(T::set1(q[j]), s, sum);
+        }
+        store(t.out + r * t.out_stride + c, sum, n);
       }
     }
   }

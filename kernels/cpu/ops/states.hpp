@@ -27,22 +27,40 @@ inline constexpr int kStateRows = 16;
 
 // Rows of one sequence, of a head of a RECUR. Pointers to what the head has of the first row.
 struct RecurTask {
-  bool delta;
+  int rule;  // mr_recur_rule
   int keys, values, state_row;
-  float a, dt_bias, skip, least_step, most_step;  // a: e^a_log
+  float a;               // e^a_log
+  const float* dt_bias;  // of MR_RECUR_CHANNELS [keys]
+  float skip, least_step, most_step, rate_scale;
   int rows;
   const float *q, *k, *v;
   int64_t in_stride;
   const float *decay, *rate;
-  int64_t gates_stride;
+  int64_t gates_stride, rates_stride;
   float* state;  // [keys][state_row]
   float* out;
   int64_t out_stride;
   float* room;  // [room_floats]
 
   static int64_t room_floats(int keys, int state_row) {
-    return int64_t{kStateRows} * 2 * (keys + state_row);
+    return int64_t{kStateRows} * (4 * keys + 2 * state_row);
   }
+};
+
+// Rows of one sequence, of a head of a RECUR that is a scan. Pointers to what the head has of the first row.
+struct ScanTask {
+  int keys, values, state_row;
+  const float *a, *dt_bias, *skip;  // [keys][state_row], e^a_log; [values]
+  int rows;
+  const float *q, *k;
+  int64_t rates_stride;
+  const float* v;
+  int64_t in_stride;
+  const float* decay;
+  int64_t gates_stride;
+  float* state;  // [keys][state_row]
+  float* out;
+  int64_t out_stride;
 };
 
 struct GateRow {
