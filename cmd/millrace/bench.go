@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"slices"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ type benchFlags struct {
 	device config.Device
 	server urlFlags
 	model  string
+	curves string
 	asJSON bool
 }
 
@@ -41,13 +43,18 @@ prompt.
 --url measures a server instead, of any program with OpenAI's API: requests arrive at random moments at --rate,
 and the times are those that a client sees, with a histogram. Goodput counts answers within --ttft and --tpot.`,
 		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json
+  millrace bench --model DIR --prompt 128,512,2048 --batch 1,8,16 --curves grid
   millrace bench --model DIR --ops --batch 1,8
   millrace bench --model DIR --sdpa --prompt 1024 --batch 1,2,4,8,16
   millrace bench --url http://127.0.0.1:8080 --rate 4 --requests 200 --prompt 256 --gen 64`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.server.url != "" {
-				return o.server.run(cmd.Context(), cmd.OutOrStdout(), o.model, o.Prompt, o.Gen, o.asJSON)
+				prompt, err := o.onePrompt(true)
+				if err != nil {
+					return err
+				}
+				return o.server.run(cmd.Context(), cmd.OutOrStdout(), o.model, prompt, o.Gen, o.asJSON)
 			}
 			return o.run(cmd.OutOrStdout(), a.log)
 		},
@@ -55,7 +62,7 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 	f := cmd.Flags()
 	o.device.Register(f)
 	config.RegisterModel(f, &o.model)
-	f.IntVar(&o.Prompt, "prompt", 512, "prompt tokens of each sequence")
+	f.IntSliceVar(&o.Prompts, "prompt", []int{512}, "prompt tokens of each sequence, one case for each with each --batch")
 	f.IntVar(&o.Gen, "gen", 32, "tokens to generate")
 	f.IntVar(&o.Shared, "shared", 0, "first prompt tokens that are computed once, in KV slabs that all sequences share")
 	f.IntSliceVar(&o.Batches, "batch", []int{1, 8, 16}, "numbers of sequences, one case for each")
@@ -64,9 +71,18 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 	f.IntVar(&o.Rows, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.BoolVar(&o.Ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, and a decode step of each --batch with --beams rows each")
 	f.BoolVar(&o.SDPA, "sdpa", false, "measure attention in decode steps of each --batch: --beams rows (0: 4) after --prompt + --gen tokens")
+	f.StringVar(&o.curves, "curves", "", "beginning of the names of two SVG files to write: time to first token by --prompt, and time per output token by --batch")
 	o.server.register(f)
 	jsonFlag(cmd, &o.asJSON)
 	return cmd
+}
+
+// onePrompt is the least of --prompt, and an error if there are several where one is needed.
+func (o *benchFlags) onePrompt(needed bool) (int, error) {
+	if len(o.Prompts) == 0 || needed && len(o.Prompts) > 1 {
+		return 0, config.Usagef("--prompt: found %d numbers of tokens, expected one, or several without --ops, --sdpa, --beams, --shared and --url", len(o.Prompts))
+	}
+	return slices.Min(o.Prompts), nil
 }
 
 func (o *benchFlags) validate() error {
@@ -78,17 +94,24 @@ func (o *benchFlags) validate() error {
 			return config.Usagef("--batch: found %d, expected at least 1", b)
 		}
 	}
-	if o.Beams < 0 || o.Beams == 1 || o.Beams > sample.MaxBeams || o.Beams > 0 && (o.Prompt < 2 || o.Gen < 1) {
-		return config.Usagef("--beams %d, --prompt %d, --gen %d: expected 2 to %d beams, at least 2 and 1 tokens", o.Beams, o.Prompt, o.Gen,
+	prompt, err := o.onePrompt(o.Ops || o.SDPA || o.Beams > 0 || o.Shared > 0)
+	if err != nil {
+		return err
+	}
+	if o.Beams < 0 || o.Beams == 1 || o.Beams > sample.MaxBeams || o.Beams > 0 && (prompt < 2 || o.Gen < 1) {
+		return config.Usagef("--beams %d, --prompt %d, --gen %d: expected 2 to %d beams, at least 2 and 1 tokens", o.Beams, prompt, o.Gen,
 			sample.MaxBeams)
 	}
-	if o.Shared < 0 || o.Shared >= o.Prompt || o.Shared%device.SlabTokens != 0 || o.Shared > 0 && (o.Beams > 0 || o.Ops || o.SDPA) {
-		return config.Usagef("--shared %d, --prompt %d: expected a multiple of %d below the prompt, without --beams, --ops and --sdpa",
-			o.Shared, o.Prompt, device.SlabTokens)
+	if o.curves != "" && (o.Ops || o.SDPA) {
+		return config.Usagef("--curves: found it with --ops or --sdpa, whose tables have no curves, expected it without")
 	}
-	if o.Prompt < 1 || o.Gen < 0 || o.Repeat < 1 || o.Rows < 1 {
+	if o.Shared < 0 || o.Shared >= prompt || o.Shared%device.SlabTokens != 0 || o.Shared > 0 && (o.Beams > 0 || o.Ops || o.SDPA) {
+		return config.Usagef("--shared %d, --prompt %d: expected a multiple of %d below the prompt, without --beams, --ops and --sdpa",
+			o.Shared, prompt, device.SlabTokens)
+	}
+	if prompt < 1 || o.Gen < 0 || o.Repeat < 1 || o.Rows < 1 {
 		return config.Usagef("--prompt %d, --gen %d, --repeat %d, --max-batch-tokens %d: expected at least 1, 0, 1, 1",
-			o.Prompt, o.Gen, o.Repeat, o.Rows)
+			prompt, o.Gen, o.Repeat, o.Rows)
 	}
 	if o.device.KVType == model.KVKivi.String() {
 		return config.Usagef("--kv-type: found %s, expected another one: bench maps slabs by itself", o.device.KVType)
@@ -116,5 +139,8 @@ func (o *benchFlags) run(out io.Writer, log zerolog.Logger) error {
 		return show(out, r, o.asJSON, err)
 	}
 	r, err := bench.Run(log, o.Options)
+	if err == nil && o.curves != "" {
+		err = r.Draw(o.curves)
+	}
 	return show(out, r, o.asJSON, err)
 }

@@ -19,7 +19,7 @@ import (
 // Options say what to measure.
 type Options struct {
 	Model   compute.Options // without the sizes of its steps
-	Prompt  int             // tokens of each sequence
+	Prompts []int           // tokens of each sequence: a case for each of these and each of Batches; RunProfile, Shared and Beams take one
 	Gen     int             // tokens to generate
 	Shared  int             // first tokens of the prompts that all sequences have the same slabs for
 	Batches []int           // numbers of sequences
@@ -29,6 +29,8 @@ type Options struct {
 	Ops     bool            // RunProfile measures the ops of steps
 	SDPA    bool            // RunProfile measures attention
 }
+
+func (o *Options) prompt() int { return o.Prompts[0] }
 
 // Report is what Run measured.
 type Report struct {
@@ -54,17 +56,19 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 	if report.Device, err = m.Device.Info(); err != nil {
 		return nil, err
 	}
-	for _, b := range o.Batches {
-		log.Info().Int("batch", b).Int("prompt", o.Prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
-		r, err := measure.Run(m, measure.Case{Prompt: o.Prompt, Gen: o.Gen, Batch: b, Shared: o.Shared, Repeat: o.Repeat})
-		if err != nil {
-			return nil, err
+	for _, prompt := range o.Prompts {
+		for _, b := range o.Batches {
+			log.Info().Int("batch", b).Int("prompt", prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
+			r, err := measure.Run(m, measure.Case{Prompt: prompt, Gen: o.Gen, Batch: b, Shared: o.Shared, Repeat: o.Repeat})
+			if err != nil {
+				return nil, err
+			}
+			report.Results = append(report.Results, r)
 		}
-		report.Results = append(report.Results, r)
 	}
 	if o.Beams > 0 {
-		log.Info().Int("beams", o.Beams).Int("prompt", o.Prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
-		r, err := measure.RunBeams(m, o.Beams, o.Prompt, o.Gen, o.Repeat)
+		log.Info().Int("beams", o.Beams).Int("prompt", o.prompt()).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
+		r, err := measure.RunBeams(m, o.Beams, o.prompt(), o.Gen, o.Repeat)
 		if err != nil {
 			return nil, err
 		}
@@ -77,10 +81,10 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, strings.Join([]string{"batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
+	fmt.Fprintln(w, strings.Join([]string{"prompt", "batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
 	for _, c := range r.Results {
-		fmt.Fprintf(w, "%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t%.0f\t%.1f\t\n",
-			c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare,
+		fmt.Fprintf(w, "%d\t%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t%.0f\t%.1f\t\n",
+			c.Prompt, c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare,
 			c.Limits.PeakGFLOPS, c.Limits.ReadGBps)
 	}
 	if err := w.Flush(); err != nil || r.Beams == nil {

@@ -42,12 +42,12 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 		return nil, err
 	}
 	// As many sequences of full length as hold the slabs of the largest case.
-	slabs := largest * (device.Slabs(o.Prompt+o.Gen+1) + beams*device.Slabs(o.Gen+1))
+	slabs := largest * (device.Slabs(o.prompt()+o.Gen+1) + beams*device.Slabs(o.Gen+1))
 	sequences := slabs/device.Slabs(program.MaxPositions) + 1
 	log.Info().Str("model", o.Model.Dir).Msg("loading")
 	options := o.Model
 	options.Device.Profile = true
-	options.MaxRows, options.MaxOutputs = max(o.Rows, o.Prompt, largest*beams), largest*beams
+	options.MaxRows, options.MaxOutputs = max(o.Rows, o.prompt(), largest*beams), largest*beams
 	options.MaxSequences, options.Generates = sequences, true
 	m, err := compute.Open(options)
 	if err != nil {
@@ -79,15 +79,15 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 }
 
 func benchOps(log zerolog.Logger, o *Options, p measure.Profile) ([]measure.Ops, error) {
-	log.Info().Int("prompt", o.Prompt).Int("repeat", o.Repeat).Msg("measuring prefill")
-	prefill, err := p.Prefill(o.Prompt)
+	log.Info().Int("prompt", o.prompt()).Int("repeat", o.Repeat).Msg("measuring prefill")
+	prefill, err := p.Prefill(o.prompt())
 	if err != nil {
 		return nil, err
 	}
 	ops := []measure.Ops{prefill}
 	for _, batch := range o.Batches {
-		log.Info().Int("batch", batch).Int("prompt", o.Prompt).Int("repeat", o.Repeat).Msg("measuring decode")
-		decode, err := p.Decode(roofline.Workload{Prompt: o.Prompt, Batch: batch, Beams: max(o.Beams, 1), Tiles: 1})
+		log.Info().Int("batch", batch).Int("prompt", o.prompt()).Int("repeat", o.Repeat).Msg("measuring decode")
+		decode, err := p.Decode(roofline.Workload{Prompt: o.prompt(), Batch: batch, Beams: max(o.Beams, 1), Tiles: 1})
 		if err != nil {
 			return nil, err
 		}
@@ -97,10 +97,10 @@ func benchOps(log zerolog.Logger, o *Options, p measure.Profile) ([]measure.Ops,
 }
 
 func benchSDPA(log zerolog.Logger, o *Options, p measure.Profile, beams int) (*sdpaReport, error) {
-	r := &sdpaReport{Beams: beams, Prompt: o.Prompt, Gen: o.Gen}
+	r := &sdpaReport{Beams: beams, Prompt: o.prompt(), Gen: o.Gen}
 	for _, batch := range o.Batches {
 		log.Info().Int("batch", batch).Int("beams", beams).Int("repeat", o.Repeat).Msg("measuring attention")
-		s, err := p.Attention(roofline.Workload{Prompt: o.Prompt, Gen: o.Gen, Batch: batch, Beams: beams, Tiles: 1})
+		s, err := p.Attention(roofline.Workload{Prompt: o.prompt(), Gen: o.Gen, Batch: batch, Beams: beams, Tiles: 1})
 		if err != nil {
 			return nil, err
 		}

@@ -43,6 +43,7 @@ type Result struct {
 	PrefillTPS    float64 `json:"prefill_tokens_per_second"`
 	DecodeTPS     float64 `json:"decode_tokens_per_second"` // all sequences together
 	TTFT          float64 `json:"ttft_seconds"`             // of the first sequence: its whole prompt
+	AllFirst      float64 `json:"ttft_of_all_seconds"`      // of the last sequence: all prompts, one after the other
 	TPOT          float64 `json:"tpot_seconds"`             // per token and sequence
 	WeightGBps    float64 `json:"decode_weight_gbps"`       // weight bytes read per second while decoding
 	PrefillGFLOPS float64 `json:"prefill_linear_gflops"`    // products of the linear ops only
@@ -92,7 +93,7 @@ func (r *run) result() Result {
 	tokens := r.c.computed()
 	res := Result{
 		Batch: r.c.Batch, Prompt: r.c.Prompt, Gen: r.c.Gen, Shared: r.c.Shared,
-		PrefillTPS: float64(tokens) / pre, TTFT: median(r.first).Seconds(),
+		PrefillTPS: float64(tokens) / pre, TTFT: median(r.first).Seconds(), AllFirst: pre,
 		PrefillGFLOPS: r.prefillFlops(tokens) / pre / 1e9,
 		Limits:        r.limits.median(),
 		PeakShare:     median(r.peakShares),
