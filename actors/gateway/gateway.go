@@ -95,7 +95,10 @@ func (l *Local) err() error {
 }
 
 // Pool is the actors of a stage.
-type Pool interface{ Next() *actor.PID }
+type Pool interface {
+	Next() *actor.PID
+	Load() int // messages or sequences in hand
+}
 
 // New spawns the watch of a gateway. Its requests are spawned as they come.
 func New(cfg Config) (*Gateway, error) {

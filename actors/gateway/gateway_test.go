@@ -52,7 +52,7 @@ func newTestGateway(t *testing.T) *testGateway {
 		},
 		Local: Local{
 			Model: "m", Series: series.Model("m"), Worker: stages, MaxBatchSize: 8, Err: none, Computes: none,
-			Tokenizers: always{stages}, Detokenizers: always{stages},
+			Tokenizers: always{pid: stages}, Detokenizers: always{pid: stages},
 		},
 		MaxCalls: 2, Dead: time.Minute, StallAfter: time.Minute, Failover: time.Minute, Metrics: series, Tracer: tracing.Off(),
 		Log: zerolog.Nop(),
@@ -62,9 +62,13 @@ func newTestGateway(t *testing.T) *testGateway {
 }
 
 // always is a pool of one actor.
-type always struct{ pid *actor.PID }
+type always struct {
+	pid  *actor.PID
+	load int
+}
 
 func (a always) Next() *actor.PID { return a.pid }
+func (a always) Load() int        { return a.load }
 
 // alone is a process with all roles and without others.
 type alone struct{ node string }
@@ -218,6 +222,7 @@ type members struct {
 }
 
 func (m members) Members() []*cluster.Member { return m.list }
+func (m members) Others() []*cluster.Member  { return m.list }
 
 func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 	tokenizer := func(started int64, format string) *cluster.Member {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -180,12 +181,22 @@ func (r *routing) pools(members []*cluster.Member, model string,
 	return list, at
 }
 
-// tokenizer chooses a tokenizer; nil if there is none.
+// crowded is how many texts a process has in hand when its gateway sends the next one to another process, if that has fewer.
+const crowded = 8
+
+// tokenizer chooses a tokenizer; nil if there is none. It is one of this process unless that has many texts in hand.
 func (r *routing) tokenizer(model string, text route.Bond) *actor.PID {
-	if r.local.Tokenizers != nil && r.isLocal(model, text) {
-		return r.local.Tokenizers.Next()
+	reported := func(_ string, load int) int { return load }
+	own := r.local.Tokenizers
+	if own == nil || !r.isLocal(model, text) {
+		return r.stage(model, text, memberTokenizers, reported, math.MaxInt)
 	}
-	return r.stage(model, text, memberTokenizers, func(_ string, load int) int { return load })
+	if load := own.Load(); load >= crowded {
+		if to := r.stage(model, text, memberTokenizers, reported, load); to != nil {
+			return to
+		}
+	}
+	return own.Next()
 }
 
 // detokenizer chooses a detokenizer; nil if there is none.
@@ -194,7 +205,7 @@ func (r *routing) detokenizer(model string, text route.Bond) *actor.PID {
 		return r.local.Detokenizers.Next()
 	}
 	// Its own news would be old: all that starts within a beat would go to one node.
-	return r.stage(model, text, memberDetokenizers, func(node string, _ int) int { return r.watch.texts(node) })
+	return r.stage(model, text, memberDetokenizers, func(node string, _ int) int { return r.watch.texts(node) }, math.MaxInt)
 }
 
 // isLocal says whether this process serves the model with its text digest.
@@ -202,9 +213,12 @@ func (r *routing) isLocal(model string, text route.Bond) bool {
 	return model == r.local.Model && text.Holds(r.local.Text)
 }
 
-func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool,
-	load func(node string, reported int) int) *actor.PID {
-	equals := slices.DeleteFunc(slices.Clone(r.cluster.Others()), func(m *cluster.Member) bool { return !text.Holds(m.Text) })
+// stage chooses an actor of another process, of those with a load below a limit.
+func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool, load func(node string, reported int) int, below int) *actor.PID {
+	equals := slices.DeleteFunc(slices.Clone(r.cluster.Others()), func(m *cluster.Member) bool {
+		p := pool(m)
+		return !text.Holds(m.Text) || p == nil || load(m.Node, p.Load) >= below
+	})
 	list, at := r.pools(equals, model, pool)
 	for i := range list {
 		list[i].Load = load(at[i].Node, list[i].Load)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"testing"
 
+	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
@@ -74,4 +75,24 @@ func TestOnlyWorkersOfTheModelAreLookedUp(t *testing.T) {
 	p.fill(&q, workers, prompt, w.watch)
 	require.True(t, q.ByOverlap)
 	require.Equal(t, []route.Worker{{Node: "a", Model: "m", Overlap: 1, Blocks: 1}, {Node: "b", Model: "other"}}, workers)
+}
+
+// TestAProcessWithManyTextsInHandSendsThemToOthers: else a gateway with tokenizers of its own would leave those of other processes without work.
+func TestAProcessWithManyTextsInHandSendsThemToOthers(t *testing.T) {
+	member := func(node, text string, load int) *cluster.Member {
+		return &cluster.Member{Node: node, Model: "m", Text: text, Tokenizer: &cluster.Tokenizer{Pool: cluster.Pool{Actors: []string{"tokenize-0"}, Load: load}}}
+	}
+	chosen := func(own int, others ...*cluster.Member) string {
+		cfg := &Config{Node: "me", Cluster: members{list: others}}
+		cfg.Local = Local{Model: "m", Text: "t", Tokenizers: always{actor.NewPID("me", "tokenize-0"), own}}
+		return newRouting(cfg, newTestWatch().watch, nil).tokenizer("m", route.To("t")).Address
+	}
+	idle, busy, other := member("idle", "t", 0), member("busy", "t", crowded), member("other", "u", 0)
+	draining := member("draining", "t", 0)
+	draining.Draining = true
+	require.Equal(t, "me", chosen(crowded-1, idle), "few texts stay")
+	require.Equal(t, "idle", chosen(crowded, idle, busy, other, draining))
+	require.Equal(t, "me", chosen(crowded, busy, other, draining), "none is better")
+	require.Equal(t, "busy", chosen(crowded+1, busy, other))
+	require.Equal(t, "me", chosen(crowded), "nobody else is there")
 }
