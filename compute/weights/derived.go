@@ -104,6 +104,40 @@ func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 	return c.derive(all)
 }
 
+// Flatten gives tensors of floats one dimension, which has all their elements. A name that is not there is left out.
+func (c *Checkpoint) Flatten(names []string) {
+	for _, name := range names {
+		if t, ok := c.tensors[name]; ok && t.DType != Other && !t.DType.Blocks() {
+			n := int64(1)
+			for _, d := range t.Shape {
+				n *= d
+			}
+			t.Shape = []int64{n}
+			c.tensors[name] = t
+		}
+	}
+}
+
+// Gather replaces matrices of floats by those of some of their rows. A name that is not there, or of a tensor of another shape, of fewer rows or of no floats,
+// is left out: its use is the error.
+func (c *Checkpoint) Gather(names []string, rows []int64) error {
+	var all []*derived
+	for _, name := range names {
+		t, ok := c.tensors[name]
+		if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() || len(rows) == 0 || slices.Max(rows) >= t.Shape[0] {
+			continue
+		}
+		from, bytes := t.Data, t.DType.Bytes(t.Shape[1])
+		t.Shape = []int64{int64(len(rows)), t.Shape[1]}
+		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
+			for i, row := range rows[first:last] {
+				copy(dst[int64(i)*bytes:], from[row*bytes:(row+1)*bytes])
+			}
+		}})
+	}
+	return c.derive(all)
+}
+
 // Number is the value of a tensor of one float; false for another one.
 func (t Tensor) Number() (float32, bool) {
 	for _, n := range t.Shape {

@@ -197,6 +197,32 @@ func TestTransposedMatricesHaveTheirColumnsAsRows(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+func TestRowsAreGatheredAndTensorsFlattened(t *testing.T) {
+	data := []byte{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}
+	c := &Checkpoint{tensors: map[string]Tensor{
+		"m": {Name: "m", DType: BF16, Shape: []int64{3, 2}, Data: data, File: "f"},
+		"n": {Name: "n", DType: BF16, Shape: []int64{2, 3}, Data: data}, // fewer rows
+		"v": {Name: "v", DType: BF16, Shape: []int64{6}, Data: data},
+		"o": {Name: "o", DType: Other, Shape: []int64{3, 2}, Data: data},
+		"s": {Name: "s", DType: F16, Shape: []int64{2, 1, 3}, Data: data},
+	}}
+	require.NoError(t, c.Gather([]string{"m", "n", "v", "o", "absent"}, []int64{2, 0, 2, 1}))
+	c.Flatten([]string{"s", "o", "absent"})
+	for name, want := range map[string]Tensor{
+		"m": {DType: BF16, Shape: []int64{4, 2}, Data: []byte{5, 5, 6, 6, 1, 1, 2, 2, 5, 5, 6, 6, 3, 3, 4, 4}, File: "f"},
+		"n": {DType: BF16, Shape: []int64{2, 3}, Data: data},
+		"v": {DType: BF16, Shape: []int64{6}, Data: data},
+		"o": {DType: Other, Shape: []int64{3, 2}, Data: data},
+		"s": {DType: F16, Shape: []int64{6}, Data: data},
+	} {
+		want.Name = name
+		got, ok := c.Tensor(name)
+		require.True(t, ok)
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, c.Close())
+}
+
 // TestPartsOfAMatrixAreTransposed: of three rows each, the first two. The matrix itself stays, and one that is derived is made first.
 func TestPartsOfAMatrixAreTransposed(t *testing.T) {
 	data := []byte{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12}
