@@ -11,6 +11,24 @@ var afmoe = family{
 	class: "AfmoeForCausalLM", bare: "AfmoeModel", kind: "afmoe",
 	spell:  afmoeSpell,
 	config: afmoeConfig,
+	gguf: &ggufForm{
+		name: "afmoe",
+		parts: map[string]string{
+			"attn_gate": "self_attn.gate_proj", "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_mlp_layernorm",
+			"post_ffw_norm": "post_mlp_layernorm", "ffn_gate_inp": "mlp.router.gate", "exp_probs_b.bias": "mlp.expert_bias",
+		},
+		keys: merged(mixtureKeys, windowKeys, map[string]string{
+			"expert_count": "num_experts", "expert_shared_count": "num_shared_experts", "expert_weights_scale": "route_scale",
+			"expert_weights_norm": ggufNorm, "leading_dense_block_count": "num_dense_layers",
+		}),
+		spell: func(f *fields) {
+			f.gating(gatingSigmoid)
+			f.normalized()
+			f.ggufTypes(4)
+			f.defaults(map[string]any{"num_shared_experts": 0, "num_dense_layers": 0})
+			f.set("mup_enabled", true) // as llama.cpp has it
+		},
+	},
 
 	models:   "Trinity Nano, Mini and Large",
 	features: "RMS norms before and after each block and over each head of q and k, a gate on the attention's result, sliding windows in most layers and no rotary embedding in the others, experts: sigmoid with a bias, shared ones, plain layers first",

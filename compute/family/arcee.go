@@ -1,6 +1,7 @@
 package family
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/millrace/millrace/compute/model"
@@ -11,6 +12,7 @@ var arcee = family{
 	class: "ArceeForCausalLM", bare: "ArceeModel", kind: "arcee",
 	spell:  arceeSpell,
 	config: arceeConfig,
+	gguf:   &ggufForm{name: "arcee", interleaved: true},
 
 	models:   "AFM 4.5B",
 	features: "MLP without a gate, with the square of ReLU",
@@ -21,6 +23,11 @@ var apertus = family{
 	class: "ApertusForCausalLM", bare: "ApertusModel", kind: "apertus",
 	spell:  apertusSpell,
 	config: apertusConfig,
+	gguf: &ggufForm{
+		name:  "apertus",
+		parts: map[string]string{"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+		keys:  map[string]string{"xielu.alpha_p": "gguf.xielu.alpha_p", "xielu.alpha_n": "gguf.xielu.alpha_n", "xielu.beta": "gguf.xielu.beta", "xielu.eps": ""},
+	},
 
 	models:   "Apertus 8B, 70B",
 	features: "RMS norm over each head of q and k, MLP without a gate, with xIELU",
@@ -57,16 +64,44 @@ func apertusConfig(f *fields, c *Config) plan {
 	p := llamaConfig(f, c).(llamaPlan)
 	c.QKNorm, c.MLPBias = true, false
 	p.upOnly, p.xielu = true, xielu
+	p.xieluOf = f.xieluLists(c)
 	p.norms = layerNorms{attention: "attention_layernorm", mlp: "feedforward_layernorm"}
 	return p
 }
 
-// xielu makes the op end with xIELU, whose parameters the checkpoint has for each layer.
-func (b *builder) xielu(op *model.Op, at string) {
+func softplus(x float64) float64 { return math.Log1p(math.Exp(x)) }
+
+// xielu makes the op end with xIELU, whose parameters the checkpoint has for each layer; own are those of a GGUF file, nil: there are tensors.
+func (b *builder) xielu(op *model.Op, at string, own []float64) {
 	const beta = 0.5
-	softplus := func(name string) float64 { return math.Log1p(math.Exp(b.number(at + name))) }
-	op.Activation, op.ActA, op.ActB = model.ActXIELU, float32(softplus("alpha_p")), float32(beta+softplus("alpha_n"))
+	if own != nil { // of a GGUF file
+		op.Activation, op.ActA, op.ActB = model.ActXIELU, float32(softplus(own[0])), float32(beta+softplus(own[1]))
+		return
+	}
+	number := func(name string) float64 { return softplus(b.number(at + name)) }
+	op.Activation, op.ActA, op.ActB = model.ActXIELU, float32(number("alpha_p")), float32(beta+number("alpha_n"))
 	if _, ok := b.find(b.name(at + "beta")); ok && b.number(at+"beta") != beta {
 		b.fault(b.cfg.path(), b.name(at+"beta"), "another number", "0.5")
 	}
+}
+
+// xieluLists are alpha_p and alpha_n of each layer in a GGUF file; nil: the checkpoint has tensors.
+func (f *fields) xieluLists(c *Config) (all [][]float64) {
+	positive, negative := list[float64](f, "gguf.xielu.alpha_p", "a list of numbers"), list[float64](f, "gguf.xielu.alpha_n", "a list of numbers")
+	if positive == nil && negative == nil {
+		return nil
+	}
+	if f.err == nil && (len(positive) < c.Layers || len(negative) < c.Layers) {
+		f.fault("gguf.xielu.alpha_p", fmt.Sprintf("%d and %d numbers", len(positive), len(negative)), fmt.Sprintf("two for each of %d layers", c.Layers))
+		return nil
+	}
+	for i, beta := range list[float64](f, "gguf.xielu.beta", "a list of numbers") {
+		if beta != 0.5 {
+			f.fault("gguf.xielu.beta", fmt.Sprint(beta), fmt.Sprintf("0.5 in layer %d", i))
+		}
+	}
+	for i := range min(len(positive), len(negative)) {
+		all = append(all, []float64{positive[i], negative[i]})
+	}
+	return all
 }

@@ -10,6 +10,19 @@ import (
 var bert = family{
 	class: "BertModel", also: []string{"BertForSequenceClassification", "BertForMaskedLM", "BertForPreTraining"}, kind: "bert",
 	config: bertConfig,
+	gguf: &ggufForm{ // of RoBERTa too, whose positions begin at 0 there
+		name: "bert", decoder: "bert.", layers: "encoder.layer.",
+		names: map[string]string{
+			"token_embd": "embeddings.word_embeddings", "position_embd": "embeddings.position_embeddings", "token_types": "embeddings.token_type_embeddings",
+			"token_embd_norm": "embeddings.LayerNorm",
+		},
+		parts: map[string]string{
+			"attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value", "attn_output": "attention.output.dense",
+			"attn_output_norm": "attention.output.LayerNorm", "ffn_up": "intermediate.dense", "ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm",
+		},
+		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "attention.causal": "gguf.causal"},
+		spell: bertGGUF,
+	},
 
 	models:   "BERT, BGE, E5, GTE, MiniLM and other sentence encoders, MS MARCO cross-encoders",
 	features: "encoder: attention both ways, learned positions, types of tokens, norms after the sums, classifier over the first token's pooler",
@@ -217,4 +230,14 @@ func (p bertPlan) dense(b *builder, in int) (out int) {
 	b.linear("pooler", in, out, model.ActSoftcap, part)
 	b.last().ActA = 1 // a tanh(x / a)
 	return out
+}
+
+// bertGGUF takes the number of types of tokens from their table.
+func bertGGUF(f *fields) {
+	if f.flag(false, "gguf.causal") {
+		f.fault("gguf.causal", "true", "false")
+	}
+	if t, ok := f.tensors.Describe("bert.embeddings.token_type_embeddings.weight"); ok && len(t.Shape) == 2 {
+		f.set("type_vocab_size", t.Shape[0])
+	}
 }

@@ -26,7 +26,7 @@ func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
 			Expected: served(cfg.Architecture)}
 	}
-	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, head: "lm_head.weight", program: &model.Program{
+	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, sought: map[string]bool{}, head: "lm_head.weight", program: &model.Program{
 		Architecture: cfg.Architecture,
 		Vocab:        cfg.Vocab,
 		Hidden:       cfg.Hidden,
@@ -36,6 +36,7 @@ func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 		MaxPositions: cfg.MaxPositions,
 	}}
 	cfg.plan.build(b)
+	b.refuseUnread()
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -48,6 +49,7 @@ type builder struct {
 	source  TensorSource
 	program *model.Program
 	index   map[string]int    // tensor name -> index in program.Tensors
+	sought  map[string]bool   // names of the tensors that were looked up
 	prefix  string            // before the names of the decoder's tensors
 	names   *strings.Replacer // from the names of Llama's tensors to the family's; nil: they are the same
 	head    string            // name of the head's tensor
@@ -66,10 +68,33 @@ func (b *builder) find(name string) (weights.Tensor, bool) {
 	if b.source == nil {
 		return weights.Tensor{}, false
 	}
+	b.sought[name] = true
 	if d, ok := b.source.(describer); ok {
 		return d.Describe(name)
 	}
 	return b.source.Tensor(name)
+}
+
+// refuseUnread reports a tensor of a GGUF file that no op reads: the converter writes none that the result does not depend on, but for layers after the
+// last one, the parts of models with images, and the factors of the rotary embedding, which the configuration has.
+func (b *builder) refuseUnread() {
+	named, ok := b.source.(interface{ Names() []string })
+	if !ok || !weights.IsGGUF(b.cfg.File) {
+		return
+	}
+	for _, name := range named.Names() {
+		layer := -1
+		if _, rest, ok := strings.Cut("."+name, ".layers."); ok {
+			_, _ = fmt.Sscan(strings.Split(rest, ".")[0], &layer)
+		} else if rest, ok := strings.CutPrefix(name, "blk."); ok {
+			_, _ = fmt.Sscan(strings.Split(rest, ".")[0], &layer)
+		}
+		idle := layer >= b.cfg.Layers || strings.HasPrefix(name, "rope_") || strings.HasSuffix(name, ".attn_rot_embd.weight") ||
+			strings.HasPrefix(name, "v.") || strings.HasPrefix(name, "a.") || strings.HasPrefix(name, "mm.")
+		if !b.sought[name] && !idle {
+			b.fault(b.cfg.File, name, "a tensor that nothing reads", "none")
+		}
+	}
 }
 
 // findPrefix chooses the prefix under which the probe tensor exists: a
@@ -191,6 +216,7 @@ func (b *builder) number(name string) float64 {
 	if b.source == nil {
 		return 0
 	}
+	b.sought[name] = true
 	t, ok := b.source.Tensor(name)
 	v, one := t.Number()
 	if !ok || !one {

@@ -7,6 +7,10 @@ var cohere = family{
 	class: "CohereForCausalLM", bare: "CohereModel", kind: "cohere",
 	config:  cohereConfig,
 	tensors: cohereNorm,
+	gguf: &ggufForm{
+		name: "command-r", keys: cohereKeys, tensors: cohereNorm,
+		spell: func(f *fields) { f.set("use_qk_norm", f.inLayers(&ggufForm{}, "attn_q_norm.weight")) },
+	},
 
 	models:   "Command-R, Command-R+, Aya 23, Aya Expanse",
 	features: "parallel attention and MLP, layer norms without bias, also over each head of q and k (`use_qk_norm`), GQA, rotation of pairs (2i, 2i+1), `logit_scale`",
@@ -18,6 +22,10 @@ var cohere2 = family{
 	spell:   cohere2Spell,
 	config:  cohere2Config,
 	tensors: cohereNorm,
+	gguf: &ggufForm{
+		name: "cohere2", keys: merged(cohereKeys, windowKeys), tensors: cohereNorm,
+		spell: func(f *fields) { f.ggufTypes(4) },
+	},
 
 	models:   "Command-R7B, Command-A",
 	features: "as Command-R, sliding windows by `layer_types` or `sliding_window_pattern`, no rotary embedding in the other layers",
@@ -64,3 +72,6 @@ func cohereNorm(c *Config, w *weights.Checkpoint) error {
 	scale := c.plan.(blockPlan).logitScale
 	return w.Replace(finalNorm, func(x float32) float32 { return x * scale })
 }
+
+// cohereKeys are the keys of both.
+var cohereKeys = map[string]string{"logit_scale": "logit_scale", "attention.layer_norm_epsilon": "layer_norm_eps"}

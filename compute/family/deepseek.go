@@ -15,6 +15,12 @@ var deepseekV2 = family{
 	spell:   deepseekV2Spell,
 	config:  deepseekV2Config,
 	tensors: keyTensors,
+	gguf: latentForm("deepseek2", func(k ggufKeys) bool { return k.some("expert_count") && !sigmoidExperts(k) }, func(f *fields) {
+		f.mixture(gatingSoftmax)
+		if f.integer(1, 1, maxExperts, "n_group") > 1 {
+			f.set("topk_method", "group_limited_greedy")
+		}
+	}),
 
 	models:   "DeepSeek-V2, DeepSeek-V2-Lite, DeepSeek-Coder-V2",
 	features: "latents (MLA), with or without `q_lora_rank`, experts by softmax, in groups by their best (`group_limited_greedy`), shared ones, plain layers first",
@@ -26,6 +32,9 @@ var deepseekV3 = family{
 	spell:   deepseekV3Spell,
 	config:  deepseekV3Config,
 	tensors: keyTensors,
+	gguf: latentForm("deepseek2", func(k ggufKeys) bool { return k.some("expert_count") && sigmoidExperts(k) }, func(f *fields) {
+		f.mixture(gatingSigmoid)
+	}),
 
 	models:   "DeepSeek-V3, V3.1 and R1, Kimi K2, Moonlight",
 	features: "latents as DeepSeek-V2, experts as GLM-4.5",
@@ -48,6 +57,7 @@ var mistral4 = family{
 	spell:   mistral4Spell,
 	config:  mistral4Config,
 	tensors: keyTensors,
+	gguf:    latentForm("mistral4", nil, mistral4GGUF),
 
 	models:   "Mistral Small 4, also the text of models with images",
 	features: "latents as DeepSeek-V2, experts by softmax, factors of queries by `llama_4_scaling_beta`",
@@ -59,6 +69,7 @@ var youtu = family{
 	spell:   youtuSpell,
 	config:  youtuConfig,
 	tensors: keyTensors,
+	gguf:    latentForm("deepseek2", func(k ggufKeys) bool { return !k.some("expert_count") }, nil),
 
 	models:   "Youtu-LLM-2B",
 	features: "latents as DeepSeek-V2, without experts",

@@ -11,6 +11,7 @@ type deltaNet struct {
 	keyHeads, heads int
 	keys, values    int // of a head
 	kernel          int
+	tiled           bool // heads of values are in tiles, see tiledRows
 	fused           bool // in_proj_qkvz and in_proj_ba have what belongs to a key head together
 	each            bool // projections are tensors of their own
 	rateScale       float32
@@ -28,7 +29,11 @@ func readDeltaNet(f *fields) *deltaNet {
 }
 
 func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model.Part) {
-	keys, values := d.keyHeads*d.keys, d.heads*d.values
+	keyHeads := d.keyHeads
+	if d.tiled {
+		keyHeads = d.heads
+	}
+	keys, values := keyHeads*d.keys, d.heads*d.values
 	qkv := b.slot("delta.qkv", model.SlotF32, 2*keys+values)
 	mixed := b.slot("delta.mixed", model.SlotF32, 2*keys+values)
 	gates := b.slot("delta.gates", model.SlotF32, values+2*d.heads)
@@ -45,7 +50,7 @@ func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model
 		b.linear("delta.gates", in, gates, model.ActNone, beside...)
 		b.conv("delta.conv", at+"conv1d", qkv, mixed, 2*keys+values, d.kernel, false).SiLU = true
 		b.recur("delta.recur", mixed, read, model.Recur{
-			Rule: model.RecurDelta, Heads: d.heads, KeyHeads: d.keyHeads, Keys: d.keys, Values: d.values,
+			Rule: model.RecurDelta, Heads: d.heads, KeyHeads: keyHeads, Keys: d.keys, Values: d.values,
 			Q: 0, K: keys, V: 2 * keys, Gates: gates, Decay: values + d.heads, Rates: gates, Rate: values,
 			ALog: b.tensor(at+"A_log", d.heads), DtBias: b.tensor(at+"dt_bias", d.heads), Skip: model.None, RateScale: d.rateScale,
 		})
@@ -63,17 +68,30 @@ func (d *deltaNet) parts(b *builder, at string) (qkv, gates []model.Part) {
 		return []model.Part{b.part(at+"q_proj", false, keys, in), b.part(at+"k_proj", false, keys, in), b.part(at+"v_proj", false, values, in)},
 			[]model.Part{b.part(at+"g_proj", false, values, in), b.part(at+"b_proj", false, d.heads, in), b.part(at+"a_proj", false, d.heads, in)}
 	}
-	if !d.fused {
-		return []model.Part{b.part(at+"in_proj_qkv", false, 2*keys+values, in)},
-			[]model.Part{b.part(at+"in_proj_z", false, values, in), b.part(at+"in_proj_b", false, d.heads, in), b.part(at+"in_proj_a", false, d.heads, in)}
-	}
 	each := d.heads / d.keyHeads // heads that share a key
+	ba := func(offset int) model.Part {
+		return b.rowsOf(at+"in_proj_ba", 2*d.heads, in, offset, d.heads, each, 2*each)
+	}
+	_, apart := b.find(b.name(at + "in_proj_qkv.weight"))
+	if !d.fused || apart { // GGUF files have only b and a together
+		gates = []model.Part{b.part(at+"in_proj_z", false, values, in)}
+		if d.fused {
+			gates = append(gates, ba(0), ba(each))
+		} else {
+			gates = append(gates, b.part(at+"in_proj_b", false, d.heads, in), b.part(at+"in_proj_a", false, d.heads, in))
+		}
+		all := 2*keys + values
+		if !d.tiled {
+			return []model.Part{b.part(at+"in_proj_qkv", false, all, in)}, gates
+		}
+		again := func(offset int) model.Part { // for each tile
+			return b.rowsOf(at+"in_proj_qkv", all, in, offset, each*keys, keys, 0)
+		}
+		return []model.Part{again(0), again(keys), b.rowsOf(at+"in_proj_qkv", all, in, 2*keys, values, values, values)}, gates
+	}
 	stride := 2*d.keys + 2*each*d.values
 	qkvz := func(offset, block int) model.Part {
 		return b.rowsOf(at+"in_proj_qkvz", d.keyHeads*stride, in, offset, d.keyHeads*block, block, stride)
-	}
-	ba := func(offset int) model.Part {
-		return b.rowsOf(at+"in_proj_ba", 2*d.heads, in, offset, d.heads, each, 2*each)
 	}
 	return []model.Part{qkvz(0, d.keys), qkvz(d.keys, d.keys), qkvz(2*d.keys, each*d.values)},
 		[]model.Part{qkvz(2*d.keys+each*d.values, each*d.values), ba(0), ba(each)}

@@ -5,6 +5,7 @@ var dots1 = family{
 	class: "Dots1ForCausalLM", bare: "Dots1Model", kind: "dots1",
 	spell:  dots1Spell,
 	config: dots1Config,
+	gguf:   &ggufForm{name: "dots1", keys: mixtureKeys, spell: dots1GGUF},
 
 	models:   "dots.llm1",
 	features: "RMS norm over each head of q and k, experts as GLM-4.5, sliding windows from layer `max_window_layers` on, or by `layer_types`",
@@ -52,4 +53,10 @@ func solarOpenConfig(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 0)
 	c.QKVBias = f.flag(false, "attention_bias")
 	return llamaPlan{experts: glm4Experts(f, c)}
+}
+
+// dots1GGUF: no published model has a window.
+func dots1GGUF(f *fields) {
+	f.members["sliding_window"] = []byte("null")
+	f.mixture(gatingSigmoid)
 }

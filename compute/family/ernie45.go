@@ -7,6 +7,7 @@ var ernie45 = family{
 	class: "Ernie4_5ForCausalLM", bare: "Ernie4_5Model", kind: "ernie4_5",
 	spell:  ernie45Spell,
 	config: ernie45Config,
+	gguf:   &ggufForm{name: "ernie4_5", spell: ernie45GGUF},
 
 	models:   "ERNIE 4.5 (dense)",
 	features: "+ rotary embedding of pairs (2i, 2i+1), `use_bias` on all projections",
@@ -32,6 +33,16 @@ var ernie45Moe = family{
 	class: "Ernie4_5_MoeForCausalLM", bare: "Ernie4_5_MoeModel", kind: "ernie4_5_moe",
 	spell:  ernie45MoeSpell,
 	config: ernie45MoeConfig,
+	gguf: &ggufForm{
+		name:  "ernie4_5-moe",
+		parts: map[string]string{"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+		keys: map[string]string{
+			"expert_count": "moe_num_experts", "expert_used_count": "moe_k", "expert_feed_forward_length": "moe_intermediate_size",
+			"expert_shared_count": "moe_num_shared_experts", "interleave_moe_layer_step": "moe_layer_interval",
+			"leading_dense_block_count": "moe_layer_start_index", "expert_shared_feed_forward_length": "", "expert_gating_func": ggufGating,
+		},
+		spell: ernie45MoeGGUF,
+	},
 
 	models:   "ERNIE 4.5 A3B, A47B",
 	features: "ERNIE 4.5 with experts: softmax with a bias, shared ones, `moe_layer_start_index`, `moe_layer_interval`",
@@ -63,4 +74,14 @@ func ernie45MoeConfig(f *fields, c *Config) plan {
 	e.names.bias, e.names.shared = "moe_statics.e_score_correction_bias", "mlp.shared_experts."
 	p.experts = e
 	return p
+}
+
+// ernie45GGUF: all projections have biases, or none has.
+func ernie45GGUF(f *fields) { f.members["use_bias"] = f.members["attention_bias"] }
+
+// ernie45MoeGGUF sets what llama.cpp has without the keys.
+func ernie45MoeGGUF(f *fields) {
+	ernie45GGUF(f)
+	f.gating(gatingSoftmax)
+	f.defaults(map[string]any{"moe_num_shared_experts": 0, "moe_layer_start_index": 0, "moe_layer_interval": 1})
 }

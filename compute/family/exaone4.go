@@ -5,6 +5,7 @@ var exaone4 = family{
 	class: "Exaone4ForCausalLM", bare: "Exaone4Model", kind: "exaone4",
 	spell:  exaone4Spell,
 	config: exaone4Config,
+	gguf:   &ggufForm{name: "exaone4", parts: sandwichParts, keys: windowKeys, spell: exaone4GGUF},
 
 	models:   "EXAONE 4.0",
 	features: "RMS norms after each block and over each head of q and k, sliding windows by `layer_types` or `sliding_window_pattern`, no rotary embedding in the other layers then",
@@ -24,6 +25,12 @@ var exaoneMoe = family{
 	class: "ExaoneMoeForCausalLM", bare: "ExaoneMoeModel", kind: "exaone_moe",
 	spell:  exaoneMoeSpell,
 	config: exaoneMoeConfig,
+	gguf: &ggufForm{
+		name:  "exaone-moe",
+		parts: map[string]string{"exp_probs_b.bias": "mlp.e_score_correction_bias"},
+		keys:  merged(mixtureKeys, windowKeys, map[string]string{"expert_count": "num_experts", "expert_shared_count": "num_shared_experts"}),
+		spell: exaoneMoeGGUF,
+	},
 
 	models:   "K-EXAONE 236B A23B",
 	features: "attention as EXAONE 4.0, experts as GLM-4.5, plain layers by `mlp_layer_types` or `first_k_dense_replace`",
@@ -59,4 +66,19 @@ func exaone4Plan(f *fields, c *Config) llamaPlan {
 		p.unrotated = append(p.unrotated, window == 0)
 	}
 	return p
+}
+
+// exaone4GGUF: three of four layers have the window, if there is one.
+func exaone4GGUF(f *fields) {
+	if !f.has("sliding_window") {
+		f.members["sliding_window"] = []byte("null")
+		return
+	}
+	f.ggufTypes(4)
+}
+
+func exaoneMoeGGUF(f *fields) {
+	exaone4GGUF(f)
+	f.mixture(gatingSigmoid)
+	f.defaults(map[string]any{"num_shared_experts": 0})
 }

@@ -163,7 +163,7 @@ func (b *builder) addRouted(name string, in, out, chosen int, r model.Routing, p
 // sharedGateUp are the projections gate and up of the shared MLP.
 func (e *experts) sharedGateUp(b *builder, at string) (gate, up model.Part) {
 	c := b.cfg
-	if e.names.sharedFused != "" {
+	if _, apart := b.find(b.name(at + "gate_proj.weight")); e.names.sharedFused != "" && !apart { // GGUF files have them apart
 		parts := b.fusedParts(at+e.names.sharedFused, c.MLPBias, c.Hidden, e.shared, e.shared)
 		return parts[0], parts[1]
 	}

@@ -13,6 +13,17 @@ var falconH1 = family{
 	class: "FalconH1ForCausalLM", bare: "FalconH1Model", kind: "falcon_h1",
 	config:  falconH1Config,
 	tensors: falconH1Tensors,
+	gguf: &ggufForm{ // whose weights have the factors
+		name:  "falcon-h1",
+		names: map[string]string{"output_norm": "final_layernorm"},
+		parts: merged(ssmParts("mamba."), map[string]string{
+			"ffn_norm.weight": "pre_ff_layernorm.weight", "ffn_norm": "pre_ff_layernorm.weight",
+			"ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
+		}),
+		keys:    merged(ssmKeys(bambaNames), map[string]string{"attention.layer_norm_epsilon": ""}),
+		spell:   falconH1GGUF,
+		tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
+	},
 
 	models:   "Falcon-H1, Falcon-H1R",
 	features: "Mamba-2 beside attention in each layer, with or without a norm (`mamba_rms_norm`), factors (`..._multiplier`)",
@@ -111,4 +122,14 @@ func falconH1Tensors(c *Config, w *weights.Checkpoint) error {
 		}
 		return nil
 	})
+}
+
+// falconH1GGUF: llama.cpp has the gate before the norm.
+func falconH1GGUF(f *fields) {
+	form := &ggufForm{parts: ssmParts("mamba.")}
+	f.mixer(form, bambaNames)
+	f.members["mamba_d_ssm"] = f.members[ggufInner]
+	f.set("mamba_rms_norm", f.inLayers(form, "ssm_norm.weight"))
+	f.set("mamba_norm_before_gate", false)
+	f.set("projectors_bias", f.inLayers(form, "ssm_out.bias"))
 }

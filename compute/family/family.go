@@ -89,6 +89,11 @@ func OpenWeights(c *Config) (*weights.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
+	if known, _ := ggufFamily(g.Metadata); known != nil && known.gguf.tensors != nil {
+		if err := known.gguf.tensors(c, g.Checkpoint); err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+	}
 	return g.Checkpoint, nil
 }
 

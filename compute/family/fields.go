@@ -21,6 +21,7 @@ type fields struct {
 	prefix  string // of the names in faults, "rope_scaling."
 	members map[string]json.RawMessage
 	alias   map[string]string // whole names in faults, where the file has others
+	tensors describer         // of a GGUF file; nil: of none
 	err     error
 }
 

@@ -8,6 +8,7 @@ var gemma = family{
 	spell:   gemmaSpell,
 	config:  gemmaConfig,
 	tensors: gemmaNorms,
+	gguf:    &ggufForm{name: "gemma"}, // whose norms are sums already
 
 	models:   "Gemma 1, CodeGemma",
 	features: "+ scaled embedding, gated GELU",

@@ -9,10 +9,8 @@ var gemma2 = family{
 	config:  gemma2Config,
 	tensors: gemmaNorms,
 	gguf: &ggufForm{
-		name: "gemma2",
-		parts: map[string]string{
-			"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
-		},
+		name:  "gemma2",
+		parts: sandwichParts,
 		keys: map[string]string{
 			"attention.sliding_window": "sliding_window", "attn_logit_softcapping": "attn_logit_softcapping",
 			"final_logit_softcapping": "final_logit_softcapping",

@@ -16,10 +16,8 @@ var gemma3 = family{
 	config:  gemma3Config,
 	tensors: gemmaNorms,
 	gguf: &ggufForm{
-		name: "gemma3",
-		parts: map[string]string{
-			"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
-		},
+		name:  "gemma3",
+		parts: sandwichParts,
 		keys: map[string]string{
 			"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa": "rope_local_base_freq", "final_logit_softcapping": "final_logit_softcapping",

@@ -14,6 +14,19 @@ var gemma3n = family{
 	class: "Gemma3nForCausalLM", also: []string{"Gemma3nForConditionalGeneration"}, bare: "Gemma3nTextModel", kind: "gemma3n_text",
 	spell:  gemma3nSpell,
 	config: gemma3nConfig,
+	gguf: &ggufForm{
+		name:  "gemma3n",
+		names: gemmaTables,
+		parts: merged(gemmaParts, map[string]string{
+			"altup_correct_coef": "altup.correction_coefs", "altup_correct_scale.weight": "altup.correct_output_scale",
+			"altup_predict_coef": "altup.prediction_coefs", "altup_router": "altup.modality_router", "altup_router_norm": "altup.router_norm",
+			"laurel_l": "laurel.linear_left", "laurel_r": "laurel.linear_right", "laurel_post_norm": "laurel.post_laurel_norm",
+		}),
+		keys: merged(gemmaKeys, map[string]string{
+			"altup.active_idx": "altup_active_idx", "altup.num_inputs": "altup_num_inputs", "activation_sparsity_scale": "gguf.sparsity",
+		}),
+		spell: gemma3nGGUF,
+	},
 
 	models: "the text of Gemma 3n (E2B, E4B)",
 	features: "as Gemma 3, norms of values, layers that share keys and values (`num_kv_shared_layers`), inputs of each layer by the token (`hidden_size_per_layer_input`), " +
@@ -136,7 +149,7 @@ func (p gemma3nPlan) build(b *builder) {
 	b.layer = model.None
 	table := p.scaledTable(b, s.streams[0])
 	for j := 1; j < p.streams; j++ {
-		b.linear("streams.in", s.streams[0], s.streams[j], model.ActNone, b.part(fmt.Sprintf("altup_projections.%d", j-1), false, c.Hidden, c.Hidden))
+		b.linear("streams.in", s.streams[0], s.streams[j], model.ActNone, p.projection(b, "altup_projections", j))
 	}
 	p.altUp(b, "streams.match", model.AltUpMatch, s)
 	s.inputs = p.openInputs(b, s.streams[0])
@@ -266,8 +279,7 @@ func (p gemma3nPlan) join(b *builder, s *gemma3nSlots) {
 	}
 	b.copyRows("streams.first", s.streams[0], last.streams[0])
 	for j := 1; j < p.streams; j++ {
-		b.linear("streams.out", s.streams[j], last.streams[j], model.ActNone,
-			b.part(fmt.Sprintf("altup_unembed_projections.%d", j-1), false, c.Hidden, c.Hidden))
+		b.linear("streams.out", s.streams[j], last.streams[j], model.ActNone, p.projection(b, "altup_unembed_projections", j))
 	}
 	p.altUp(b, "streams.match", model.AltUpMatch, last)
 	b.copyRows("streams.sum", last.streams[0], s.x)
@@ -288,4 +300,28 @@ func (b *builder) copyRows(name string, in, out int) {
 func (b *builder) addRows(name string, in, out int, scale float32) {
 	b.copyRows(name, in, out)
 	b.last().Accumulate, b.last().NormScale = true, scale
+}
+
+// gemma3nGGUF: sparse gates are those above their mean plus a factor of their deviation, which is the quantile of the normal distribution.
+func gemma3nGGUF(f *fields) {
+	f.gemmaGGUF()
+	if t, ok := f.tensors.Describe("model.layers.0.laurel.linear_left.weight"); ok && len(t.Shape) == 2 {
+		f.set("laurel_rank", t.Shape[0])
+	}
+	pattern := make([]float64, f.size(maxLayers, "num_hidden_layers"))
+	for i, cutoff := range list[any](f, "gguf.sparsity", "a list of numbers") {
+		if x, ok := cutoff.(float64); ok && i < len(pattern) { // that of no sparsity is -Inf, a string
+			pattern[i] = math.Erfc(-x/math.Sqrt2) / 2
+		}
+	}
+	f.set("activation_sparsity_pattern", pattern)
+}
+
+// projection is one of the projections of streams: a tensor of its own, or one of a stack as GGUF files have it.
+func (p gemma3nPlan) projection(b *builder, name string, stream int) model.Part {
+	n := b.cfg.Hidden
+	if _, ok := b.find(b.name(name + ".weight")); ok {
+		return b.stacked(name+".weight", p.streams-1, n, n)[stream-1]
+	}
+	return b.part(fmt.Sprintf("%s.%d", name, stream-1), false, n, n)
 }

@@ -16,6 +16,23 @@ var gemma4 = family{
 	spell:   gemma4Spell,
 	config:  gemma4Config,
 	tensors: gemma4Tensors,
+	gguf: &ggufForm{
+		name:  "gemma4",
+		names: gemmaTables,
+		parts: merged(gemmaParts, map[string]string{
+			"layer_output_scale.weight": "layer_scalar", "pre_ffw_norm_2": "pre_feedforward_layernorm_2", "post_ffw_norm_1": "post_feedforward_layernorm_1",
+			"post_ffw_norm_2": "post_feedforward_layernorm_2", "ffn_gate_inp": "router.proj", "ffn_gate_inp.scale": "router.scale",
+			"ffn_down_exps.scale": "router.per_expert_scale", "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+			"ffn_gate_exps": "experts.gate_proj", "ffn_up_exps": "experts.up_proj", "ffn_down_exps": "experts.down_proj",
+		}),
+		keys: merged(gemmaKeys, map[string]string{
+			"attention.key_length": "global_head_dim", "attention.key_length_swa": "head_dim", "rope.dimension_count_swa": "gguf.rotated",
+			"attention.value_length": "gguf.values", "attention.value_length_swa": "gguf.window_values", "rope.dimension_count": "gguf.full_rotated",
+			"expert_count": "num_experts", "expert_used_count": "top_k_experts", "expert_feed_forward_length": "moe_intermediate_size",
+		}),
+		spell:   gemma4GGUF,
+		tensors: gemma4Tensors,
+	},
 
 	models: "the text of Gemma 4 (E2B, E4B, 26B A4B, 31B)",
 	features: "as Gemma 3, heads and KV heads of full layers of their own (`global_head_dim`, `num_global_key_value_heads`), values that are keys (`attention_k_eq_v`), " +
@@ -178,4 +195,71 @@ func (p gemma4Plan) layerScale(b *builder, at string) float32 {
 func gemma4Tensors(c *Config, w *weights.Checkpoint) error {
 	root := float32(1 / math.Sqrt(float64(c.Hidden)))
 	return w.Replace(named(w, func(name string) bool { return strings.HasSuffix(name, "router.scale") }), func(x float32) float32 { return x * root })
+}
+
+// gemma4GGUF: numbers that differ by the layer are lists; which pairs of a head turn is a tensor of divisors, and no values in a layer means that they are
+// the keys.
+func gemma4GGUF(f *fields) {
+	f.gemmaGGUF()
+	for name, size := range map[string]string{"gguf.rotated": "head_dim", "gguf.window_values": "head_dim", "gguf.values": "global_head_dim", "gguf.full_rotated": "global_head_dim"} {
+		if own := f.integer(0, 1, maxHeadDim, size); f.integer(own, 0, maxHeadDim, name) != own {
+			f.fault(name, excerpt(f.members[name]), fmt.Sprintf("the size of a head, %d", own))
+		}
+	}
+	layers, dim := f.size(maxLayers, "num_hidden_layers"), f.size(maxHeadDim, "global_head_dim")
+	widths, heads, types := f.listed("intermediate_size"), f.listed("num_key_value_heads"), f.texts("layer_types")
+	if f.err != nil || len(types) != layers {
+		return
+	}
+	if len(widths) >= layers {
+		f.set("intermediate_size", widths[0])
+		f.set("use_double_wide_mlp", widths[layers-1] != widths[0])
+		for i, width := range widths[:layers] {
+			if shared := i >= layers-f.integer(0, 0, layers, "num_kv_shared_layers"); width != widths[0] && (!shared || width != 2*widths[0]) {
+				f.fault("intermediate_size", fmt.Sprint(width), fmt.Sprintf("%d, or twice that in layers that share keys and values", widths[0]))
+			}
+		}
+	}
+	each, same := map[string]any{}, false
+	for i, kind := range types {
+		own := map[string]any{}
+		if kind == full {
+			own["head_dim"] = dim
+			_, has := f.tensors.Describe(fmt.Sprintf("model.layers.%d.self_attn.v_proj.weight", i))
+			_, keys := f.tensors.Describe(fmt.Sprintf("model.layers.%d.self_attn.k_proj.weight", i))
+			same = same || keys && !has
+		}
+		if len(heads) >= layers {
+			own["num_key_value_heads"] = heads[i]
+		}
+		each[strconv.Itoa(i)] = own
+	}
+	if len(heads) > 0 {
+		f.set("num_key_value_heads", heads[0])
+	}
+	f.set("per_layer_config", each)
+	f.set("attention_k_eq_v", same)
+	f.set("enable_moe_block", f.integer(0, 0, maxExperts, "num_experts") > 0)
+	turning := dim / 8 // as published
+	if t, ok := f.tensors.Describe("rope_freqs.weight"); ok {
+		divisors := ggufFactors(f.tensors, "rope_freqs.weight")
+		if len(divisors) != dim/2 {
+			f.fault("rope_freqs.weight", fmt.Sprintf("%s %v", t.Type, t.Shape), fmt.Sprintf("F32 [%d]", dim/2))
+		}
+		turning = 0
+		for turning < len(divisors) && divisors[turning] == 1 {
+			turning++
+		}
+		for _, d := range divisors[turning:] {
+			if d < 1e20 {
+				f.fault("rope_freqs.weight", fmt.Sprint(d), "ones, and divisors of 1e30 after them")
+			}
+		}
+	}
+	f.set("rope_parameters", map[string]any{
+		sliding: map[string]any{"rope_type": "default", "rope_theta": f.number(10000, minTheta, maxTheta, "rope_local_base_freq")},
+		full: map[string]any{
+			"rope_type": "proportional", "rope_theta": f.number(1e6, minTheta, maxTheta, "rope_theta"), "partial_rotary_factor": 2 * float64(turning) / float64(dim),
+		},
+	})
 }

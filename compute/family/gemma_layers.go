@@ -109,6 +109,10 @@ func (p *gemmaLayers) attention(b *builder) func(at string, in int) (out int) {
 				value = b.part(at+"v_proj", c.QKVBias, kv, c.Hidden)
 			}
 			parts, width = append(parts, key, value), q+2*kv
+		} else {
+			for _, idle := range []string{"k_proj", "v_proj", "k_norm"} { // which files may have
+				b.sought[b.name(at+idle+".weight")] = true
+			}
 		}
 		slot := qkv.of(b, width)
 		b.linear("attn.qkv", in, slot, model.ActNone, parts...)
@@ -189,5 +193,34 @@ func (f *fields) lastFull() {
 	if types := slices.Clone(f.texts("layer_types")); len(types) > 0 {
 		types[len(types)-1] = full
 		f.set("layer_types", types)
+	}
+}
+
+// gemmaParts are the names of the tensors that Gemma 3n and Gemma 4 have in their layers.
+var gemmaParts = merged(sandwichParts, map[string]string{
+	"inp_gate": "per_layer_input_gate", "proj": "per_layer_projection", "post_norm": "post_per_layer_input_norm",
+})
+
+// gemmaTables are those outside of them.
+var gemmaTables = map[string]string{
+	"per_layer_token_embd": "embed_tokens_per_layer", "per_layer_model_proj": "per_layer_model_projection", "per_layer_proj_norm": "per_layer_projection_norm",
+	"altup_proj": "altup_projections", "altup_unembd_proj": "altup_unembed_projections",
+}
+
+// gemmaKeys are the keys of both.
+var gemmaKeys = merged(windowKeys, map[string]string{
+	"rope.freq_base_swa": "rope_local_base_freq", "final_logit_softcapping": "final_logit_softcapping",
+	"embedding_length_per_layer_input": "hidden_size_per_layer_input", "attention.shared_kv_layers": "num_kv_shared_layers",
+})
+
+// gemmaGGUF sets what both have as tensors alone, or have no key for: llama.cpp knows that there is no cap.
+func (f *fields) gemmaGGUF() {
+	f.ggufTypes(1)
+	f.missing(map[string]any{"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": f.integer(1, 1, maxVocab, "vocab_size")})
+	if !f.has("final_logit_softcapping") {
+		f.members["final_logit_softcapping"] = []byte("null")
+	}
+	if t, ok := f.tensors.Describe("model.embed_tokens_per_layer.weight"); ok && len(t.Shape) == 2 {
+		f.set("vocab_size_per_layer_input", t.Shape[0])
 	}
 }

@@ -11,23 +11,46 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/internal/nearest"
 )
 
 // ggufForm is how a family's GGUF files differ from its Hugging Face checkpoints.
 type ggufForm struct {
-	name        string            // general.architecture
-	interleaved bool              // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
-	parts       map[string]string // names of a layer's tensors that differ from Llama's, to those of Hugging Face
-	keys        map[string]string // keys beside Llama's, without the architecture, to members of config.json
-	spell       func(*fields)     // sets what has no key; nil: nothing
+	name        string                                   // general.architecture
+	also        []string                                 // other names: of models with images
+	only        func(keys ggufKeys) bool                 // which files of that name are the family's, where several have it; nil: all
+	interleaved bool                                     // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
+	partial     bool                                     // rope.dimension_count is the rotated part of a head
+	decoder     string                                   // before the names of all tensors but the head's; "": "model."
+	layers      string                                   // before the number of a layer; "": "layers."
+	names       map[string]string                        // names of tensors outside of layers that differ from Llama's, without .weight and .bias
+	parts       map[string]string                        // those of a layer's tensors; with .weight or .bias, the name there has none
+	keys        map[string]string                        // keys beside Llama's, without the architecture, to members of config.json; "": of no effect
+	spell       func(*fields)                            // sets what has no key; nil: nothing
+	tensors     func(*Config, *weights.Checkpoint) error // replaces tensors; nil: none
+}
+
+// ggufKeys are the keys of an architecture.
+type ggufKeys struct {
+	weights.Metadata
+	kind string
+}
+
+func (k ggufKeys) of(key string) any { return k.Metadata[k.kind+"."+key] }
+
+// some says whether a key has a number that is not 0.
+func (k ggufKeys) some(key string) bool {
+	n, _ := k.of(key).(int64)
+	return n > 0
 }
 
 // ggufNames are the architectures of GGUF files that are read.
 func ggufNames() []string {
 	var names []string
 	for _, f := range families() {
-		if f.gguf != nil {
+		if f.gguf != nil && !slices.Contains(names, f.gguf.name) {
 			names = append(names, f.gguf.name)
+			names = append(names, f.gguf.also...)
 		}
 	}
 	return names
@@ -36,7 +59,9 @@ func ggufNames() []string {
 // ggufFamily returns the family of a file by its metadata, nil if it is not read, and general.architecture.
 func ggufFamily(m weights.Metadata) (known *family, name string) {
 	name, _ = m["general.architecture"].(string)
-	return find(func(f *family) bool { return f.gguf != nil && f.gguf.name == name }), name
+	return find(func(f *family) bool {
+		return f.gguf != nil && (f.gguf.name == name || slices.Contains(f.gguf.also, name)) && (f.gguf.only == nil || f.gguf.only(ggufKeys{m, name}))
+	}), name
 }
 
 // loadGGUF reads the metadata of a GGUF file.
@@ -54,7 +79,27 @@ func loadGGUF(path string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.ggufPooling(g.Metadata)
 	return c, ggufRope(g, c)
+}
+
+// ggufPooling is the pooling of a file that says it: enum llama_pooling_type of llama.h.
+func (c *Config) ggufPooling(m weights.Metadata) {
+	_, kind := ggufFamily(m)
+	switch v, _ := (ggufKeys{m, kind}).of("pooling_type").(int64); v {
+	case 0: // none
+	case 1:
+		c.Pooling.Mode = "mean"
+	case 2:
+		c.Pooling.Mode = "first"
+	case 3:
+		c.Pooling.Mode = "last"
+	default:
+		c.Pooling.Problem = fmt.Sprintf("the pooling %d of the file", v)
+	}
+	if c.Pooling.Mode == "first" && !c.Encoder {
+		c.Pooling.Problem = "the first token's pooling of the file"
+	}
 }
 
 // LoadGGUFBegin is LoadConfig for a file that has the begin of a GGUF file, up to its data.
@@ -74,48 +119,91 @@ func LoadGGUFBegin(path string) (*Config, error) {
 // defaults hold for both. Faults name the keys of the file. Keys: ggml's
 // docs/gguf.md, and gguf-py/gguf/constants.py for the rest.
 func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, error) {
-	f := &fields{file: path, members: map[string]json.RawMessage{}, alias: map[string]string{}}
+	f := &fields{file: path, members: map[string]json.RawMessage{}, alias: map[string]string{}, tensors: tensors}
 	known, kind := ggufFamily(m)
 	if known == nil {
-		names := ggufNames()
-		last := len(names) - 1
-		f.fault("general.architecture", fmt.Sprintf("%.40q", kind), strings.Join(names[:last], ", ")+" or "+names[last])
+		f.fault("general.architecture", fmt.Sprintf("%.40q", kind), "a GGUF architecture of docs/models.md, where the nearest are "+
+			strings.Join(nearest.Names(kind, ggufNames(), 3), ", "))
 		return nil, f.err
 	}
 	f.set("architectures", []string{known.class})
 	rename := func(key, name string) {
 		f.alias[name] = key
 		if v, ok := m[key]; ok {
-			f.set(name, v)
+			f.set(name, spelled(v))
 		}
 	}
 	keys := map[string]string{
 		"embedding_length": "hidden_size", "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
 		"attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
 		"attention.key_length": "head_dim", "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-		"context_length": "max_position_embeddings", "rope.freq_base": "rope_theta",
+		"context_length": "max_position_embeddings", "rope.freq_base": "rope_theta", "attention.causal": "is_causal",
+		"nextn_predict_layers": "num_nextn_predict_layers",
 	}
 	maps.Copy(keys, known.gguf.keys)
 	for key, name := range keys {
-		rename(kind+"."+key, name)
+		if name == "" {
+			continue
+		}
+		if _, ok := m[key]; !ok { // a few have no architecture before them
+			key = kind + "." + key
+		}
+		rename(key, name)
 	}
 	rename("tokenizer.ggml.bos_token_id", "bos_token_id")
+	f.withoutNext()
+	if _, raw := f.get("sliding_window"); string(raw) == "0" { // as null
+		f.members["sliding_window"] = json.RawMessage("null")
+	}
 	if !f.has("num_key_value_heads") { // llama.cpp: as many as heads
 		f.members["num_key_value_heads"] = f.members["num_attention_heads"]
 	}
-	if !f.has("head_dim") {
+	if !f.has("head_dim") && keys["attention.head_count"] != "" && keys["attention.key_length"] == "head_dim" {
 		f.headDim(kind)
 	}
 	if ids := ggufEnds(m); len(ids) > 0 {
 		f.set("eos_token_id", ids)
 	}
-	f.setTensors(tensors)
+	f.setTensors(known.gguf)
 	f.setRopeScaling(m, kind)
-	f.refuse(m, kind, keys)
+	f.refuse(ggufKeys{m, kind}, keys, known.gguf.partial)
 	if known.gguf.spell != nil {
 		known.gguf.spell(f)
 	}
 	return f, f.err
+}
+
+// withoutNext leaves out the layers that predict tokens after the next one: they are the last of the file's, and no op runs them.
+func (f *fields) withoutNext() {
+	if next := f.integer(0, 0, maxLayers, "num_nextn_predict_layers"); next > 0 {
+		f.set("num_hidden_layers", f.integer(0, next+1, maxLayers, "num_hidden_layers")-next)
+	}
+}
+
+// uniform is the one number of a list with an entry for each layer, where layers without such a thing have 0. It takes the place of the list. The result is
+// the list, nil if the member is a number.
+func (f *fields) uniform(name string) []int {
+	_, raw := f.get(name)
+	var all []int
+	if raw == nil || json.Unmarshal(raw, &all) != nil {
+		return nil
+	}
+	layers := f.size(maxLayers, "num_hidden_layers")
+	if len(all) < layers {
+		f.fault(name, fmt.Sprintf("%d entries", len(all)), fmt.Sprintf("one for each of %d layers", layers))
+	}
+	if f.err != nil {
+		return nil
+	}
+	all = all[:layers] // without those that predict tokens after the next one
+	most := slices.Max(all)
+	for _, n := range all {
+		if n != 0 && n != most {
+			f.fault(name, excerpt(raw), "one number, or 0, for each layer")
+		}
+	}
+	f.set(name, most)
+	return all
 }
 
 // set spells a value of the metadata in JSON.
@@ -150,16 +238,47 @@ func ggufEnds(m weights.Metadata) []int64 {
 	return ids
 }
 
-// setTensors takes from the tensors what GGUF has no keys for.
-func (f *fields) setTensors(tensors describer) {
-	has := func(name string) bool {
-		_, ok := tensors.Describe(name)
-		return ok
+// spelled is a value of the metadata as a configuration has it: a number of 32 bits, as the converter writes them, has its shortest text, which is mostly the one
+// that it was read from. Infinite numbers of a list, which JSON does not have, become their names.
+func spelled(v any) any {
+	if x, ok := v.(float64); ok && float64(float32(x)) == x && !math.IsInf(x, 0) {
+		return json.Number(strconv.FormatFloat(x, 'g', -1, 32))
 	}
-	f.set("tie_word_embeddings", !has("lm_head.weight"))
-	f.set("attention_bias", has("model.layers.0.self_attn.q_proj.bias"))
-	f.set("mlp_bias", has("model.layers.0.mlp.gate_proj.bias"))
-	if table, ok := tensors.Describe("model.embed_tokens.weight"); ok && len(table.Shape) == 2 {
+	list, ok := v.([]any)
+	if !ok {
+		return v
+	}
+	list = slices.Clone(list)
+	for i, x := range list {
+		if x, ok := x.(float64); ok && math.IsInf(x, 0) {
+			list[i] = fmt.Sprint(x)
+		}
+	}
+	return list
+}
+
+// describe is a tensor of the file by the name that it has there; false if there is none.
+func (f *fields) describe(form *ggufForm, name string) (weights.Tensor, bool) {
+	return f.tensors.Describe(form.huggingFaceName(name))
+}
+
+// inLayers says whether any layer has a tensor.
+func (f *fields) inLayers(form *ggufForm, part string) bool {
+	for i := range f.integer(0, 1, maxLayers, "num_hidden_layers") {
+		if _, ok := f.describe(form, fmt.Sprintf("blk.%d.%s", i, part)); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// setTensors takes from the tensors what GGUF has no keys for.
+func (f *fields) setTensors(form *ggufForm) {
+	_, head := f.describe(form, "output.weight")
+	f.set("tie_word_embeddings", !head)
+	f.set("attention_bias", f.inLayers(form, "attn_q.bias"))
+	f.set("mlp_bias", f.inLayers(form, "ffn_up.bias"))
+	if table, ok := f.describe(form, "token_embd.weight"); ok && len(table.Shape) == 2 {
 		f.set("vocab_size", table.Shape[0])
 	} else {
 		f.fault("token_embd.weight", "no such matrix", "the token table")
@@ -182,14 +301,19 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	if !ok || factor == 0.0 {
 		factor = 1.0
 	}
+	if _, ok := f.tensors.Describe("rope_factors_long.weight"); ok {
+		name = "longrope"
+	}
 	if name == "none" || name == "linear" && factor == 1.0 {
 		return
 	}
-	if name == "longrope" { // the factors are tensors
-		f.fault(at+"type", strconv.Quote(name), "none, linear or yarn")
-	}
 	scaling := map[string]any{"rope_type": name, "factor": factor}
+	if name == "longrope" { // the factors are tensors
+		delete(scaling, "factor")
+		scaling["short_factor"], scaling["long_factor"] = ggufFactors(f.tensors, "rope_factors_short.weight"), ggufFactors(f.tensors, "rope_factors_long.weight")
+	}
 	f.alias["rope_scaling.rope_type"], f.alias["rope_scaling.factor"] = at+"type", factorKey
+	f.alias["rope_scaling.short_factor"], f.alias["rope_scaling.long_factor"] = "rope_factors_short.weight", "rope_factors_long.weight"
 	for key, to := range map[string]string{
 		"original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
 	} {
@@ -198,28 +322,77 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 			scaling[to] = v
 		}
 	}
+	if v, ok := m[at+"attn_factor"]; ok && name == "longrope" {
+		f.alias["rope_scaling.attention_factor"] = at + "attn_factor"
+		scaling["attention_factor"] = v
+	}
 	f.set("rope_scaling", scaling)
 }
 
-// refuse reports the features of the file that no op has. The family has those of the keys that it reads.
-func (f *fields) refuse(m weights.Metadata, kind string, read map[string]string) {
-	for _, key := range []string{"expert_count", "attention.sliding_window", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"} {
-		if read[key] != "" {
+// ggufFactors are the values of a vector in F32; ones if the tensors have no data, and nil if there is none.
+func ggufFactors(tensors describer, name string) []float32 {
+	t, ok := tensors.Describe(name)
+	if !ok || t.DType != weights.F32 || len(t.Shape) != 1 || t.Shape[0] > maxHeadDim {
+		return nil
+	}
+	values := slices.Repeat([]float32{1}, int(t.Shape[0]))
+	if source, ok := tensors.(TensorSource); ok {
+		t, _ = source.Tensor(name)
+	}
+	for i := range len(t.Data) / 4 {
+		values[i] = math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:]))
+	}
+	return values
+}
+
+// refuse reports the keys of the architecture that nothing reads, and what no op has. read are the keys that have a member.
+func (f *fields) refuse(keys ggufKeys, read map[string]string, partial bool) {
+	if !f.flag(true, "is_causal") {
+		f.fault(keys.kind+".attention.causal", "false", "true")
+	}
+	longrope := f.ropeObject().text("", "rope_type") == "longrope"
+	prefix := keys.kind + "."
+	for _, key := range slices.Sorted(maps.Keys(keys.Metadata)) {
+		own, ok := strings.CutPrefix(key, prefix)
+		if _, known := read[own]; !ok || known || ggufIdle(own) {
 			continue
 		}
-		switch v := m[kind+"."+key]; v {
-		case nil, int64(0), float64(0):
-		case float64(1): // a factor that changes nothing
+		switch v := keys.Metadata[key]; v {
+		case nil, false, int64(0), float64(0):
 		default:
-			f.fault(kind+"."+key, fmt.Sprint(v), "none")
+			if strings.HasPrefix(own, "rope.scaling.") && (v == 1.0 || own == "rope.scaling.attn_factor" && longrope) { // a factor of 1 changes nothing
+				continue
+			}
+			f.fault(key, excerpt([]byte(fmt.Sprint(v))), "none")
 		}
 	}
-	if dim, ok := m[kind+".rope.dimension_count"].(int64); ok && f.err == nil && dim != int64(f.integer(0, 0, maxHeadDim, "head_dim")) {
-		f.fault(kind+".rope.dimension_count", fmt.Sprint(dim), "the size of a head: "+string(f.members["head_dim"]))
+	head := f.integer(0, 0, maxHeadDim, "head_dim")
+	for _, key := range []string{"rope.dimension_count", "attention.value_length"} {
+		v, ok := keys.of(key).(int64)
+		if _, known := read[key]; !ok || known || f.err != nil || v == int64(head) {
+			continue
+		}
+		if partial && key == "rope.dimension_count" && v > 0 && v < int64(head) {
+			f.set("partial_rotary_factor", float64(v)/float64(head))
+			continue
+		}
+		f.fault(prefix+key, fmt.Sprint(v), fmt.Sprintf("the size of a head: %d", head))
 	}
-	if value, ok := m[kind+".attention.value_length"].(int64); ok && f.err == nil && value != int64(f.integer(0, 0, maxHeadDim, "head_dim")) {
-		f.fault(kind+".attention.value_length", fmt.Sprint(value), "the size of a head: "+string(f.members["head_dim"]))
+	if partial && keys.of("rope.dimension_count") == int64(head) {
+		f.set("partial_rotary_factor", 1)
 	}
+}
+
+// ggufIdle says whether a key is read elsewhere, or has no effect on the program.
+func ggufIdle(key string) bool {
+	switch key {
+	case "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+		"rope.scale_linear", "rope.dimension_count", "attention.value_length", "pooling_type", // read
+		"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", // of the tokens, and of the training
+		"rope.dimension_sections": // of images: the positions of a token of text are the same
+		return true
+	}
+	return strings.HasPrefix(key, "vision.") || strings.HasPrefix(key, "audio.") || strings.HasPrefix(key, "mm.")
 }
 
 // ggufRope takes the divisors of the rotary frequencies (Llama 3.1's scaling)
@@ -227,7 +400,7 @@ func (f *fields) refuse(m weights.Metadata, kind string, read map[string]string)
 func ggufRope(g *weights.GGUF, c *Config) error {
 	const name = "rope_freqs.weight"
 	t, ok := g.Tensor(name)
-	if !ok {
+	if !ok || c.Rope.Type == "proportional" { // of Gemma 4, which has read it
 		return nil
 	}
 	if t.DType != weights.F32 || !slices.Equal(t.Shape, []int64{int64(c.HeadDim / 2)}) || c.Rope.Type != "default" {
@@ -243,4 +416,82 @@ func ggufRope(g *weights.GGUF, c *Config) error {
 		c.Rope.Divisors[i] = v
 	}
 	return nil
+}
+
+// windowKeys are the keys of windows; which layers have them is left to ggufTypes.
+var windowKeys = map[string]string{"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": ggufPattern}
+
+// ggufPattern is the member of sliding_window_pattern, which no config.json has: a flag for each layer with a window, or a number, see ggufTypes.
+const ggufPattern = "gguf.sliding_window_pattern"
+
+// ggufTypes sets layer_types: the layers that have a flag have a window; of a number n, or missing, all but each n-th.
+func (f *fields) ggufTypes(missing int) {
+	var sliders []bool
+	name, raw := f.get(ggufPattern)
+	layers := f.size(maxLayers, "num_hidden_layers")
+	if raw == nil || json.Unmarshal(raw, &sliders) != nil {
+		f.patternTypes(missing, name)
+		return
+	}
+	if len(sliders) < layers {
+		f.fault(name, fmt.Sprintf("%d entries", len(sliders)), fmt.Sprintf("one for each of %d layers", layers))
+		return
+	}
+	types := make([]string, layers)
+	for i := range types {
+		types[i] = map[bool]string{false: full, true: sliding}[sliders[i]]
+	}
+	f.set("layer_types", types)
+}
+
+// mixtureKeys are the keys of experts as DeepSeek has them.
+var mixtureKeys = map[string]string{
+	"expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+	"expert_shared_count": "n_shared_experts", "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob",
+	"expert_group_count": "n_group", "expert_group_used_count": "topk_group", "leading_dense_block_count": "first_k_dense_replace",
+	"expert_gating_func": ggufGating, "expert_shared_feed_forward_length": "", // as the others say
+}
+
+// ggufGating is the member of expert_gating_func, which no config.json has.
+const ggufGating = "gguf.expert_gating_func"
+
+// Values of expert_gating_func: gguf.ExpertGatingFuncType.
+const (
+	gatingSoftmax = 1
+	gatingSigmoid = 2
+)
+
+// gating refuses another gating function than the family's; 0, or no such key, is that.
+func (f *fields) gating(own int) {
+	if found := f.integer(own, 0, 16, ggufGating); found != 0 && found != own {
+		f.fault(ggufGating, fmt.Sprint(found), fmt.Sprint(own))
+	}
+}
+
+// normalized refuses experts whose weights are not divided by their sum.
+func (f *fields) normalized() {
+	if !f.flag(true, ggufNorm) {
+		f.fault(ggufNorm, "false", "true")
+	}
+}
+
+// ggufNorm is the member of expert_weights_norm of families that have one value of it.
+const ggufNorm = "gguf.expert_weights_norm"
+
+// mixture sets the members of experts as llama.cpp has them without the keys.
+func (f *fields) mixture(gating int) {
+	f.gating(gating)
+	f.defaults(map[string]any{"n_shared_experts": 0, "norm_topk_prob": false, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0})
+	if f.number(0, 0, 1e6, "routed_scaling_factor") == 0 {
+		f.set("routed_scaling_factor", 1)
+	}
+}
+
+// listed is a member's list of integers, nil if it is one number.
+func (f *fields) listed(name string) (all []int) {
+	_, raw := f.get(name)
+	if raw == nil || json.Unmarshal(raw, &all) != nil {
+		return nil
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package family
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
@@ -15,7 +16,7 @@ func ggufLayout(m weights.Metadata) (weights.Layout, error) {
 	if known == nil {
 		return weights.Layout{}, nil
 	}
-	layout := weights.Layout{Name: func(tensor string) string { return huggingFaceName(tensor, known.gguf.parts) }}
+	layout := weights.Layout{Name: func(tensor string) string { return known.gguf.huggingFaceName(tensor) }}
 	if !known.gguf.interleaved {
 		return layout, nil
 	}
@@ -37,14 +38,20 @@ func ggufLayout(m weights.Metadata) (weights.Layout, error) {
 	return layout, err
 }
 
-// ggufHeads is a number of heads, missing when it is absent and missing is not 0.
+// ggufHeads is a number of heads, or the largest of a number for each layer; missing when it is absent and missing is not 0.
 func ggufHeads(m weights.Metadata, key string, missing int64) (int64, error) {
 	v, ok := m[key]
 	if !ok && missing != 0 {
 		return missing, nil
 	}
-	n, isInt := v.(int64)
-	if !isInt || n < 1 {
+	n, _ := v.(int64)
+	if all, ok := v.([]any); ok {
+		for _, of := range all {
+			own, _ := of.(int64)
+			n = max(n, own)
+		}
+	}
+	if n < 1 {
 		found := fmt.Sprint(v)
 		if !ok {
 			found = "nothing"
@@ -54,31 +61,58 @@ func ggufHeads(m weights.Metadata, key string, missing int64) (int64, error) {
 	return n, nil
 }
 
-// huggingFaceName translates a tensor's name; those that have no counterpart
-// stay as they are. own are the parts of a layer that the family names otherwise. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
-func huggingFaceName(name string, own map[string]string) string {
-	switch name {
-	case "token_embd.weight":
-		return "model.embed_tokens.weight"
-	case "output_norm.weight":
-		return "model.norm.weight"
-	case "output.weight":
-		return "lm_head.weight"
+// ggufParts are the names of a layer's tensors that most families have, to those of Hugging Face. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
+var ggufParts = map[string]string{
+	"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+	"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+	"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+	"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+	"ffn_gate_inp": "mlp.gate", "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+	"ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj", "ffn_down_exps": "mlp.experts.down_proj",
+	"ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+
+// huggingFaceName translates a tensor's name; those that have no counterpart stay as they are.
+func (g *ggufForm) huggingFaceName(name string) string {
+	if name == "output.weight" || name == "output.bias" {
+		return "lm_head" + strings.TrimPrefix(name, "output")
 	}
 	layer, rest, ok := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
-	if !ok || !strings.HasPrefix(name, "blk.") {
+	if !strings.HasPrefix(name, "blk.") {
+		part, kind, _ := strings.Cut(name, ".")
+		known := map[string]string{"token_embd": "embed_tokens", "output_norm": "norm"}
+		if to := cmp.Or(g.names[part], known[part]); to != "" && kind != "" {
+			return cmp.Or(g.decoder, "model.") + to + "." + kind
+		}
 		return name
 	}
-	part, kind, _ := strings.Cut(rest, ".")
-	parts := map[string]string{
-		"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-		"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-		"ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj", "ffn_down_exps": "mlp.experts.down_proj",
-		"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+	at := cmp.Or(g.decoder, "model.") + cmp.Or(g.layers, "layers.") + layer + "."
+	if to := cmp.Or(g.parts[rest], ggufParts[rest]); ok && to != "" {
+		return at + to
 	}
-	if to := cmp.Or(own[part], parts[part]); to != "" {
-		return "model.layers." + layer + "." + to + "." + kind
+	part, kind, _ := strings.Cut(rest, ".")
+	if to := cmp.Or(g.parts[part], ggufParts[part]); to != "" && kind != "" {
+		return at + to + "." + kind
 	}
 	return name
+}
+
+// sparseMoeParts are the names of experts as Mixtral has them.
+var sparseMoeParts = map[string]string{
+	"ffn_gate_inp": "block_sparse_moe.gate", "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
+	"ffn_gate_exps": "block_sparse_moe.experts.w1", "ffn_up_exps": "block_sparse_moe.experts.w3", "ffn_down_exps": "block_sparse_moe.experts.w2",
+}
+
+// sandwichParts are the names of norms before and after each block, as Gemma 2 has them.
+var sandwichParts = map[string]string{
+	"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+// merged is the union of maps; a later one goes before.
+func merged(all ...map[string]string) map[string]string {
+	union := map[string]string{}
+	for _, m := range all {
+		maps.Copy(union, m)
+	}
+	return union
 }

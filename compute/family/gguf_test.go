@@ -2,6 +2,8 @@ package family
 
 import (
 	"encoding/json"
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,7 +72,7 @@ func TestGGUFFaultsNameTheFilesKeys(t *testing.T) {
 		value any // nil: absent
 		want  string
 	}{
-		{"general.architecture", "gemma", `general.architecture: found "gemma", expected llama, qwen2, qwen3, gemma2, gemma3, olmo2, qwen3moe, gpt-oss or olmoe`},
+		{"general.architecture", "gemma5", `general.architecture: found "gemma5", expected a GGUF architecture of docs/models.md, where the nearest are gemma`},
 		{"llama.embedding_length", nil, "llama.embedding_length: found nothing, expected an integer"},
 		{"llama.embedding_length", int64(50), "llama.attention.key_length: found nothing, expected a number, as 50 is no multiple of 6 heads"},
 		{"llama.block_count", int64(-1), "llama.block_count: found -1, expected an integer in 1.."},
@@ -78,10 +80,14 @@ func TestGGUFFaultsNameTheFilesKeys(t *testing.T) {
 		{"llama.attention.head_count_kv", int64(4), "llama.attention.head_count_kv: found 4, expected a divisor of the 6 attention heads"},
 		{"llama.attention.layer_norm_rms_epsilon", "x", `llama.attention.layer_norm_rms_epsilon: found "x"`},
 		{"llama.rope.freq_base", 0.5, "llama.rope.freq_base: found 0.5"},
-		{"llama.rope.scaling.type", "longrope", `llama.rope.scaling.type: found "longrope"`},
+		{"llama.rope.scaling.type", "longrope", `rope_factors_short.weight: found nothing, expected 4 numbers`},
 		{"llama.rope.scaling.factor", 0.5, "llama.rope.scaling.factor: found 0.5, expected a number in 1.."},
 		{"llama.rope.scale_linear", "2", `llama.rope.scale_linear: found "2", expected a number in 1..`},
-		{"llama.expert_count", int64(8), "llama.expert_count: found 8, expected none"},
+		{"llama.expert_count", int64(8), "llama.expert_used_count: found nothing"}, // a Mixtral then
+		{"llama.attention.causal", false, "llama.attention.causal: found false, expected true"},
+		{"llama.residual_scale", 0.5, "llama.residual_scale: found 0.5, expected none"},
+		{"llama.swin_norm", true, "llama.swin_norm: found true, expected none"},
+		{"llama.nextn_predict_layers", int64(2), "llama.block_count: found 2, expected an integer in 3.."},
 		{"llama.attention.sliding_window", int64(4096), "llama.attention.sliding_window: found 4096, expected none"},
 		{"llama.rope.scaling.attn_factor", 1.2, "llama.rope.scaling.attn_factor: found 1.2, expected none"},
 		{"llama.rope.dimension_count", int64(4), "llama.rope.dimension_count: found 4, expected the size of a head: 8"},
@@ -146,5 +152,134 @@ func TestGGUFRopeFactorIsLlamaCpps(t *testing.T) {
 			require.InDelta(t, c.factor, cfg.Rope.Factor, 0)
 			require.Equal(t, c.most, cfg.MaxPositions)
 		})
+	}
+}
+
+// ggufOf is metadata of another architecture, with its keys.
+func ggufOf(kind string, keys weights.Metadata) weights.Metadata {
+	m := weights.Metadata{"general.architecture": kind}
+	for key, v := range ggufMetadata() {
+		if own, ok := strings.CutPrefix(key, "llama."); ok {
+			m[kind+"."+own] = v
+		}
+	}
+	for key, v := range keys {
+		m[kind+"."+key] = v
+		if v == nil {
+			delete(m, kind+"."+key)
+		}
+	}
+	return m
+}
+
+// TestGGUFFamiliesRefuseWhatTheyDoNotHave: keys with values that would change the result, and lists that no family has.
+func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
+	experts := weights.Metadata{
+		"expert_count": int64(8), "expert_used_count": int64(2), "expert_feed_forward_length": int64(40), "expert_shared_count": int64(1),
+	}
+	latents := weights.Metadata{
+		"attention.key_length": int64(32), "attention.key_length_mla": int64(24), "attention.value_length_mla": int64(32), "rope.dimension_count": int64(8),
+		"attention.kv_lora_rank": int64(24), "attention.head_count_kv": int64(1),
+	}
+	states := weights.Metadata{
+		"ssm.conv_kernel": int64(4), "ssm.inner_size": int64(96), "ssm.state_size": int64(16), "ssm.group_count": int64(1), "ssm.time_step_rank": int64(6),
+		"attention.head_count_kv": []any{int64(0), int64(2)},
+	}
+	for _, c := range []struct {
+		kind  string
+		keys  []weights.Metadata
+		key   string
+		value any
+		want  string
+	}{
+		{"glm4moe", []weights.Metadata{experts}, "expert_gating_func", int64(3), "glm4moe.expert_gating_func: found 3, expected 2"},
+		{"lfm2", nil, "attention.head_count_kv", []any{int64(2)}, "lfm2.attention.head_count_kv: found 1 entries, expected one for each of 2 layers"},
+		{"lfm2", nil, "attention.head_count_kv", []any{int64(2), int64(3)}, "lfm2.attention.head_count_kv: found [2,3], expected one number, or 0, for each layer"},
+		{"deepseek2", []weights.Metadata{experts, latents}, "attention.key_length_mla", int64(8), "deepseek2.attention.key_length_mla: found 8, expected more than rope.dimension_count, 8"},
+		{"mistral4", []weights.Metadata{experts, latents}, "attention.temperature_scale", 0.1, "mistral4.attention.temperature_scale: found 0.1, expected none without"},
+		{"granitehybrid", []weights.Metadata{states, {"logit_scale": 2.0}}, "ssm.inner_size", int64(97), "granitehybrid.ssm.inner_size: found 97, expected a multiple of"},
+		{"afmoe", []weights.Metadata{experts}, "expert_weights_norm", false, "afmoe.expert_weights_norm: found false, expected true"},
+		{"hunyuan-moe", []weights.Metadata{experts}, "expert_shared_count", int64(2), "hunyuan-moe.expert_shared_count: found 2, expected 1"},
+		{"hy_v3", []weights.Metadata{experts}, "expert_shared_feed_forward_length", int64(41), "hy_v3.expert_shared_feed_forward_length: found 41, expected a multiple of"},
+		{"olmo2", nil, "attention.sliding_window_pattern", []any{true}, "olmo2.attention.sliding_window_pattern: found [true], expected none"},
+		{"exaone4", []weights.Metadata{{"attention.sliding_window": int64(8)}}, "attention.sliding_window_pattern", []any{true},
+			"exaone4.attention.sliding_window_pattern: found 1 entries, expected one for each of 2 layers"},
+		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0}, "apertus.xielu.alpha_p: found 2 and 0 numbers, expected two for each of 2 layers"},
+	} {
+		t.Run(c.kind+" "+c.key, func(t *testing.T) {
+			m := ggufOf(c.kind, nil)
+			for _, keys := range append(c.keys, weights.Metadata{c.key: c.value}) {
+				for key, v := range keys {
+					m[c.kind+"."+key] = v
+				}
+			}
+			f, err := ggufFields("a.gguf", m, ggufTables())
+			if err == nil {
+				_, err = parseConfig(f)
+			}
+			require.ErrorContains(t, err, "a.gguf: "+c.want)
+		})
+	}
+}
+
+// TestGGUFOfDeepSeekIsOneOfItsFamilies by the function of its gates, or by its size where llama.cpp knows that.
+func TestGGUFOfDeepSeekIsOneOfItsFamilies(t *testing.T) {
+	for want, keys := range map[string]weights.Metadata{
+		"YoutuForCausalLM":      {},
+		"DeepseekV2ForCausalLM": {"expert_count": int64(8)},
+		"DeepseekV3ForCausalLM": {"expert_count": int64(8), "expert_gating_func": int64(2)},
+	} {
+		known, _ := ggufFamily(ggufOf("deepseek2", keys))
+		require.Equal(t, want, known.class)
+	}
+	known, _ := ggufFamily(ggufOf("deepseek2", weights.Metadata{"expert_count": int64(64), "block_count": int64(47), "vocab_size": int64(154880)}))
+	require.Equal(t, "DeepseekV3ForCausalLM", known.class)
+}
+
+// TestGGUFYaRNOfLatentsScalesScoresAlone: the key has a tenth of mscale_all_dim, which mscale equals in all published models.
+func TestGGUFYaRNOfLatentsScalesScoresAlone(t *testing.T) {
+	m := ggufOf("deepseek2", weights.Metadata{
+		"expert_count": int64(8), "expert_used_count": int64(2), "expert_feed_forward_length": int64(40), "expert_gating_func": int64(2),
+		"attention.key_length_mla": int64(24), "attention.value_length_mla": int64(32), "rope.dimension_count": int64(8), "attention.kv_lora_rank": int64(24),
+		"rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": int64(32),
+		"rope.scaling.yarn_log_multiplier": float64(float32(0.1)),
+	})
+	f, err := ggufFields("a.gguf", m, ggufTables())
+	require.NoError(t, err)
+	c, err := parseConfig(f)
+	require.NoError(t, err)
+	_, cosines := c.Rope.Table(8)
+	require.InDelta(t, 1, cosines, 0)
+	scale := 0.1*math.Log(40) + 1
+	require.InDelta(t, scale*scale/math.Sqrt(24), latentsOf(c.plan).scale, 1e-6)
+}
+
+// unread is a checkpoint with a tensor that no op reads.
+type unread struct {
+	TensorSource
+	names []string
+}
+
+func (u unread) Names() []string { return u.names }
+
+// TestGGUFTensorsThatNothingReadsAreRefused, but for those of later layers and the factors of the rotary embedding.
+func TestGGUFTensorsThatNothingReadsAreRefused(t *testing.T) {
+	f, err := ggufFields("a.gguf", ggufMetadata(), ggufTables())
+	require.NoError(t, err)
+	c, err := parseConfig(f)
+	require.NoError(t, err)
+	for name, want := range map[string]string{
+		"model.layers.1.self_attn.o_proj.bias": "a.gguf: model.layers.1.self_attn.o_proj.bias: found a tensor that nothing reads, expected none",
+		"blk.1.attn_q.scale":                   "a.gguf: blk.1.attn_q.scale: found a tensor that nothing reads",
+		"position_embd.weight":                 "a.gguf: position_embd.weight: found a tensor that nothing reads",
+		"model.layers.2.mlp.up_proj.weight":    "", "rope_freqs.weight": "", "blk.0.attn_rot_embd.weight": "", "v.blk.0.attn_q.weight": "",
+	} {
+		b := &builder{cfg: c, source: unread{ggufTables(), []string{name}}, sought: map[string]bool{}}
+		b.refuseUnread()
+		if want == "" {
+			require.NoError(t, b.err, name)
+		} else {
+			require.ErrorContains(t, b.err, want)
+		}
 	}
 }

@@ -17,6 +17,12 @@ var glm4 = family{
 	class: "Glm4ForCausalLM", bare: "Glm4Model", kind: "glm4",
 	spell:  glmSpell,
 	config: glm4Config,
+	gguf: &ggufForm{
+		name: "glm4", partial: true,
+		parts: map[string]string{
+			"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm", "ffn_up": "mlp.gate_up_proj",
+		},
+	},
 
 	models:   "GLM-4-0414, GLM-Z1",
 	features: "GLM-4 with RMS norms after each block too",
@@ -51,6 +57,12 @@ var glm4Moe = family{
 	class: "Glm4MoeForCausalLM", bare: "Glm4MoeModel", kind: "glm4_moe",
 	spell:  glm4MoeSpell,
 	config: glm4MoeConfig,
+	gguf: &ggufForm{
+		name: "glm4moe", partial: true,
+		parts: map[string]string{"post_attention_norm": "post_attention_layernorm"},
+		keys:  mixtureKeys,
+		spell: glm4MoeGGUF,
+	},
 
 	models:   "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7",
 	features: "+ RMS norms of q and k (`use_qk_norm`), half of a head rotated, experts: sigmoid with a bias, groups, a shared one, plain layers first",
@@ -83,4 +95,11 @@ func glm4Experts(f *fields, c *Config) *experts {
 	}
 	e.names.bias, e.names.shared = "gate.e_score_correction_bias", "mlp.shared_experts."
 	return e
+}
+
+// glm4MoeGGUF: files of Solar Open, whose layers are those of GLM-4.5 with all of a head rotated, have this architecture too.
+func glm4MoeGGUF(f *fields) {
+	f.mixture(gatingSigmoid)
+	_, norms := f.tensors.Describe("model.layers.0.self_attn.q_norm.weight")
+	f.set("use_qk_norm", norms)
 }

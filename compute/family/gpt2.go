@@ -12,6 +12,15 @@ var gpt2 = family{
 	spell:   gpt2Spell,
 	config:  gpt2Config,
 	tensors: gpt2Tensors,
+	gguf: &ggufForm{ // whose weights have rows already
+		name: "gpt2", decoder: "transformer.", layers: "h.",
+		names: map[string]string{"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f"},
+		parts: map[string]string{
+			"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+		},
+		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps"},
+		spell: func(f *fields) { f.members["n_inner"] = f.members["intermediate_size"] },
+	},
 
 	models:   "GPT-2, Cerebras-GPT",
 	features: "learned positions, layer norms, biases, fused q/k/v, weights with rows in place of columns (`Conv1D`)",

@@ -18,6 +18,7 @@ var gptOss = family{
 		parts: map[string]string{"post_attention_norm": "post_attention_layernorm", "attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router"},
 		keys: map[string]string{
 			"attention.sliding_window": "sliding_window", "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+			"expert_feed_forward_length": "", // as feed_forward_length
 		},
 		spell: gptOssGGUF,
 	},

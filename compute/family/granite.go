@@ -1,6 +1,7 @@
 package family
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ var granite = family{
 	spell:   graniteSpell,
 	config:  graniteConfig,
 	tensors: graniteTensors,
+	gguf:    &ggufForm{name: "granite", interleaved: true, keys: graniteKeys, tensors: graniteTensors},
 
 	models:   "Granite 3 (dense)",
 	features: "+ `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`",
@@ -24,6 +26,16 @@ var graniteHybrid = family{
 	spell:   graniteSpell,
 	config:  graniteHybridConfig,
 	tensors: graniteTensors,
+	gguf: &ggufForm{
+		name: "granitehybrid", interleaved: true,
+		only:  func(k ggufKeys) bool { return k.of("logit_scale") != nil },
+		parts: merged(ssmParts("mamba."), graniteExpertParts, map[string]string{"ffn_down": "shared_mlp.output_linear"}),
+		keys:  merged(graniteExpertKeys, ssmKeys(bambaNames), map[string]string{"rope.scaling.finetuned": "gguf.rotated"}),
+		spell: graniteHybridGGUF,
+		tensors: func(c *Config, w *weights.Checkpoint) error {
+			return errors.Join(stateTensors(w), graniteTensors(c, w))
+		},
+	},
 
 	models:   "Granite 4 (H-Micro, H-Tiny, H-Small, Micro)",
 	features: "Granite with Mamba-2 layers by `layer_types`, a shared MLP, experts (softmax over the chosen ones) where `num_local_experts` is not 0, with or without rotary embedding (`position_embedding_type`)",
@@ -102,4 +114,37 @@ func graniteTensors(c *Config, w *weights.Checkpoint) error {
 		return nil
 	}
 	return w.Replace(finalNorm, func(x float32) float32 { return x / scaling })
+}
+
+// graniteKeys are the keys of the factors.
+var graniteKeys = map[string]string{
+	"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+	"logit_scale": "logits_scaling",
+}
+
+// graniteExpertParts are the names of experts, whose gate and up GGUF files have apart.
+var graniteExpertParts = map[string]string{
+	"ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_down_exps": "block_sparse_moe.output_linear",
+	"ffn_gate_exps": "block_sparse_moe.gate_linear", "ffn_up_exps": "block_sparse_moe.up_linear",
+	"ffn_gate_up_exps.weight": "block_sparse_moe.input_linear.weight",
+	"ffn_gate_shexp":          "shared_mlp.gate_proj", "ffn_up_shexp": "shared_mlp.up_proj", "ffn_down_shexp": "shared_mlp.output_linear",
+}
+
+// graniteExpertKeys are the keys of experts.
+var graniteExpertKeys = merged(graniteKeys, map[string]string{
+	"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_shared_feed_forward_length": "shared_intermediate_size",
+})
+
+// graniteHybridGGUF: layers without KV heads have the mixer.
+func graniteHybridGGUF(f *fields) {
+	f.mixer(&ggufForm{parts: ssmParts("mamba.")}, bambaNames)
+	f.set("mamba_expand", f.expandedBy())
+	f.hybridKinds(linearAttention)
+	if f.flag(false, "gguf.rotated") {
+		f.set("position_embedding_type", "rope")
+	}
+	f.defaults(map[string]any{"num_local_experts": 0})
+	if !f.has("shared_intermediate_size") {
+		f.members["shared_intermediate_size"] = f.members["intermediate_size"]
+	}
 }

@@ -8,6 +8,11 @@ var graniteMoe = family{
 	spell:   graniteSpell,
 	config:  graniteMoeConfig,
 	tensors: graniteTensors,
+	gguf: &ggufForm{
+		name: "granitemoe", interleaved: true,
+		only:  func(k ggufKeys) bool { return !k.some("expert_shared_feed_forward_length") },
+		parts: graniteExpertParts, keys: graniteExpertKeys, tensors: graniteTensors,
+	},
 
 	models:   "Granite 3 1B A400M, 3B A800M",
 	features: "Granite 3 with experts: softmax over the chosen ones",
@@ -19,6 +24,11 @@ var graniteMoeShared = family{
 	spell:   graniteSpell,
 	config:  graniteMoeSharedConfig,
 	tensors: graniteTensors,
+	gguf: &ggufForm{
+		name: "granitemoe", interleaved: true,
+		only:  func(k ggufKeys) bool { return k.some("expert_shared_feed_forward_length") },
+		parts: graniteExpertParts, keys: graniteExpertKeys, tensors: graniteTensors,
+	},
 
 	models:   "Granite 4 previews without Mamba",
 	features: "+ a shared expert",
@@ -43,7 +53,7 @@ func graniteExperts(f *fields) *experts {
 	e := readExperts(f, []string{"num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
 	e.routing.Scores = model.RouteSoftmaxChosen
 	e.names = expertNames{
-		layer: "block_sparse_moe.", router: "router.layer", fused: "input_linear.weight", down: "output_linear",
+		layer: "block_sparse_moe.", router: "router.layer", fused: "input_linear.weight", gate: "gate_linear", up: "up_linear", down: "output_linear",
 		shared: "shared_mlp.", sharedFused: "input_linear", sharedDown: "output_linear",
 	}
 	return e

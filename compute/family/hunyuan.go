@@ -2,6 +2,7 @@ package family
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 
@@ -13,6 +14,7 @@ var hunyuan = family{
 	class: "HunYuanDenseV1ForCausalLM", bare: "HunYuanDenseV1Model", kind: "hunyuan_v1_dense",
 	spell:  hunyuanSpell,
 	config: hunyuanConfig,
+	gguf:   &ggufForm{name: "hunyuan-dense", parts: hunyuanParts}, // whose base of the rotary embedding has alpha
 
 	models:   "Hunyuan 0.5B to 7B",
 	features: "RMS norm over each head of q and k after the rotation, `dynamic` by `alpha`",
@@ -23,6 +25,18 @@ var hunyuanMoe = family{
 	class: "HunYuanMoEV1ForCausalLM", bare: "HunYuanMoEV1Model", kind: "hunyuan_v1_moe",
 	spell:  hunyuanSpell,
 	config: hunyuanMoeConfig,
+	gguf: &ggufForm{
+		name: "hunyuan-moe",
+		parts: merged(hunyuanParts, map[string]string{
+			"ffn_gate_inp": "mlp.gate.wg", "ffn_gate_shexp": "mlp.shared_mlp.gate_proj", "ffn_up_shexp": "mlp.shared_mlp.up_proj",
+			"ffn_down_shexp": "mlp.shared_mlp.down_proj",
+		}),
+		keys: map[string]string{
+			"expert_count": "num_experts", "expert_used_count": "moe_topk", "expert_feed_forward_length": "intermediate_size", "feed_forward_length": "",
+			"expert_shared_count": "gguf.expert_shared_count", "expert_shared_feed_forward_length": "gguf.shared",
+		},
+		spell: hunyuanMoeGGUF,
+	},
 
 	models:   "Hunyuan A13B",
 	features: "Hunyuan with experts: softmax, a shared one",
@@ -68,4 +82,18 @@ func hunyuanMoeConfig(f *fields, c *Config) plan {
 	e.names.router, e.names.shared = "gate.wg", "mlp.shared_mlp."
 	p.experts = e
 	return p
+}
+
+// hunyuanParts are the names of the norms of heads.
+var hunyuanParts = map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+
+// hunyuanMoeGGUF: the shared MLP has the width of an expert.
+func hunyuanMoeGGUF(f *fields) {
+	width := f.size(maxWidth, "intermediate_size")
+	if shared := f.integer(width, 1, maxWidth, "gguf.shared"); shared != width {
+		f.fault("gguf.shared", fmt.Sprint(shared), fmt.Sprintf("the width of an expert, %d", width))
+	}
+	if n := f.integer(1, 0, maxExperts, "gguf.expert_shared_count"); n != 1 {
+		f.fault("gguf.expert_shared_count", fmt.Sprint(n), "1")
+	}
 }

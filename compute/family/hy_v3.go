@@ -10,6 +10,18 @@ import (
 var hyV3 = family{
 	class: "HYV3ForCausalLM", bare: "HYV3Model", kind: "hy_v3",
 	config: hyV3Config,
+	gguf: &ggufForm{
+		name: "hy_v3",
+		parts: map[string]string{
+			"ffn_gate_inp": "mlp.router.gate", "exp_probs_b.bias": "mlp.expert_bias", "exp_probs_b": "mlp.expert_bias", "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
+			"ffn_up_shexp": "mlp.shared_mlp.up_proj", "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+		},
+		keys: merged(qwenExpertKeys, map[string]string{
+			"expert_weights_scale": "router_scaling_factor", "expert_weights_norm": ggufNorm, "expert_gating_func": ggufGating,
+			"expert_shared_feed_forward_length": "gguf.shared", "expert_shared_count": "", "leading_dense_block_count": "first_k_dense_replace",
+		}),
+		spell: hyV3GGUF,
+	},
 
 	models:   "Hunyuan 3",
 	features: "RMS norm over each head of q and k, experts by `mlp_layer_types`: sigmoid with a bias, shared ones",
@@ -52,4 +64,22 @@ func (f *fields) denseLayers(c *Config) (dense []int) {
 		}
 	}
 	return dense
+}
+
+// hyV3GGUF: the first layers are plain, one without the key.
+func hyV3GGUF(f *fields) {
+	f.gating(gatingSigmoid)
+	f.normalized()
+	width := f.size(maxWidth, "moe_intermediate_size")
+	shared := f.integer(width, 0, maxWidth, "gguf.shared")
+	f.divides("gguf.shared", shared, "expert_feed_forward_length", width)
+	if f.err != nil {
+		return
+	}
+	f.set("num_shared_experts", shared/width)
+	types := make([]string, f.size(maxLayers, "num_hidden_layers"))
+	for i := range types {
+		types[i] = map[bool]string{false: "sparse", true: "dense"}[i < f.integer(1, 0, maxLayers, "first_k_dense_replace")]
+	}
+	f.set("mlp_layer_types", types)
 }

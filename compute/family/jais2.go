@@ -5,6 +5,9 @@ var jais2 = family{
 	class: "Jais2ForCausalLM", bare: "Jais2Model", kind: "jais2",
 	spell:  jais2Spell,
 	config: jais2Config,
+	gguf: &ggufForm{
+		name: "jais2", keys: map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps"},
+	},
 
 	models:   "Jais 2",
 	features: "layer norms, biases, MLP without a gate, with the square of ReLU",

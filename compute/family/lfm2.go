@@ -12,6 +12,9 @@ var lfm2 = family{
 	class: "Lfm2ForCausalLM", bare: "Lfm2Model", kind: "lfm2",
 	spell:  lfm2Spell,
 	config: lfm2Config,
+	gguf: &ggufForm{
+		name: "lfm2", names: lfm2Names, parts: lfm2Parts, keys: map[string]string{"shortconv.l_cache": "conv_L_cache"}, spell: lfm2GGUF,
+	},
 
 	models:   "LFM2",
 	features: "short convolutions, GQA with RMS norm over each head of q and k in the layers of `layer_types` or `full_attn_idxs`",
@@ -22,6 +25,14 @@ var lfm2Moe = family{
 	class: "Lfm2MoeForCausalLM", bare: "Lfm2MoeModel", kind: "lfm2_moe",
 	spell:  lfm2Spell,
 	config: lfm2MoeConfig,
+	gguf: &ggufForm{
+		name: "lfm2moe", names: lfm2Names, parts: lfm2Parts,
+		keys: merged(qwenExpertKeys, map[string]string{
+			"shortconv.l_cache": "conv_L_cache", "leading_dense_block_count": "num_dense_layers", "expert_gating_func": ggufGating,
+			"expert_weights_scale": "routed_scaling_factor",
+		}),
+		spell: lfm2MoeGGUF,
+	},
 
 	models:   "LFM2-8B-A1B",
 	features: "LFM2 with experts: sigmoid with a bias, plain layers first",
@@ -111,4 +122,36 @@ func shortConvConfig(f *fields, c *Config) llamaPlan {
 		}
 	}
 	return p
+}
+
+// lfm2Parts are the names of the tensors in layers.
+var lfm2Parts = map[string]string{
+	"attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
+	"attn_k_norm": "self_attn.k_layernorm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2",
+	"shortconv.in_proj.weight": "conv.in_proj.weight", "shortconv.conv.weight": "conv.conv.weight", "shortconv.out_proj.weight": "conv.out_proj.weight",
+	"shortconv.in_proj.bias": "conv.in_proj.bias", "shortconv.conv.bias": "conv.conv.bias", "shortconv.out_proj.bias": "conv.out_proj.bias",
+	"ffn_gate_inp": "feed_forward.gate", "exp_probs_b.bias": "feed_forward.expert_bias",
+	"ffn_gate_exps": "feed_forward.experts.w1", "ffn_up_exps": "feed_forward.experts.w3", "ffn_down_exps": "feed_forward.experts.w2",
+}
+
+// lfm2Names are those outside of them; older files name the last norm as that of the embedding.
+var lfm2Names = map[string]string{"output_norm": "embedding_norm", "token_embd_norm": "embedding_norm"}
+
+// shortConvGGUF: layers without KV heads are convolutions.
+func (f *fields) shortConvGGUF() {
+	f.hybridKinds("conv")
+	f.set("conv_bias", f.inLayers(&ggufForm{parts: lfm2Parts}, "shortconv.conv.bias"))
+}
+
+// lfm2GGUF: the width of the MLP is that of the tensors.
+func lfm2GGUF(f *fields) {
+	f.shortConvGGUF()
+	f.set("block_auto_adjust_ff_dim", false)
+}
+
+// lfm2MoeGGUF: llama.cpp divides by the sum of the chosen scores.
+func lfm2MoeGGUF(f *fields) {
+	f.shortConvGGUF()
+	f.gating(gatingSigmoid)
+	f.set("use_expert_bias", f.inLayers(&ggufForm{parts: lfm2Parts}, "exp_probs_b.bias"))
 }

@@ -14,7 +14,10 @@ import (
 var llama = family{
 	class: "LlamaForCausalLM", bare: "LlamaModel", kind: "llama",
 	config: llamaConfig,
-	gguf:   &ggufForm{name: "llama", interleaved: true},
+	gguf: &ggufForm{
+		name: "llama", interleaved: true,
+		only: func(k ggufKeys) bool { return !k.some("expert_count") },
+	},
 
 	models:   "Llama 1 to 3.x and models of its form",
 	features: "GQA, `head_dim` other than hidden / heads, `attention_bias`, `mlp_bias`, tied embeddings, rotary embedding",
@@ -91,6 +94,7 @@ type llamaPlan struct {
 	chunked               bool         // windows are chunks
 	temperature           *temperature // of queries by their position; nil: none
 	xielu                 bool         // the activation, whose parameters are tensors
+	xieluOf               [][]float64  // these parameters of each layer, where they are no tensors
 	layerNorm             bool         // norms are layer norms with biases
 	headBias              bool         // the head has a bias
 
@@ -239,7 +243,11 @@ func (p llamaPlan) firstMLP(b *builder, at string, in, mid int) {
 	}
 	b.linear("mlp.up", in, mid, c.Activation, b.part(at+"up_proj", c.MLPBias, c.Intermediate, c.Hidden))
 	if p.xielu {
-		b.xielu(b.last(), at+"act_fn.")
+		var own []float64
+		if p.xieluOf != nil {
+			own = p.xieluOf[b.layer]
+		}
+		b.xielu(b.last(), at+"act_fn.", own)
 	}
 }
 
@@ -358,7 +366,7 @@ func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 // gateUp are the projections gate and up.
 func (p llamaPlan) gateUp(b *builder, at string) (gate, up model.Part) {
 	c := b.cfg
-	if p.fusedMLP {
+	if _, apart := b.find(b.name(at + "gate_proj.weight")); p.fusedMLP && !apart { // GGUF files may have them apart
 		parts := b.fusedParts(at+"gate_up_proj", false, c.Hidden, c.Intermediate, c.Intermediate)
 		return parts[0], parts[1]
 	}

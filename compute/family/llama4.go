@@ -14,6 +14,20 @@ var llama4 = family{
 	spell:   llama4Spell,
 	config:  llama4Config,
 	tensors: llama4Experts,
+	gguf: &ggufForm{
+		name: "llama4",
+		parts: map[string]string{
+			"ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj", "ffn_gate_inp": "feed_forward.router",
+			"ffn_gate_exps": "feed_forward.experts.gate_proj", "ffn_up_exps": "feed_forward.experts.up_proj",
+			"ffn_down_exps": "feed_forward.experts.down_proj", "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
+			"ffn_up_shexp": "feed_forward.shared_expert.up_proj", "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
+		},
+		keys: map[string]string{
+			"feed_forward_length": "intermediate_size_mlp", "expert_feed_forward_length": "intermediate_size", "expert_count": "num_local_experts",
+			"expert_used_count": "num_experts_per_tok", "interleave_moe_layer_step": "interleave_moe_layer_step",
+		},
+		spell: llama4GGUF,
+	},
 
 	models:   "the text of Llama 4 Scout and Maverick",
 	features: "rotary embedding of pairs (2i, 2i+1), attention within chunks, layers without rotary embedding and with factors of queries by position, norms of q and k without weights (`use_qk_norm`), experts: sigmoid, a shared one, `interleave_moe_layer_step`",
@@ -90,4 +104,10 @@ func llama4Experts(_ *Config, w *weights.Checkpoint) error {
 	return transpose(w, func(name string) bool {
 		return strings.Contains(name, "feed_forward.experts.")
 	})
+}
+
+// llama4GGUF sets what llama.cpp knows: the chunks, the layers without a rotary embedding and the factors of queries are those of the class's defaults, and
+// Maverick, of 128 experts, has no norms of q and k.
+func llama4GGUF(f *fields) {
+	f.set("use_qk_norm", f.size(maxExperts, "num_local_experts") != 128)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // mamba2 is the mixer of Mamba-2 (arXiv:2405.21060): a convolution over x, B and C, then a state of each head that decays by one number.
@@ -102,9 +103,26 @@ func (m *mamba2) open(b *builder) func(at string, in int) (out int, back model.P
 var bamba = family{
 	class: "BambaForCausalLM", bare: "BambaModel", kind: "bamba",
 	config: bambaConfig,
+	gguf: &ggufForm{ // the architecture of Granite's hybrids, without their factors
+		name: "granitehybrid", interleaved: true,
+		only:  func(k ggufKeys) bool { return k.of("logit_scale") == nil },
+		names: map[string]string{"output_norm": "final_layernorm"},
+		parts: merged(ssmParts("mamba."), map[string]string{
+			"ffn_norm.weight": "pre_ff_layernorm.weight", "ffn_norm": "pre_ff_layernorm.weight", "ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
+		}),
+		keys:    merged(ssmKeys(bambaNames), map[string]string{"rope.dimension_count": ""}), // half of a head
+		spell:   bambaGGUF,
+		tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
+	},
 
 	models:   "Bamba",
 	features: "Mamba-2 layers, attention with half of a head rotated in the layers of `attn_layer_indices`",
+}
+
+// bambaNames are the names of the mixer's sizes in the configurations of Bamba, Granite and Falcon-H1.
+var bambaNames = mambaNames{
+	heads: "mamba_n_heads", headDim: "mamba_d_head", groups: "mamba_n_groups", states: "mamba_d_state", kernel: "mamba_d_conv",
+	convBias: "mamba_conv_bias", inBias: "mamba_proj_bias",
 }
 
 // mambaOf reads the mixer of Bamba, the Granite hybrids and Falcon-H1, whose size of a head may be "auto". Its heads make mamba_expand times hidden_size
@@ -118,11 +136,7 @@ func mambaOf(f *fields, c *Config, own ...string) *mamba2 {
 	if _, raw := f.get("mamba_d_head"); string(raw) == `"auto"` || raw == nil {
 		f.set("mamba_d_head", max(inner/max(heads, 1), 1))
 	}
-	names := mambaNames{
-		heads: "mamba_n_heads", headDim: "mamba_d_head", groups: "mamba_n_groups", states: "mamba_d_state", kernel: "mamba_d_conv",
-		convBias: "mamba_conv_bias", inBias: "mamba_proj_bias",
-	}
-	m := readMamba(f, names, mamba2{at: "mamba.", heads: 128, headDim: 64, groups: 1, states: 256, kernel: 4, eps: c.Eps})
+	m := readMamba(f, bambaNames, mamba2{at: "mamba.", heads: 128, headDim: 64, groups: 1, states: 256, kernel: 4, eps: c.Eps})
 	if f.err == nil && m.heads*m.headDim != inner {
 		f.fault("mamba_d_head", fmt.Sprint(m.headDim), fmt.Sprintf("heads that make %d together, %s", inner, made))
 	}
@@ -154,4 +168,17 @@ func bambaConfig(f *fields, c *Config) plan {
 		p.recurrent[i] = !slices.Contains(attention, i)
 	}
 	return p
+}
+
+// bambaGGUF: layers with KV heads have attention.
+func bambaGGUF(f *fields) {
+	f.mixer(&ggufForm{parts: ssmParts("mamba.")}, bambaNames)
+	f.set("mamba_expand", f.expandedBy())
+	attention := []int{}
+	for i, heads := range f.uniform("num_key_value_heads") {
+		if heads > 0 {
+			attention = append(attention, i)
+		}
+	}
+	f.set("attn_layer_indices", attention)
 }

@@ -7,6 +7,15 @@ var minimaxM2 = family{
 	class: "MiniMaxM2ForCausalLM", bare: "MiniMaxM2Model", kind: "minimax_m2",
 	spell:  minimaxM2Spell,
 	config: minimaxM2Config,
+	gguf: &ggufForm{
+		name: "minimax-m2", partial: true,
+		parts: sparseMoeParts,
+		keys: map[string]string{
+			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size",
+			"feed_forward_length": "", "expert_gating_func": ggufGating,
+		},
+		spell: func(f *fields) { f.gating(gatingSigmoid) },
+	},
 
 	models:   "MiniMax-M2, MiniMax-M2.1",
 	features: "RMS norms over all heads of q and k together, part of a head rotated (`rotary_dim`), experts: sigmoid with a bias",

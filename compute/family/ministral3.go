@@ -5,6 +5,13 @@ var ministral3 = family{
 	class: "Ministral3ForCausalLM", also: []string{"Mistral3ForConditionalGeneration"}, bare: "Ministral3Model", kind: "ministral3",
 	spell:  ministral3Spell,
 	config: ministral3Config,
+	gguf: &ggufForm{
+		name: "mistral3", interleaved: true,
+		keys: map[string]string{
+			"attention.temperature_scale": "gguf.temperature_scale", "rope.scaling.yarn_log_multiplier": "gguf.yarn_log_multiplier",
+		},
+		spell: ministral3GGUF,
+	},
 
 	models:   "Ministral 3, also the text of models with images",
 	features: "as Mistral, factors of queries by `llama_4_scaling_beta`",
@@ -35,4 +42,15 @@ func yarnTemperature(f *fields, c *Config) *temperature {
 		return &temperature{beta: beta, tokens: c.Rope.OriginalPositions}
 	}
 	return nil
+}
+
+// ministral3GGUF: Mistral Small 3.1 has this architecture too, with neither YaRN nor factors of queries.
+func ministral3GGUF(f *fields) {
+	if factor := f.number(0, 0, 100, "gguf.yarn_log_multiplier"); factor > 0 && f.has("rope_scaling") {
+		r := f.ropeObject()
+		r.set("mscale", factor)
+		r.set("mscale_all_dim", factor)
+		f.set("rope_scaling", r.members)
+	}
+	f.temperatureGGUF()
 }

@@ -6,6 +6,12 @@ import "github.com/millrace/millrace/compute/model"
 var mixtral = family{
 	class: "MixtralForCausalLM", bare: "MixtralModel", kind: "mixtral",
 	config: mixtralConfig,
+	gguf: &ggufForm{
+		name: "llama", interleaved: true,
+		only:  func(k ggufKeys) bool { return k.some("expert_count") },
+		parts: sparseMoeParts,
+		keys:  map[string]string{"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+	},
 
 	models:   "Mixtral 8x7B, 8x22B",
 	features: "Mistral with experts: softmax over the chosen ones",

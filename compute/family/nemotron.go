@@ -12,6 +12,9 @@ var nemotron = family{
 	spell:   nemotronSpell,
 	config:  nemotronConfig,
 	tensors: nemotronNorms,
+	gguf: &ggufForm{ // whose norms are sums already
+		name: "nemotron", partial: true, keys: map[string]string{"attention.layer_norm_epsilon": "norm_eps"},
+	},
 
 	models:   "Nemotron-4 340B, Minitron 4B, 8B",
 	features: "layer norms of 1 + weight, GQA, `partial_rotary_factor`, MLP without a gate, with the square of ReLU",

@@ -5,15 +5,70 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // nemotronH has one block in each layer: Mamba-2, attention without a rotary embedding, an MLP or experts.
 var nemotronH = family{
 	class: "NemotronHForCausalLM", bare: "NemotronHModel", kind: "nemotron_h",
 	config: nemotronHConfig,
+	gguf: &ggufForm{
+		name: "nemotron_h", also: []string{"nemotron_h_moe"}, decoder: "backbone.", names: backboneNames,
+		parts: nemotronHParts,
+		keys: merged(mixtureKeys, ssmKeys(nemotronHNames), map[string]string{
+			"attention.layer_norm_rms_epsilon": "layer_norm_epsilon", "attention.layer_norm_epsilon": "layer_norm_epsilon",
+			"expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size", "rope.dimension_count": "", // nothing is rotated
+		}),
+		spell:   nemotronHGGUF,
+		tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
+	},
 
 	models:   "Nemotron-H, Nemotron Nano 2 and 3",
 	features: "layers of one block by `layers_block_type` or `hybrid_override_pattern`: Mamba-2, attention without a rotary embedding, MLP (squared ReLU), experts (sigmoid with a bias, groups, a shared one)",
+}
+
+// nemotronHNames are the names of the mixer's sizes.
+var nemotronHNames = mambaNames{
+	heads: "mamba_num_heads", headDim: "mamba_head_dim", groups: "n_groups", states: "ssm_state_size", kernel: "conv_kernel",
+	convBias: "use_conv_bias", inBias: "use_bias",
+}
+
+// nemotronHParts are the names of its tensors: a layer's only block is its mixer.
+var nemotronHParts = merged(ssmParts("mixer."), map[string]string{
+	"attn_norm": "norm", "attn_q": "mixer.q_proj", "attn_k": "mixer.k_proj", "attn_v": "mixer.v_proj", "attn_output": "mixer.o_proj",
+	"ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj", "ffn_gate_inp": "mixer.gate", "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+	"ffn_up_exps": "mixer.experts.up_proj", "ffn_down_exps": "mixer.experts.down_proj",
+	"ffn_up_shexp": "mixer.shared_experts.up_proj", "ffn_down_shexp": "mixer.shared_experts.down_proj",
+})
+
+// nemotronHGGUF: a layer with KV heads has attention, one with a width an MLP or experts, and one with neither a mixer.
+func nemotronHGGUF(f *fields) {
+	form := &ggufForm{decoder: "backbone.", parts: nemotronHParts}
+	f.mixer(form, nemotronHNames)
+	f.mixture(gatingSigmoid)
+	experts := func(layer int) bool {
+		_, ok := f.describe(form, fmt.Sprintf("blk.%d.ffn_up_exps.weight", layer))
+		return ok
+	}
+	heads, widths := f.uniform("num_key_value_heads"), f.uniform("intermediate_size")
+	if f.err == nil && (heads == nil || widths == nil) {
+		f.fault("num_key_value_heads", "one number", "numbers for each layer, of KV heads and of the MLP's width")
+		return
+	}
+	kinds := make([]string, len(heads))
+	for i := range kinds {
+		switch {
+		case heads[i] > 0:
+			kinds[i] = full
+		case widths[i] > 0 && experts(i):
+			kinds[i] = moeLayer
+		case widths[i] > 0:
+			kinds[i] = mlpLayer
+		default:
+			kinds[i] = linearAttention
+		}
+	}
+	f.set("layers_block_type", kinds)
 }
 
 // nemotronHConfig: source is transformers, modeling_nemotron_h.py. A step is time_step_min at least there, whatever time_step_limit says.
@@ -36,11 +91,7 @@ func nemotronHConfig(f *fields, c *Config) plan {
 	c.Windows = nil
 	p := singlePlan{kinds: kinds}
 	p.unrotated = slices.Repeat([]bool{true}, c.Layers)
-	names := mambaNames{
-		heads: "mamba_num_heads", headDim: "mamba_head_dim", groups: "n_groups", states: "ssm_state_size", kernel: "conv_kernel",
-		convBias: "use_conv_bias", inBias: "use_bias",
-	}
-	m := readMamba(f, names, mamba2{at: "mixer.", heads: 128, headDim: 64, groups: 8, states: 128, kernel: 4, eps: c.Eps})
+	m := readMamba(f, nemotronHNames, mamba2{at: "mixer.", heads: 128, headDim: 64, groups: 8, states: 128, kernel: 4, eps: c.Eps})
 	m.least = float32(f.number(0.001, 0, 1, "time_step_min"))
 	m.most = stepUnlimited
 	p.mixer = m

@@ -1,6 +1,10 @@
 package family
 
-import "github.com/millrace/millrace/compute/model"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/compute/model"
+)
 
 // olmo2 is OLMo 2: Llama with norms after the blocks instead of before them, and over all of q and of k.
 var olmo2 = family{
@@ -9,7 +13,8 @@ var olmo2 = family{
 	config: olmo2Config,
 	gguf: &ggufForm{
 		name:  "olmo2",
-		parts: map[string]string{"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"},
+		only:  func(k ggufKeys) bool { return !k.some("attention.sliding_window") },
+		parts: sandwichParts,
 	},
 
 	models:   "OLMo 2",
@@ -21,6 +26,13 @@ var olmo3 = family{
 	class: "Olmo3ForCausalLM", bare: "Olmo3Model", kind: "olmo3",
 	spell:  olmo3Spell,
 	config: olmo3Config,
+	gguf: &ggufForm{
+		name:  "olmo2",
+		only:  func(k ggufKeys) bool { return k.some("attention.sliding_window") },
+		parts: sandwichParts,
+		keys:  merged(windowKeys, map[string]string{"rope.freq_base_swa": "gguf.rope.freq_base_swa"}),
+		spell: olmo3GGUF,
+	},
 
 	models:   "OLMo 3",
 	features: "as OLMo 2, sliding windows by `layer_types` or in three of four layers, with a rotary embedding of their own",
@@ -31,7 +43,10 @@ var olmoe = family{
 	class: "OlmoeForCausalLM", bare: "OlmoeModel", kind: "olmoe",
 	spell:  olmoeSpell,
 	config: olmoeConfig,
-	gguf:   &ggufForm{name: "olmoe", keys: map[string]string{"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}},
+	gguf: &ggufForm{
+		name: "olmoe",
+		keys: map[string]string{"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
+	},
 
 	models:   "OLMoE 1B-7B",
 	features: "RMS norms over all heads of q and of k together, experts: softmax, `norm_topk_prob`",
@@ -52,6 +67,10 @@ var olmo = family{
 	class: "OlmoForCausalLM", bare: "OlmoModel", kind: "olmo",
 	spell:  olmoSpell,
 	config: olmoConfig,
+	gguf: &ggufForm{
+		name: "olmo", interleaved: true,
+		keys: map[string]string{"attention.clamp_kqv": "clip_qkv", "attention.layer_norm_epsilon": "", "attention.layer_norm_rms_epsilon": ""}, // 1e-5
+	},
 
 	models:   "OLMo 1B, 7B",
 	features: "layer norms without weights, `clip_qkv`",
@@ -135,4 +154,13 @@ func olmoConfig(f *fields, c *Config) plan {
 	names := llamaNames()
 	names.gate, names.up, names.down = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 	return blockPlan{names: names, rotary: c.HeadDim, bareNorms: true, clip: float32(f.number(0, 1e-6, 1e6, "clip_qkv"))}
+}
+
+// olmo3GGUF: three of four layers have windows, and all have one base of the rotary embedding.
+func olmo3GGUF(f *fields) {
+	f.ggufTypes(4)
+	theta := f.number(10000, minTheta, maxTheta, "rope_theta")
+	if local := f.number(theta, minTheta, maxTheta, "gguf.rope.freq_base_swa"); local != theta {
+		f.fault("gguf.rope.freq_base_swa", fmt.Sprint(local), fmt.Sprintf("rope.freq_base, %g", theta))
+	}
 }

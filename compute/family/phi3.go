@@ -4,6 +4,11 @@ package family
 var phi3 = family{
 	class: "Phi3ForCausalLM", bare: "Phi3Model", kind: "phi3",
 	config: phi3Config,
+	gguf: &ggufForm{
+		name: "phi3", partial: true,
+		parts: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+		keys:  map[string]string{"attention.sliding_window": "sliding_window"},
+	},
 
 	models:   "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
 	features: "+ fused q/k/v and gate/up, `partial_rotary_factor`, `longrope`, sliding window",

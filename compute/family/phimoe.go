@@ -7,6 +7,14 @@ var phimoe = family{
 	class: "PhimoeForCausalLM", kind: "phimoe",
 	spell:  phimoeSpell,
 	config: phimoeConfig,
+	gguf: &ggufForm{
+		name:  "phimoe",
+		parts: sparseMoeParts,
+		keys: map[string]string{
+			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "attention.sliding_window": "sliding_window",
+		},
+		spell: phimoeGGUF,
+	},
 
 	models:   "Phi-3.5-MoE, Phi-mini-MoE",
 	features: "layer norms, `attention_bias`, `lm_head_bias`, sliding window, experts: SparseMixer",
@@ -37,4 +45,14 @@ func phimoeConfig(f *fields, c *Config) plan {
 	e.routing.Scores, e.routing.Jitter = model.RouteSparseMixer, float32(f.number(0.01, 0, 1, "router_jitter_noise"))
 	e.names = expertNames{layer: "block_sparse_moe.", router: "gate", gate: "w1", up: "w3", down: "w2"}
 	return llamaPlan{experts: e, layerNorm: true, headBias: f.flag(false, "lm_head_bias")}
+}
+
+// phimoeGGUF: the files have one scale of cosines.
+func phimoeGGUF(f *fields) {
+	_, bias := f.tensors.Describe("lm_head.bias")
+	f.set("lm_head_bias", bias)
+	if r := f.ropeObject(); r.members != nil {
+		r.members["short_mscale"], r.members["long_mscale"] = r.members["attention_factor"], r.members["attention_factor"]
+		f.set("rope_scaling", r.members)
+	}
 }

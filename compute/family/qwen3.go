@@ -5,7 +5,7 @@ var qwen3 = family{
 	class: "Qwen3ForCausalLM", also: []string{"Qwen3VLForConditionalGeneration"}, bare: "Qwen3Model", kind: "qwen3",
 	spell:  qwenVisionSpell(500000, 1e-6),
 	config: qwen3Config,
-	gguf:   &ggufForm{name: "qwen3"},
+	gguf:   &ggufForm{name: "qwen3", also: []string{"qwen3vl"}, keys: map[string]string{"n_deepstack_layers": ""}}, // of images
 
 	models:   "Qwen3 (dense), the text of Qwen3-VL",
 	features: "+ RMS norm over each head of q and k",

@@ -11,6 +11,7 @@ var qwen3Next = family{
 	class: "Qwen3NextForCausalLM", bare: "Qwen3NextModel", kind: "qwen3_next",
 	config:  qwen3NextConfig,
 	tensors: hybridNorms,
+	gguf:    deltaNetForm("qwen3next", qwenGatedKeys),
 
 	models:   "Qwen3-Next-80B-A3B",
 	features: "gated delta nets, gated attention with part of a head rotated in every fourth layer, experts and a shared one with a gate",
@@ -22,6 +23,7 @@ var qwen35 = family{
 	spell:   func(f *fields) { f.liftText() },
 	config:  qwen35Config,
 	tensors: hybridNorms,
+	gguf:    deltaNetForm("qwen35", nil),
 
 	models:   "Qwen3.5 and Qwen3.6 (dense), the text of models with images too",
 	features: "Qwen3-Next without experts, projections of a delta net in tensors of their own",
@@ -32,6 +34,7 @@ var qwen35Moe = family{
 	spell:   func(f *fields) { f.liftText() },
 	config:  qwen35MoeConfig,
 	tensors: hybridNorms,
+	gguf:    deltaNetForm("qwen35moe", qwenGatedKeys),
 
 	models:   "Qwen3.5-35B-A3B and larger mixtures, the text of models with images too",
 	features: "Qwen3.5 with experts and a shared one with a gate",
@@ -50,7 +53,15 @@ func qwen3NextConfig(f *fields, c *Config) plan {
 
 func qwen35Config(f *fields, c *Config) plan {
 	f.defaults(map[string]any{"intermediate_size": 12288})
-	return hybridConfig(f, c)
+	return qwen35Plan(f, c)
+}
+
+// qwen35Plan is what both Qwen3.5 have. GGUF files of these have the heads of values in tiles.
+func qwen35Plan(f *fields, c *Config) llamaPlan {
+	p := hybridConfig(f, c)
+	d := p.mixer.(*deltaNet) //nolint:forcetypeassert // hybridConfig made it
+	d.tiled = weights.IsGGUF(c.File) && d.heads > d.keyHeads
+	return p
 }
 
 // qwen35MoeConfig has no plain MLP.
@@ -58,7 +69,7 @@ func qwen35MoeConfig(f *fields, c *Config) plan {
 	f.defaults(map[string]any{
 		"intermediate_size": 512, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": true,
 	})
-	p := hybridConfig(f, c)
+	p := qwen35Plan(f, c)
 	p.experts = sharedExperts(f, c)
 	return p
 }

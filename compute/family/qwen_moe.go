@@ -7,6 +7,20 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
+// qwenExpertKeys are the keys of the experts, in GGUF files.
+var qwenExpertKeys = map[string]string{
+	"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+}
+
+// qwenGatedKeys are those of experts and a shared MLP with a gate.
+var qwenGatedKeys = merged(qwenExpertKeys, map[string]string{"expert_shared_feed_forward_length": "shared_expert_intermediate_size"})
+
+// qwenSharedParts are the names of the shared MLP with a gate.
+var qwenSharedParts = map[string]string{
+	"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj", "ffn_down_shexp": "mlp.shared_expert.down_proj",
+	"ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+
 // qwen3Moe is Qwen3 with a mixture of experts in place of the MLP.
 var qwen3Moe = family{
 	class: "Qwen3MoeForCausalLM", also: []string{"Qwen3VLMoeForConditionalGeneration"}, bare: "Qwen3MoeModel", kind: "qwen3_moe",
@@ -14,10 +28,9 @@ var qwen3Moe = family{
 	config:  qwen3MoeConfig,
 	tensors: qwen3MoeTensors,
 	gguf: &ggufForm{
-		name: "qwen3moe",
-		keys: map[string]string{
-			"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
-		},
+		name:  "qwen3moe",
+		also:  []string{"qwen3vlmoe"},
+		keys:  merged(qwenExpertKeys, map[string]string{"n_deepstack_layers": ""}), // of images
 		spell: func(f *fields) { f.set("norm_topk_prob", true) },
 	},
 
@@ -57,6 +70,12 @@ func qwen3MoeTensors(c *Config, w *weights.Checkpoint) error {
 var qwen2Moe = family{
 	class: "Qwen2MoeForCausalLM", bare: "Qwen2MoeModel", kind: "qwen2_moe",
 	config: qwen2MoeConfig,
+	gguf: &ggufForm{
+		name:  "qwen2moe",
+		parts: qwenSharedParts,
+		keys:  qwenGatedKeys,
+		spell: func(f *fields) { f.set("norm_topk_prob", false) },
+	},
 
 	models:   "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
 	features: "Qwen2 with experts and a shared one with a gate",

@@ -5,6 +5,11 @@ var seedOSS = family{
 	class: "SeedOssForCausalLM", bare: "SeedOssModel", kind: "seed_oss",
 	spell:  seedOSSSpell,
 	config: seedOSSConfig,
+	gguf: &ggufForm{
+		name:  "seed_oss",
+		parts: map[string]string{"post_attention_norm": "post_attention_layernorm"},
+		spell: func(f *fields) { f.set("attention_out_bias", f.inLayers(&ggufForm{}, "attn_output.bias")) },
+	},
 
 	models:   "Seed-OSS",
 	features: "+ `attention_bias` on q, k, v, `attention_out_bias`",

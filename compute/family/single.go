@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // singlePlan is a decoder whose layers have one block each: a norm, a mixer, attention, an MLP or experts, and the residual.
@@ -66,10 +67,31 @@ func (p singlePlan) build(b *builder) {
 	b.logits(normed, table, false)
 }
 
+// mamba2Names are the names of the mixer's sizes in the configuration of Mamba-2.
+var mamba2Names = mambaNames{
+	heads: "num_heads", headDim: "head_dim", groups: "n_groups", states: "state_size", kernel: "conv_kernel", convBias: "use_conv_bias", inBias: "use_bias",
+}
+
+// backboneNames are the names of tensors outside of layers as Mamba-2 and Nemotron-H have them.
+var backboneNames = map[string]string{"token_embd": "embeddings", "output_norm": "norm_f"}
+
+// mamba2GGUF is the form of Mamba-2's files, which have no attention.
+var mamba2GGUF = ggufForm{
+	name: "mamba2", decoder: "backbone.", names: backboneNames,
+	parts: merged(ssmParts("mixer."), map[string]string{"attn_norm": "norm"}),
+	keys: merged(ssmKeys(mamba2Names), map[string]string{
+		"attention.head_count": "", "feed_forward_length": "", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+		"attention.layer_norm_epsilon": "", // the same
+	}),
+	spell:   func(f *fields) { f.mixer(&ggufForm{decoder: "backbone.", parts: ssmParts("mixer.")}, mamba2Names) },
+	tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
+}
+
 // mamba2LM is Mamba-2 alone.
 var mamba2LM = family{
 	class: "Mamba2ForCausalLM", bare: "Mamba2Model", kind: "mamba2",
 	config: mamba2Config,
+	gguf:   &mamba2GGUF,
 
 	models:   "Mamba-2, Codestral Mamba",
 	features: "Mamba-2 layers alone",
@@ -83,8 +105,7 @@ func mamba2Config(f *fields, c *Config) plan {
 	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
 	c.MaxPositions = f.integer(1<<20, 1, maxPositions, "max_position_embeddings") // a state has no limit
 	c.Heads, c.KVHeads, c.HeadDim = 1, 1, 8                                       // of slabs that no layer uses
-	names := mambaNames{heads: "num_heads", headDim: "head_dim", groups: "n_groups", states: "state_size", kernel: "conv_kernel", convBias: "use_conv_bias", inBias: "use_bias"}
-	m := readMamba(f, names, mamba2{at: "mixer.", heads: 128, headDim: 64, groups: 8, states: 128, kernel: 4, eps: c.Eps})
+	m := readMamba(f, mamba2Names, mamba2{at: "mixer.", heads: 128, headDim: 64, groups: 8, states: 128, kernel: 4, eps: c.Eps})
 	c.Intermediate = m.heads * m.headDim
 	return singlePlan{llamaPlan: llamaPlan{mixer: m}, kinds: slices.Repeat([]string{linearAttention}, c.Layers)}
 }

@@ -5,6 +5,7 @@ var smollm3 = family{
 	class: "SmolLM3ForCausalLM", bare: "SmolLM3Model", kind: "smollm3",
 	spell:  smollm3Spell,
 	config: smollm3Config,
+	gguf:   &ggufForm{name: "smollm3", interleaved: true}, // llama.cpp knows which layers have no rotary embedding: the class's default
 
 	models:   "SmolLM3",
 	features: "+ layers without rotary embedding by `no_rope_layers` or `no_rope_layer_interval`, sliding window in these with `use_sliding_window`",

@@ -4,6 +4,11 @@ package family
 var stablelm = family{
 	class: "StableLmForCausalLM", bare: "StableLmModel", kind: "stablelm",
 	config: stablelmConfig,
+	gguf: &ggufForm{
+		name: "stablelm", partial: true,
+		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "use_parallel_residual": "gguf.parallel"},
+		spell: stablelmGGUF,
+	},
 
 	models:   "StableLM, StableLM 2 1.6B",
 	features: "layer norms, `use_qkv_bias`, GQA, `partial_rotary_factor`, attention and MLP side by side or not (`use_parallel_residual`)",
@@ -22,4 +27,10 @@ func stablelmConfig(f *fields, c *Config) plan {
 		names.mlpNorm = ""
 	}
 	return blockPlan{names: names, rotary: rotary}
+}
+
+// stablelmGGUF: a block without a norm of its own runs beside the other, as in llama.cpp.
+func stablelmGGUF(f *fields) {
+	f.members["use_qkv_bias"] = f.members["attention_bias"]
+	f.set("use_parallel_residual", !f.inLayers(&ggufForm{}, "ffn_norm.weight"))
 }

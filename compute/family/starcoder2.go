@@ -4,6 +4,12 @@ package family
 var starcoder2 = family{
 	class: "Starcoder2ForCausalLM", bare: "Starcoder2Model", kind: "starcoder2",
 	config: starcoder2Config,
+	gguf: &ggufForm{
+		name:  "starcoder2",
+		parts: map[string]string{"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps"},
+		spell: func(f *fields) { f.members["use_bias"] = f.members["attention_bias"] },
+	},
 
 	models:   "StarCoder2",
 	features: "layer norms, biases (`use_bias`), GQA, MLP without a gate, sliding window, rotary embedding",
