@@ -1,8 +1,10 @@
 package device_test
 
 import (
+	"encoding/json"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,39 +34,115 @@ func openModel(t *testing.T, path string) (*family.Config, *model.Program, *weig
 	return cfg, p, w
 }
 
-// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantizing
-// gives the program and the bits of the folder that it was made from.
+// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantizing gives the bits of the folder that it was made from. Those of testdata/gguf
+// were made by llama.cpp's converter.
 func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 	files, err := filepath.Glob(quantized + "gguf/*.gguf")
 	require.NoError(t, err)
 	require.Len(t, files, 14)
-	for _, file := range files {
+	converted, err := filepath.Glob("../../testdata/gguf/*.gguf")
+	require.NoError(t, err)
+	require.Len(t, converted, 71)
+	for _, file := range append(files, converted...) {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
-			m, err := fixture.Open(filepath.Join("../../testdata/models", name))
+			m, err := fixture.Open(asLlamaCppKnows(t, filepath.Join("../../testdata/models", strings.TrimSuffix(name, "-old"))))
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
 			cfg, p, w := openModel(t, file)
 			require.Equal(t, m.Config.Generation.EOS, cfg.Generation.EOS)
 			require.Equal(t, m.Config.Generation.BOS, cfg.Generation.BOS)
-			require.Equal(t, m.Config.MaxPositions, cfg.MaxPositions)
-			if !p.HasExperts() { // those of a layer are one tensor in GGUF
-				require.Equal(t, m.Program.Tensors, p.Tensors)
+			if cfg.MaxPositions != 1<<20 { // as the converter has it for models with states
+				require.Equal(t, m.Config.MaxPositions, cfg.MaxPositions)
 			}
 			require.Len(t, p.Ops, len(m.Program.Ops))
 
 			tokens := m.Expected.Tokens()
-			got := open(t, "ref", "", p, w, len(tokens)).run(t, tokens)
-			if cfg.Rope.Divisors != nil { // of Llama 3: the same frequencies but for their rounding
-				requireClose(t, m.Expected.Logits, got, tolerance(device.Options{Backend: "ref"}, m))
-				return
-			}
-			want := open(t, "ref", "", m.Program, m.Weights, len(tokens)).run(t, tokens)
-			for row := range want {
-				requireSameBits(t, want[row], got[row], row)
+			for _, backend := range []string{"ref", "cpu"} {
+				got := open(t, backend, "", p, w, len(tokens)).run(t, tokens)
+				want := open(t, backend, "", m.Program, m.Weights, len(tokens)).run(t, tokens)
+				if cfg.Rope.Divisors != nil || rounded(p) { // the same values but for their rounding
+					requireClose(t, want, got, tolerance(device.Options{Backend: backend}, m))
+					continue
+				}
+				for row := range want {
+					requireSameBits(t, want[row], got[row], row)
+				}
 			}
 		})
 	}
+}
+
+// TestGGUFOfAnEncoderIsTheSameEncoder: RoBERTa's positions begin at 0 in a file of the architecture bert.
+func TestGGUFOfAnEncoderIsTheSameEncoder(t *testing.T) {
+	files, err := filepath.Glob("../../testdata/gguf/encoders/*.gguf")
+	require.NoError(t, err)
+	require.Len(t, files, 3)
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
+		t.Run(name, func(t *testing.T) {
+			folder := filepath.Join("../../testdata/encoders", name)
+			var texts []encoded
+			require.NoError(t, weights.ReadJSON(filepath.Join(folder, "expected.json"), &texts, "texts"))
+			run := func(path string) (*family.Config, [][]float32) {
+				cfg, p, w := openModel(t, path)
+				d, err := device.Open(device.Options{Backend: "ref"})
+				require.NoError(t, err)
+				defer d.Close()
+				e, err := d.Load(p, w, device.Limits{MaxRows: 500, MaxOutputs: len(texts), MaxHidden: len(texts)})
+				require.NoError(t, err)
+				defer e.Close()
+				require.NoError(t, e.ReserveKV(100))
+				return cfg, runEncoder(t, e, p, texts)
+			}
+			cfg, want := run(folder)
+			own, got := run(file)
+			require.Equal(t, cfg.Pooling.Mode, own.Pooling.Mode)
+			require.Equal(t, cfg.MaxPositions, own.MaxPositions)
+			for i := range want {
+				requireSameBits(t, want[i], got[i], i)
+			}
+		})
+	}
+}
+
+// asLlamaCppKnows is the folder of a model, or a copy with other members of its configuration: those that GGUF files have no keys for, with the values that
+// llama.cpp has for all models of the architecture.
+func asLlamaCppKnows(t *testing.T, folder string) string {
+	t.Helper()
+	known := map[string]map[string]any{
+		"afmoe":         {"layer_types": []string{"sliding_attention", "sliding_attention"}},
+		"cohere2":       {"sliding_window_pattern": 4},
+		"deepseek-v3":   {"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4, "original_max_position_embeddings": 32, "mscale": 0.8, "mscale_all_dim": 0.8}},
+		"dots1":         {"sliding_window": nil},
+		"gpt-oss-mxfp4": {"swiglu_limit": 7},
+		"llama4":        {"attention_chunk_size": 8192, "floor_scale": 8192, "layer_types": nil, "no_rope_layers": nil, "no_rope_layer_interval": 4},
+		"smollm3":       {"no_rope_layer_interval": 4},
+		"starcoder2":    {"sliding_window": nil},
+	}[filepath.Base(folder)]
+	if known == nil {
+		return folder
+	}
+	copied := t.TempDir()
+	require.NoError(t, os.CopyFS(copied, os.DirFS(folder)))
+	var config map[string]any
+	path := filepath.Join(copied, "config.json")
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &config))
+	maps.Copy(config, known)
+	raw, err = json.Marshal(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, raw, 0o600))
+	return copied
+}
+
+// rounded says whether a program has states, whose decay is the exponential of what a checkpoint has in GGUF files, or Gemma 3n's sparse gates, whose cutoff is
+// the quantile of what it has.
+func rounded(p *model.Program) bool {
+	return slices.ContainsFunc(p.Ops, func(op model.Op) bool {
+		return op.Kind == model.OpRecur || op.Gate != nil && op.Gate.Sparse
+	})
 }
 
 // TestQuantizedModelsGiveTheLogitsOfTheirValues: transformers with the values
