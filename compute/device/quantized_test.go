@@ -42,7 +42,7 @@ func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 	require.Len(t, files, 14)
 	converted, err := filepath.Glob("../../testdata/gguf/*.gguf")
 	require.NoError(t, err)
-	require.Len(t, converted, 71)
+	require.Len(t, converted, 74)
 	for _, file := range append(files, converted...) {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
@@ -117,6 +117,7 @@ func asLlamaCppKnows(t *testing.T, folder string) string {
 		"dots1":         {"sliding_window": nil},
 		"gpt-oss-mxfp4": {"swiglu_limit": 7},
 		"llama4":        {"attention_chunk_size": 8192, "floor_scale": 8192, "layer_types": nil, "no_rope_layers": nil, "no_rope_layer_interval": 4},
+		"minicpm3":      {"scale_emb": 12, "dim_model_base": 256},
 		"smollm3":       {"no_rope_layer_interval": 4},
 		"starcoder2":    {"sliding_window": nil},
 	}[filepath.Base(folder)]

@@ -81,6 +81,7 @@ var minicpm3 = family{
 	spell:   minicpm3Spell,
 	config:  minicpm3Config,
 	tensors: minicpm3Tensors,
+	gguf:    minicpm3Form(),
 
 	models:   "MiniCPM3-4B",
 	features: "latents as DeepSeek-V2, rotated by halves, factors of embeddings, residuals and logits (`scale_emb`, `scale_depth`, `dim_model_base`)",

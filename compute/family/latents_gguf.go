@@ -2,6 +2,7 @@ package family
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -105,4 +106,13 @@ func (f *fields) temperatureGGUF() {
 	}
 	r.set("llama_4_scaling_beta", scale)
 	f.set("rope_scaling", r.members)
+}
+
+// minicpm3Form: llama.cpp knows the factors, which are the class's defaults.
+func minicpm3Form() *ggufForm {
+	g := latentForm("minicpm3", nil, nil)
+	g.tensors = func(c *Config, w *weights.Checkpoint) error {
+		return errors.Join(latentTensors(c, w), graniteTensors(c, w))
+	}
+	return g
 }

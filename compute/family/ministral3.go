@@ -8,7 +8,7 @@ var ministral3 = family{
 	gguf: &ggufForm{
 		name: "mistral3", interleaved: true,
 		keys: map[string]string{
-			"attention.temperature_scale": "gguf.temperature_scale", "rope.scaling.yarn_log_multiplier": "gguf.yarn_log_multiplier",
+			"attention.temperature_scale": "gguf.temperature_scale", "attention.temperature_length": "gguf.temperature_length", "rope.scaling.yarn_log_multiplier": "gguf.yarn_log_multiplier",
 		},
 		spell: ministral3GGUF,
 	},
