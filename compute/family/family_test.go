@@ -45,6 +45,23 @@ func TestEveryFamilyHasAFixture(t *testing.T) {
 	}
 }
 
+// TestEveryGGUFFormHasAFile: a form without one in testdata is not compared with the folder of its model.
+func TestEveryGGUFFormHasAFile(t *testing.T) {
+	found := map[string]bool{}
+	for _, folder := range []string{"quantized/gguf", "gguf", "gguf/encoders"} {
+		files, err := filepath.Glob("../../testdata/" + folder + "/*.gguf")
+		require.NoError(t, err)
+		for _, file := range files {
+			c, err := LoadConfig(file)
+			require.NoError(t, err)
+			found[c.Architecture] = true
+		}
+	}
+	for _, f := range families() {
+		require.True(t, f.gguf == nil || found[f.class], f.class)
+	}
+}
+
 // TestNoTwoFamiliesReadTheSame class, model_type or GGUF file.
 func TestNoTwoFamiliesReadTheSame(t *testing.T) {
 	seen := map[string]bool{}
