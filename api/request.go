@@ -278,7 +278,7 @@ type Model struct {
 // Description says what a model's files are. The zero value of a field means that it is not known, as of a worker of an earlier version.
 type Description struct {
 	Architecture string // as GGUF names it: "llama", "qwen3"
-	Format       string // of its files: "safetensors", "gguf"
+	Format       string // of its files: "safetensors", "gguf", "pytorch"
 	Weights      string // what the weights are kept as: "bf16", "int8"
 	Digest       string // SHA-256 of its weights, program and text, in hexadecimal: equal in each process with the same files and settings
 	Parameters   int64

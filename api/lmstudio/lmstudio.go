@@ -31,7 +31,7 @@ type ModelV0 struct {
 	Type          string   `json:"type" enum:"llm,embeddings"`
 	Publisher     string   `json:"publisher" doc:"The name's part before the slash; millrace without one"`
 	Arch          string   `json:"arch"`
-	Compatibility string   `json:"compatibility_type" doc:"The format of the files: gguf or safetensors"`
+	Compatibility string   `json:"compatibility_type" doc:"The format of the files: gguf, safetensors or pytorch"`
 	Quantization  string   `json:"quantization" doc:"What the weights are kept as, such as BF16"`
 	State         string   `json:"state" enum:"loaded"`
 	MaxContext    int      `json:"max_context_length"`

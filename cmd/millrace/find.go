@@ -55,7 +55,7 @@ func checkPath(path string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir(), weights.IsGGUF(path):
 		return nil
-	case strings.HasSuffix(path, ".safetensors"):
+	case strings.HasSuffix(path, ".safetensors"), strings.HasSuffix(path, ".bin"):
 		return fmt.Errorf("--model: found %q, a file of weights, expected its folder, with config.json: %q", path, filepath.Dir(path))
 	}
 	return fmt.Errorf("--model: found %q, which is no folder and whose name does not end in .gguf, expected a model's folder or a GGUF file",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // loadProgress estimates how far a model is loaded: its files are read, and its weights are packed, in memory of this process.
@@ -80,8 +81,12 @@ func modelBytes(path string) (sum int64) {
 		}
 		return sum
 	}
+	begin, end := "", ".safetensors"
+	if weights.Format(path) == "pytorch" {
+		begin, end = "pytorch_model", ".bin"
+	}
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), ".safetensors") {
+		if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), begin) && strings.HasSuffix(e.Name(), end) {
 			sum += info.Size()
 		}
 	}

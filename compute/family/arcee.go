@@ -81,7 +81,7 @@ func (b *builder) xielu(op *model.Op, at string, own []float64) {
 	number := func(name string) float64 { return softplus(b.number(at + name)) }
 	op.Activation, op.ActA, op.ActB = model.ActXIELU, float32(number("alpha_p")), float32(beta+number("alpha_n"))
 	if _, ok := b.find(b.name(at + "beta")); ok && b.number(at+"beta") != beta {
-		b.fault(b.cfg.path(), b.name(at+"beta"), "another number", "0.5")
+		b.fault(b.cfg.Path(), b.name(at+"beta"), "another number", "0.5")
 	}
 }
 

@@ -182,7 +182,7 @@ func (b *builder) checked(name string, want, shape []int64) int {
 	switch {
 	case b.source == nil:
 	case !ok:
-		b.fault(b.cfg.path(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
+		b.fault(b.cfg.Path(), name, "no such tensor", fmt.Sprintf("one of shape %v", want))
 	case t.DType == weights.Other || t.DType.Blocks() && len(want) != 2:
 		b.fault(t.File, name, "type "+t.Type, "F32, F16 or BF16")
 	case !slices.Equal(t.Shape, want):
@@ -220,7 +220,7 @@ func (b *builder) number(name string) float64 {
 	t, ok := b.source.Tensor(name)
 	v, one := t.Number()
 	if !ok || !one {
-		b.fault(cmp.Or(t.File, b.cfg.path()), name, fmt.Sprintf("shape %v", t.Shape), "one number")
+		b.fault(cmp.Or(t.File, b.cfg.Path()), name, fmt.Sprintf("shape %v", t.Shape), "one number")
 	}
 	return float64(v)
 }

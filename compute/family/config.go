@@ -66,8 +66,8 @@ type Config struct {
 	plan plan // builds the program
 }
 
-// path is the checkpoint's: a directory or a GGUF file.
-func (c *Config) path() string {
+// Path is the checkpoint's: a directory or a GGUF file.
+func (c *Config) Path() string {
 	if weights.IsGGUF(c.File) {
 		return c.File
 	}

@@ -98,7 +98,7 @@ func OpenWeights(c *Config) (*weights.Checkpoint, error) {
 }
 
 func openFolder(c *Config) (*weights.Checkpoint, error) {
-	w, err := weights.Open(c.path())
+	w, err := weights.Open(c.Path())
 	if err != nil {
 		return nil, err
 	}

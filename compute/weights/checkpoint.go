@@ -21,6 +21,9 @@ const (
 	configFile = "config.json"
 )
 
+// forms are the files that a folder's weights are looked for in: one file, or shards with an index.
+var forms = [][2]string{{singleFile, indexFile}, {torchFile, torchIndexFile}}
+
 // Checkpoint is the tensors of a model directory, mapped read-only. It is
 // safe for concurrent use until Close. A file that is cut short while it is
 // mapped ends the process when a page that is gone is read, see package mapped.
@@ -35,8 +38,9 @@ type Checkpoint struct {
 }
 
 // Open maps model.safetensors, or the shards of model.safetensors.index.json,
-// of a directory and checks every header; quantized layers, by its config.json,
-// are there as the matrices that they stand for.
+// of a directory and checks every header; where there are none, it maps
+// pytorch_model.bin or its shards. Quantized layers, by its config.json, are
+// there as the matrices that they stand for.
 // Faults of the files are *FormatError.
 func Open(path string) (*Checkpoint, error) {
 	c := &Checkpoint{dir: path, tensors: map[string]Tensor{}}
@@ -51,7 +55,7 @@ func Open(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// OpenFile is Open for a single safetensors file of any name.
+// OpenFile is Open for a single file of weights: one of torch.save if its name ends in .bin, else safetensors.
 func OpenFile(path string) (*Checkpoint, error) {
 	c := &Checkpoint{dir: filepath.Dir(path)}
 	var err error
@@ -67,34 +71,51 @@ func Exist(dir string) bool {
 	if IsGGUF(dir) {
 		return true
 	}
-	for _, name := range []string{singleFile, indexFile} {
-		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
-			return true
+	return filesOf(dir) != ""
+}
+
+// filesOf is the first of the files in forms that a directory has; "" for none.
+func filesOf(dir string) string {
+	for _, form := range forms {
+		for _, name := range form {
+			if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+				return name
+			}
 		}
 	}
-	return false
+	return ""
 }
 
-func (c *Checkpoint) open() error {
-	if _, err := os.Stat(filepath.Join(c.dir, singleFile)); err == nil {
-		c.tensors, err = c.mapFile(singleFile)
-		return err
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
+// Format is the format of the weights at a model's path: "gguf", "pytorch" or "safetensors", also where there are none.
+func Format(path string) string {
+	switch name := filesOf(path); {
+	case IsGGUF(path):
+		return "gguf"
+	case name == torchFile, name == torchIndexFile:
+		return "pytorch"
 	}
-	c.stamp(filepath.Join(c.dir, indexFile))
-	index, err := readIndex(filepath.Join(c.dir, indexFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return &FormatError{File: c.dir, Found: "no weights" + OtherFiles(c.dir), Expected: singleFile + " or " + indexFile}
-	}
-	if err != nil {
-		return err
-	}
-	return c.openShards(index)
+	return "safetensors"
 }
 
-// openShards maps each shard once. The index decides which tensors exist.
-func (c *Checkpoint) openShards(index map[string]string) error {
+func (c *Checkpoint) open() (err error) {
+	switch name := filesOf(c.dir); name {
+	case singleFile, torchFile:
+		c.tensors, err = c.mapFile(name)
+		return err
+	case indexFile, torchIndexFile:
+		c.stamp(filepath.Join(c.dir, name))
+		index, err := readIndex(filepath.Join(c.dir, name))
+		if err != nil {
+			return err
+		}
+		return c.openShards(name, index)
+	}
+	return &FormatError{File: c.dir, Found: "no weights" + OtherFiles(c.dir),
+		Expected: fmt.Sprintf("%s, %s, %s or %s", singleFile, indexFile, torchFile, torchIndexFile)}
+}
+
+// openShards maps each shard once. The index, of the file of that name, decides which tensors exist.
+func (c *Checkpoint) openShards(indexFile string, index map[string]string) error {
 	shards := map[string]map[string]Tensor{}
 	for _, name := range slices.Sorted(maps.Keys(index)) {
 		shard := index[name]
@@ -148,14 +169,19 @@ func parseIndex(path string, raw []byte) (map[string]string, error) {
 	return index.WeightMap, nil
 }
 
-// mapFile maps one safetensors file and reads its header.
+// mapFile maps one file of weights and reads where its tensors are.
 func (c *Checkpoint) mapFile(name string) (map[string]Tensor, error) {
 	path := filepath.Join(c.dir, name)
 	mapping, err := c.mapBytes(path, lengthBytes)
 	if err != nil {
 		return nil, err
 	}
-	tensors, err := parseHeader(mapping)
+	var tensors map[string]Tensor
+	if isTorch(name) {
+		tensors, err = c.torchTensors(mapping)
+	} else {
+		tensors, err = parseHeader(mapping)
+	}
 	if err != nil {
 		return nil, in(path, err)
 	}

@@ -69,11 +69,18 @@ func TestOpenFaultsNameTheFile(t *testing.T) {
 		make func(*testing.T, string)
 		want string // %[1]s is the directory
 	}{
-		{"no weights", func(*testing.T, string) {}, "%[1]s: found no weights, expected model.safetensors or model.safetensors.index.json"},
+		{"no weights", func(*testing.T, string) {}, "%[1]s: found no weights, expected model.safetensors, model.safetensors.index.json, pytorch_model.bin or pytorch_model.bin.index.json"},
 		{"GGUF in a folder", func(t *testing.T, dir string) { write(t, dir, "a.gguf", nil) },
-			"%[1]s: found no weights but a.gguf: the path of a GGUF file is a model by itself, expected model.safetensors or"},
-		{"pickle", func(t *testing.T, dir string) { write(t, dir, "pytorch_model.bin", nil) },
-			"%[1]s: found no weights but pytorch_model.bin: save_pretrained of transformers writes safetensors, expected"},
+			"%[1]s: found no weights but a.gguf: the path of a GGUF file is a model by itself, expected model.safetensors,"},
+		{"checkpoint of Llama's own format", func(t *testing.T, dir string) { write(t, dir, "consolidated.00.pth", nil) },
+			"%[1]s: found no weights but consolidated.00.pth: save_pretrained of transformers writes safetensors, expected"},
+		{"empty file of torch", func(t *testing.T, dir string) { write(t, dir, torchFile, nil) },
+			"%[1]s/pytorch_model.bin: found 0 bytes, expected 8 bytes of header length or more"},
+		{"Git LFS pointer as file of torch", func(t *testing.T, dir string) { write(t, dir, torchFile, []byte(lfsPointer)) },
+			"%[1]s/pytorch_model.bin: found a Git LFS pointer"},
+		{"parent directory in torch's index", func(t *testing.T, dir string) {
+			write(t, dir, torchIndexFile, []byte(`{"weight_map":{"a":"../one.bin"}}`))
+		}, `%[1]s/pytorch_model.bin.index.json: a: found shard "../one.bin"`},
 		{"page of a proxy", func(t *testing.T, dir string) { write(t, dir, singleFile, []byte("<!DOCTYPE html><html>")) },
 			`%[1]s/model.safetensors: header: found the text "<!DOCTYP", expected a length of 104857600 bytes at most`},
 		{"empty file", func(t *testing.T, dir string) { write(t, dir, singleFile, nil) },

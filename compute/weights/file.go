@@ -104,7 +104,7 @@ func OtherFiles(dir string) string {
 		switch name := e.Name(); {
 		case IsGGUF(name):
 			return " but " + name + ": the path of a GGUF file is a model by itself"
-		case strings.HasPrefix(name, "pytorch_model") && strings.HasSuffix(name, ".bin"), strings.HasPrefix(name, "consolidated") && strings.HasSuffix(name, ".pth"):
+		case strings.HasPrefix(name, "consolidated") && strings.HasSuffix(name, ".pth"):
 			return " but " + name + ": save_pretrained of transformers writes safetensors"
 		}
 	}

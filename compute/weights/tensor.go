@@ -1,6 +1,6 @@
-// Package weights maps a checkpoint in the safetensors format into memory,
-// from one file or from shards with an index. Tensors are slices of the
-// mapping: nothing is copied to the Go heap.
+// Package weights maps a checkpoint in the format of safetensors, of torch.save
+// or of GGUF into memory, from one file or from several. Tensors are slices of
+// the mapping: nothing is copied to the Go heap.
 //
 // It must not know architectures or ops.
 package weights
