@@ -27,9 +27,9 @@ func newPull(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull OWNER/NAME[:VARIANT]",
 		Short: "Download a model from the Hugging Face Hub",
-		Long: `Download the configuration, the tokenizer and the weights of a model, as safetensors. With a VARIANT, such
-as Q8_0, download the GGUF file of that variant. An interrupted download continues with the same command. Each
-file is compared with the hub's checksum.
+		Long: `Download the configuration, the tokenizer and the weights of a model, as safetensors or else as
+pytorch_model.bin. With a VARIANT, such as Q8_0, download the GGUF file of that variant. An interrupted download
+continues with the same command. Each file is compared with the hub's checksum.
 
 The environment names the hub and the account, as for Hugging Face's own tools: HF_ENDPOINT (default:
 ` + hub.DefaultEndpoint + `) and HF_TOKEN. Models are kept in $XDG_DATA_HOME/millrace/models (default:

@@ -181,9 +181,9 @@ func statusError(resp *http.Response, n Name) error {
 var inFolders = regexp.MustCompile(`^(?:\d+_[A-Za-z]+/config\.json|additional_chat_templates/[\w-]+\.jinja)$`)
 
 // Wanted returns the files that a model needs, with config.json first. With a variant it is the GGUF files whose names contain it.
-// Without one it is the configuration, the tokenizer and the weights as safetensors.
+// Without one it is the configuration, the tokenizer and the weights: as safetensors, or else as pytorch_model.bin or its shards.
 func Wanted(files []File, variant string) ([]File, error) {
-	var weights, others, ggufs []File
+	var weights, pickled, others, ggufs []File
 	for _, f := range files {
 		name := strings.ToLower(f.Name)
 		switch {
@@ -194,6 +194,8 @@ func Wanted(files []File, variant string) ([]File, error) {
 		case strings.Contains(f.Name, "/"), f.Name == "" || strings.HasPrefix(f.Name, "."): // of other programs
 		case strings.HasSuffix(name, ".safetensors"):
 			weights = append(weights, f)
+		case pickledName.MatchString(f.Name):
+			pickled = append(pickled, f)
 		case slices.Contains([]string{".json", ".model", ".jinja", ".txt"}, path.Ext(name)) && name != "readme.txt":
 			others = append(others, f)
 		}
@@ -201,13 +203,16 @@ func Wanted(files []File, variant string) ([]File, error) {
 	has := func(list []File, name string) bool {
 		return slices.ContainsFunc(list, func(f File) bool { return f.Name == name })
 	}
+	if len(weights) == 0 {
+		weights = pickled
+	}
 	switch {
 	case variant != "":
 		return chooseGGUF(ggufs, variant)
 	case len(weights) == 0 && len(ggufs) > 0:
 		return nil, fmt.Errorf("found GGUF files only, expected a variant after the name, such as :%s (%s)", quantization(ggufs[0].Name), names(ggufs))
 	case len(weights) == 0 || !has(others, configFile):
-		return nil, errors.New("found no config.json with weights as .safetensors, expected both, or GGUF files")
+		return nil, errors.New("found no config.json with weights as .safetensors or pytorch_model.bin, expected both, or GGUF files")
 	}
 	// Checkpoints that have a second, consolidated copy of their weights.
 	if has(others, "model.safetensors.index.json") || has(weights, "model.safetensors") {
@@ -216,6 +221,9 @@ func Wanted(files []File, variant string) ([]File, error) {
 	slices.SortStableFunc(others, func(a, b File) int { return cmp.Compare(rank(a), rank(b)) })
 	return append(others, weights...), nil
 }
+
+// pickledName matches weights of torch.save as transformers names them. Other .bin files are an optimizer's, or of other programs.
+var pickledName = regexp.MustCompile(`^pytorch_model(-\d{5}-of-\d{5})?\.bin$`)
 
 // rank puts config.json before the other files.
 func rank(f File) int {

@@ -352,7 +352,12 @@ func TestFilesOfAModelAreChosen(t *testing.T) {
 			[]string{"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, ""},
 		{file("config.json", "weights.safetensors", "chat_template.jinja", "merges.txt", "tokenizer.model"),
 			[]string{"config.json", "chat_template.jinja", "merges.txt", "tokenizer.model", "weights.safetensors"}, ""},
-		{file("config.json", "pytorch_model.bin"), nil, "found no config.json with weights"},
+		{file("pytorch_model.bin"), nil, "found no config.json with weights as .safetensors or pytorch_model.bin, expected both"},
+		{file("config.json", "training_args.bin", "optimizer.bin"), nil, "found no config.json with weights"},
+		{file("pytorch_model.bin", "training_args.bin", "merges.txt", "vocab.json", "config.json", "flax_model.msgpack"),
+			[]string{"config.json", "merges.txt", "vocab.json", "pytorch_model.bin"}, ""},
+		{file("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json", "tokenizer.model", "config.json"),
+			[]string{"config.json", "pytorch_model.bin.index.json", "tokenizer.model", "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"}, ""},
 		{file("a-Q8_0.gguf", "a-Q4_0.gguf"), nil, "such as :Q8_0 (a-Q8_0.gguf, a-Q4_0.gguf)"},
 	} {
 		got, err := hub.Wanted(c.files, "")
