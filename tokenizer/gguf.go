@@ -175,15 +175,20 @@ func (v *ggufVocabulary) byteLevel(p preTokenizer) (object, error) {
 	if !ok {
 		return nil, errors.New("found no tokenizer.ggml.merges, expected those of the tokens")
 	}
+	return byteLevelFile(v.ids, merges, p), nil
+}
+
+// byteLevelFile spells a byte-level BPE as tokenizer.json does. merges are lines or pairs.
+func byteLevelFile(vocab map[string]int, merges any, p preTokenizer) object {
 	file := object{
-		"model":         object{"type": "BPE", "vocab": v.ids, "merges": merges, "ignore_merges": p.ignoreMerges},
+		"model":         object{"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": p.ignoreMerges},
 		"pre_tokenizer": p.stages(),
 		"decoder":       object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
 	}
 	if p.nfc {
 		file["normalizer"] = object{"type": "NFC"}
 	}
-	return file, nil
+	return file
 }
 
 // sentencePiece is the BPE of Llama 1, 2 and Mistral, whose merges are in the

@@ -14,6 +14,7 @@ type preTokenizer struct {
 	nfc          bool     // the text is normalized
 	ignoreMerges bool     // a piece that is a token is that token
 	begin        bool     // BOS is added where the file does not say
+	prefix       bool     // a text without a space before it gets one
 }
 
 const (
@@ -78,7 +79,7 @@ func (p *preTokenizer) stages() object {
 	if p.digits {
 		list = append(list, object{"type": "Digits", "individual_digits": true})
 	}
-	list = append(list, object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": p.words})
+	list = append(list, object{"type": "ByteLevel", "add_prefix_space": p.prefix, "trim_offsets": true, "use_regex": p.words})
 	if len(list) == 1 {
 		return list[0]
 	}

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -24,15 +25,14 @@ var specialNames = []string{
 	"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 }
 
-// Load reads a Hugging Face model folder: tokenizer.json; and, where present, tokenizer_config.json,
+// Load reads a Hugging Face model folder: tokenizer.json, or vocab.json with merges.txt, or tokenizer.model; and, where present, tokenizer_config.json,
 // special_tokens_map.json, chat_template.jinja, additional_chat_templates, generation_config.json and
 // config.json. If the path ends in .gguf, it reads the metadata of that file. Errors are ErrFile with the file and what is wrong.
 func Load(dir string) (*Tokenizer, error) {
 	if weights.IsGGUF(dir) {
 		return loadGGUF(dir)
 	}
-	path := filepath.Join(dir, "tokenizer.json")
-	data, err := weights.ReadText(path)
+	path, data, names, err := readTokenizer(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
@@ -44,7 +44,7 @@ func Load(dir string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	t.pair, t.pairFault = newPair(t.vocab.processor)
-	if err := t.loadConfig(dir); err != nil {
+	if err := t.loadConfig(dir, names); err != nil {
 		return nil, err
 	}
 	if t.lib, err = openLibrary(data); err != nil {
@@ -53,7 +53,27 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, nil
 }
 
-func (t *Tokenizer) loadConfig(dir string) error {
+// readTokenizer reads tokenizer.json, or spells what a folder has in its place as one. names are the special tokens of such files.
+func readTokenizer(dir string) (path string, data []byte, names map[string]string, err error) {
+	name := slowFile(dir)
+	if name == "" {
+		path = filepath.Join(dir, "tokenizer.json")
+		data, err = weights.ReadText(path)
+		return path, data, nil, err
+	}
+	path = filepath.Join(dir, name)
+	s := &slowTokenizer{dir: dir}
+	data, names, err = s.tokenizerJSON(name)
+	_, isNamed := errors.AsType[*weights.FormatError](err)
+	_, isPath := errors.AsType[*fs.PathError](err)
+	if err != nil && !isNamed && !isPath {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return path, data, names, err
+}
+
+// loadConfig reads the files beside the tokenizer. names are special tokens that these need not name.
+func (t *Tokenizer) loadConfig(dir string, names map[string]string) error {
 	var config, tokens map[string]json.RawMessage
 	if err := readJSON(dir, "tokenizer_config.json", &config); err != nil {
 		return err
@@ -61,7 +81,7 @@ func (t *Tokenizer) loadConfig(dir string) error {
 	if err := readJSON(dir, "special_tokens_map.json", &tokens); err != nil {
 		return err
 	}
-	t.special = t.namedTokens(config, tokens)
+	t.special = t.namedTokens(config, tokens, names)
 	var err error
 	if t.eos, err = t.endTokens(dir); err != nil {
 		return err
@@ -78,13 +98,14 @@ func readJSON(dir, name string, v any) error {
 	return nil
 }
 
-// namedTokens reads the tokens that tokenizer_config.json names, or else special_tokens_map.json.
-func (t *Tokenizer) namedTokens(config, tokens map[string]json.RawMessage) specialTokens {
+// namedTokens reads the tokens that tokenizer_config.json names, or else special_tokens_map.json. names are those that are known
+// already; nil: none.
+func (t *Tokenizer) namedTokens(config, tokens map[string]json.RawMessage, names map[string]string) specialTokens {
 	s := specialTokens{text: map[string]string{}, bos: -1, eos: -1}
 	for _, name := range specialNames {
-		text := tokenName(config[name])
-		if text == "" {
-			text = tokenName(tokens[name])
+		text := names[name]
+		if names == nil {
+			text = cmp.Or(tokenName(config[name]), tokenName(tokens[name]))
 		}
 		if text != "" {
 			s.text[name] = text
