@@ -56,7 +56,7 @@ type ModelV1 struct {
 	Parameters   *string       `json:"params_string"`
 	Loaded       []Instance    `json:"loaded_instances"`
 	MaxContext   int           `json:"max_context_length"`
-	Format       *string       `json:"format" doc:"gguf, or null for safetensors"`
+	Format       *string       `json:"format" doc:"gguf, or null for other formats"`
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
 	Description  *string       `json:"description" doc:"Always null"`
 }
