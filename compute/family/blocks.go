@@ -3,6 +3,7 @@ package family
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/compute/model"
 )
@@ -16,14 +17,19 @@ type blockPlan struct {
 	headBias bool // the head has a bias
 
 	plainNorms bool    // norms without a bias
+	rmsNorms   bool    // RMS norms
 	bareNorms  bool    // norms without weights
 	qkNorms    bool    // layer norms over each head of q and k
 	clip       float32 // of q, k and v, within -clip to clip; 0: none
 	pairs      bool    // the rotary embedding turns pairs (2i, 2i+1)
-	local      bool    // only layers with a window have a rotary embedding
+	unrotated  []bool  // layers without a rotary embedding; nil: none
 	logitScale float32 // of Command-R: a factor of the logits
 
-	attentionScale float32 // of the products of queries and keys; 0: by the size of a head
+	attentionScale float32  // of the products of queries and keys; 0: by the size of a head
+	alibi          bool     // scores have ALiBi's slopes
+	embedScale     float32  // on the embedding; 0: 1
+	experts        *experts // in place of the MLP of most layers; nil: none
+	positionOffset int      // of the first row of the position table that is a position's
 }
 
 // blockNames are the names of a checkpoint's tensors, without .weight and .bias.
@@ -39,6 +45,7 @@ type blockNames struct {
 	fused     string // q, k and v as one tensor; "": they are three
 	inOrder   bool   // all of q in that tensor, then all of k, then all of v
 	out       string
+	lastBias  string // the bias of the last layer's out, where other layers have none; "": there is none
 	mlpNorm   string // "": the MLP reads the norm of attention
 	gate      string // "": the MLP has none
 	up, down  string
@@ -68,11 +75,20 @@ func (p blockPlan) build(b *builder) {
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
 	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	var mixture expertSlots
+	if p.experts != nil {
+		mixture = p.experts.makeSlots(b)
+	}
 	invFreq, rotaryScale := c.Rope.Table(p.rotary)
+	var slopes []float32
+	if p.alibi {
+		slopes = ALiBiSlopes(c.Heads)
+	}
 
 	b.layer = model.None
 	table := b.tokenTable(n.table+".weight", c.Hidden)
-	b.embed("embed", x, table, b.tensorIf(n.positions != "", n.positions+".weight", c.MaxPositions, c.Hidden), 0)
+	b.embed("embed", x, table, b.tensorIf(n.positions != "", n.positions+".weight", c.MaxPositions+p.positionOffset, c.Hidden), p.positionOffset)
+	b.last().EmbedScale = cmp.Or(p.embedScale, 1)
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("%s%d.", n.layers, i)
@@ -86,13 +102,16 @@ func (p blockPlan) build(b *builder) {
 			if c.Windows != nil {
 				att.Window = c.Windows[i]
 			}
-			att.Scale = cmp.Or(p.attentionScale, att.Scale)
-			if p.rotary > 0 && (!p.local || att.Window > 0) {
+			att.Scale, att.ALiBiSlopes = cmp.Or(p.attentionScale, att.Scale), slopes
+			if p.rotary > 0 && (p.unrotated == nil || !p.unrotated[i]) {
 				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
 				rope.RotaryInterleaved = p.pairs
 			}
 		})
 		out := b.part(at+n.out, c.OutBias, c.Hidden, c.Heads*c.HeadDim)
+		if n.lastBias != "" && i == c.Layers-1 {
+			out.Bias = b.tensor(at+n.lastBias, c.Hidden)
+		}
 		switch {
 		case n.mlpNorm == "":
 			b.selectInLast(&x, &attended, &normed)
@@ -105,6 +124,10 @@ func (p blockPlan) build(b *builder) {
 			b.selectInLast(&x, &attended)
 			b.addLinear("attn.out", attended, x, out)
 			p.norm(b, "mlp.norm", at+n.mlpNorm, x, normed)
+		}
+		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
+			p.experts.build(b, mixture, at, normed, x, true)
+			continue
 		}
 		up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
 		if n.gate == "" {
@@ -122,10 +145,10 @@ func (p blockPlan) build(b *builder) {
 
 func (p blockPlan) norm(b *builder, name, tensor string, in, out int) {
 	switch {
+	case p.rmsNorms:
+		b.rmsNorm(name, tensor, in, out)
 	case p.bareNorms:
-		op := newOp(model.OpNorm, name, in, out)
-		op.Norm, op.Eps = model.NormLayer, b.cfg.Eps
-		b.op(op)
+		b.bareNorm(model.NormLayer, name, in, out)
 	case p.plainNorms:
 		b.norm(model.NormLayer, name, tensor, in, out)
 	default:

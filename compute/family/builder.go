@@ -129,8 +129,12 @@ func (b *builder) findHead(name string) {
 
 // findText finds the text model within one with images, whose tensors' names have a part for it.
 func (b *builder) findText() {
-	b.findPrefix("embed_tokens.weight", "model.", "model.language_model.", "language_model.model.", "language_model.", "")
-	b.findHead("language_model.lm_head.weight")
+	prefixes := []string{"model."}
+	for _, part := range []string{"language_model.", "text_model."} {
+		prefixes = append(prefixes, "model."+part, part+"model.", part)
+		b.findHead(part + "lm_head.weight")
+	}
+	b.findPrefix("embed_tokens.weight", append(prefixes, "")...)
 }
 
 // tensor is the index of a tensor of the decoder, checked against its shape.
@@ -318,6 +322,13 @@ func (b *builder) norm(kind model.NormKind, name, tensor string, in, out int) {
 	op := newOp(model.OpNorm, name, in, out)
 	op.Norm, op.Eps = kind, b.cfg.Eps
 	op.Weight = b.tensor(tensor+".weight", b.program.Slots[in].Width)
+	b.op(op)
+}
+
+// bareNorm is norm without weights.
+func (b *builder) bareNorm(kind model.NormKind, name string, in, out int) {
+	op := newOp(model.OpNorm, name, in, out)
+	op.Norm, op.Eps = kind, b.cfg.Eps
 	b.op(op)
 }
 

@@ -48,8 +48,8 @@ func cohere2Spell(f *fields) {
 // cohere2Config: source is transformers, modeling_cohere2.py.
 func cohere2Config(f *fields, c *Config) plan {
 	p := coherePlan(f, c)
-	p.local = true
 	c.windows(f, 0, 0)
+	p.unrotated = c.fullLayers()
 	return p
 }
 

@@ -61,11 +61,7 @@ func exaone4Plan(f *fields, c *Config) llamaPlan {
 	llamaSizes(f, c, 0, 0)
 	c.QKNorm = true
 	c.windows(f, 0, 0)
-	p := llamaPlan{norms: layerNorms{attended: "post_attention_layernorm", mlpDone: "post_feedforward_layernorm"}}
-	for _, window := range c.Windows {
-		p.unrotated = append(p.unrotated, window == 0)
-	}
-	return p
+	return llamaPlan{norms: layerNorms{attended: "post_attention_layernorm", mlpDone: "post_feedforward_layernorm"}, unrotated: c.fullLayers()}
 }
 
 // exaone4GGUF: three of four layers have the window, if there is one.

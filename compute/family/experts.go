@@ -19,6 +19,7 @@ type experts struct {
 	plain        bool    // no expert has a gate
 	biased       bool    // all projections, that of the router too, have biases
 	alternate    bool    // rows of gate and up alternate in one tensor
+	biasIfThere  bool    // some checkpoints lack the bias of choices
 	weighsIn     bool    // the weight of an expert is a factor of what it reads, not of what it gives
 	limit, alpha float32 // of SwiGLU with limits; 0: the configuration's activation
 	names        expertNames
@@ -95,7 +96,7 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int, adds bo
 // choose appends the choice of experts by in.
 func (e *experts) choose(b *builder, s expertSlots, at string, in int) {
 	bias := model.None
-	if e.names.bias != "" {
+	if _, ok := b.find(b.name(at + e.names.bias)); e.names.bias != "" && (ok || !e.biasIfThere) {
 		bias = b.biasOf(at+e.names.bias, e.routing.Experts)
 	}
 	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+e.names.router, e.biased, e.routing.Experts, b.cfg.Hidden))

@@ -74,6 +74,13 @@ func gemma3Config(f *fields, c *Config) plan {
 // twoRopes reads the rotary embedding into c, and returns that of layers with a window, in either spelling. theta is its base in the older
 // one.
 func twoRopes(f *fields, c *Config, positions int, theta float64) (local Rope) {
+	local, partial := layerRopes(f, c, positions, theta)
+	f.wholeHeads(partial)
+	return local
+}
+
+// layerRopes is twoRopes with a rotary embedding of part of a head, which it returns.
+func layerRopes(f *fields, c *Config, positions int, theta float64) (local Rope, partial float64) {
 	local = Rope{Type: "default", Theta: theta}
 	types := f.ropeObject()
 	global := types
@@ -87,9 +94,9 @@ func twoRopes(f *fields, c *Config, positions int, theta float64) (local Rope) {
 		global = types.object(full)
 	}
 	f.adopt(types)
-	f.wholeHeads(c.readRope(f, global, positions))
+	partial = c.readRope(f, global, positions)
 	c.MaxPositions = positions // extended already
-	return local
+	return local, partial
 }
 
 // gemmaNorms adds one to the weights of the norms, as GemmaRMSNorm and Gemma3RMSNorm do. GGUF files have the sums.

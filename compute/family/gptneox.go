@@ -34,14 +34,19 @@ func gptneoxConfig(f *fields, c *Config) plan {
 	rotary := partialRope(f, c, 2048, 0.25)
 	c.QKVBias = f.flag(true, "attention_bias")
 	c.OutBias, c.MLPBias = c.QKVBias, true
+	names := gptneoxNames()
+	names.inOrder = weights.IsGGUF(c.File)
 	return gptneoxPlan{blockPlan{
-		names: blockNames{
-			decoder: "gpt_neox.", table: "embed_in", norm: "final_layer_norm",
-			layers: "layers.", attnNorm: "input_layernorm", fused: "attention.query_key_value", inOrder: weights.IsGGUF(c.File), out: "attention.dense",
-			mlpNorm: "post_attention_layernorm", up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h",
-		},
-		rotary: rotary, parallel: f.flag(true, "use_parallel_residual"),
+		names: names, rotary: rotary, parallel: f.flag(true, "use_parallel_residual"),
 	}}
+}
+
+func gptneoxNames() blockNames {
+	return blockNames{
+		decoder: "gpt_neox.", table: "embed_in", norm: "final_layer_norm",
+		layers: "layers.", attnNorm: "input_layernorm", fused: "attention.query_key_value", out: "attention.dense",
+		mlpNorm: "post_attention_layernorm", up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h",
+	}
 }
 
 func (p gptneoxPlan) build(b *builder) {

@@ -78,6 +78,8 @@ type llamaPlan struct {
 	interleaved bool   // the rotary embedding turns pairs (2i, 2i+1)
 	unrotated   []bool // layers without a rotary embedding; nil: none
 	local       *Rope  // rotary embedding of layers with a window; nil: that of the others
+	ropes       []Rope // rotary embedding of each layer; nil: as above
+	reversed    bool   // the rotary embedding turns the other way
 	fused       bool   // q, k and v are one tensor
 	fusedMLP    bool   // gate and up are one tensor
 	norms       layerNorms
@@ -87,6 +89,8 @@ type llamaPlan struct {
 	wideNorms  bool // q and k have norms over all heads together
 	plainNorms bool // heads of q and k that are rotated are normed, without weights
 	normLast   bool // the norms of heads come after the rotation
+	bareNorms  bool // norms of layers have no weights
+	embedNorm  bool // the embedding is normed
 	upOnly     bool // the MLP has no gate
 
 	softcap, finalSoftcap float32      // of the scores, and of the logits; 0: none
@@ -101,9 +105,11 @@ type llamaPlan struct {
 	embedScale        float32 // on the embedding; 0: 1
 	embedScaleRounded bool    // to the type of the token table
 	attentionScale    float32 // of the products of queries and keys; 0: by the size of a head
+	branchEps         float32 // of norms after blocks; 0: that of the others
 
-	experts *experts // in place of the MLP of most layers; nil: none
-	latents *latents // of keys and values; nil: the layers keep these themselves
+	experts *experts     // in place of the MLP of most layers; nil: none
+	latents *latents     // of keys and values; nil: the layers keep these themselves
+	values  *valueShapes // where they differ from those of keys; nil: they do not
 
 	encoder *classHead // attention is both ways; nil: it is not
 
@@ -117,6 +123,7 @@ type llamaPlan struct {
 type layerNorms struct {
 	attention, mlp    string // before a block
 	attended, mlpDone string // after it, before its sum with the residual
+	mixed             string // after experts, where plain MLPs have no norm
 }
 
 // temperature multiplies queries by 1 + beta log(1 + n) from position tokens x n - offset on.
@@ -145,7 +152,7 @@ func (p llamaPlan) build(b *builder) {
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv, attended := model.None, model.None
-	if p.latents == nil {
+	if p.latents == nil && p.values == nil {
 		qkv = b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)
 		attended = b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	}
@@ -161,7 +168,7 @@ func (p llamaPlan) build(b *builder) {
 	attend, finish := p.attention(b, qkv, attended)
 	branch := model.None // what a block gives, where it is normed before it is added
 	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
-	if n.attended != "" {
+	if n.attended != "" || n.mixed != "" {
 		branch = b.slot("branch", model.SlotF32, c.Hidden)
 	}
 	b.layer = model.None
@@ -171,6 +178,9 @@ func (p llamaPlan) build(b *builder) {
 		scale = b.rounded(scale, table)
 	}
 	b.scaledEmbed("embed", x, table, scale)
+	if p.embedNorm {
+		p.norm(b, "embed.norm", "norm", x, x)
+	}
 	for i := range c.Layers {
 		b.layer = i
 		at := fmt.Sprintf("layers.%d.", i)
@@ -186,25 +196,26 @@ func (p llamaPlan) build(b *builder) {
 		case p.mixer != nil && p.recurrent[i]:
 			out, back := mix(at, in)
 			b.selectInLast(&x, &out)
-			b.addBlock("mix.out", "attn.post_norm", at, n.attended, out, branch, x, back)
+			p.addBlock(b, "mix.out", "attn.post_norm", at, n.attended, out, branch, x, back)
 		default:
 			out := attend(at+"self_attn.", in)
 			b.selectInLast(&x, &out)
 			out = finish(at+"self_attn.", out)
-			b.addBlock("attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.outPart(at, out))
+			p.addBlock(b, "attn.out", "attn.post_norm", at, n.attended, out, branch, x, b.outPart(at, out))
 		}
 		in = p.normIf(b, "mlp.norm", at, n.mlp, x, normed)
 		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
-			if n.mlpDone == "" {
+			done := cmp.Or(n.mlpDone, n.mixed)
+			if done == "" {
 				p.experts.build(b, mixture, at, in, x, true)
 				continue
 			}
 			p.experts.build(b, mixture, at, in, branch, false)
-			b.addNorm("mlp.post_norm", at+n.mlpDone, branch, x)
+			p.addNorm(b, "mlp.post_norm", at+done, branch, x)
 			continue
 		}
 		p.firstMLP(b, at+"mlp.", in, mid)
-		b.addBlock("mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
+		p.addBlock(b, "mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
 	if p.encoder != nil {
@@ -260,10 +271,9 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 	finish = func(_ string, out int) int { return out }
 	c := b.cfg
 	rotary := cmp.Or(p.rotary, c.HeadDim)
-	invFreq, rotaryScale := c.Rope.Table(rotary)
-	local, localScale := invFreq, rotaryScale
-	if p.local != nil {
-		local, localScale = p.local.Table(rotary)
+	tables := p.ropeTables(c, rotary)
+	if p.values != nil {
+		return p.values.attention(b, rotary, tables), finish
 	}
 	width := c.Heads * c.HeadDim
 	raw, gates := attended, model.None
@@ -296,11 +306,8 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 			if !rotated {
 				return
 			}
-			rope.RotaryDim, rope.InvFreq, rope.RotaryScale = rotary, invFreq, rotaryScale
-			rope.RotaryInterleaved = p.interleaved
-			if att.Window > 0 {
-				rope.InvFreq, rope.RotaryScale = local, localScale
-			}
+			rope.RotaryDim, rope.RotaryInterleaved = rotary, p.interleaved
+			rope.InvFreq, rope.RotaryScale = tables(b.layer, att.Window > 0)
 		})
 		if raw != attended {
 			var gate model.Part
@@ -317,6 +324,42 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 	return attend, finish
 }
 
+// ropeTables returns the tables of the rotary embedding of a layer, which has a window or not.
+func (p llamaPlan) ropeTables(c *Config, rotary int) func(layer int, local bool) (invFreq []float32, scale float32) {
+	type table struct {
+		invFreq []float32
+		scale   float32
+	}
+	of := func(r Rope) (t table) {
+		t.invFreq, t.scale = r.Table(rotary)
+		if p.reversed {
+			for i := range t.invFreq {
+				t.invFreq[i] = -t.invFreq[i]
+			}
+		}
+		return t
+	}
+	global := of(c.Rope)
+	local := global
+	if p.local != nil {
+		local = of(*p.local)
+	}
+	each := make([]table, len(p.ropes))
+	for i, r := range p.ropes {
+		each[i] = of(r)
+	}
+	return func(layer int, window bool) ([]float32, float32) {
+		t := global
+		switch {
+		case len(each) > 0:
+			t = each[layer]
+		case window:
+			t = local
+		}
+		return t.invFreq, t.scale
+	}
+}
+
 // gatedQuery are the projection q, and that of the gate after each of its heads.
 func (b *builder) gatedQuery(at string) (q, gate model.Part) {
 	c := b.cfg
@@ -329,25 +372,39 @@ func (b *builder) gatedQuery(at string) (q, gate model.Part) {
 
 // normIf appends the norm of x before a block, if the family has it. It returns what the block reads.
 func (p llamaPlan) normIf(b *builder, name, at, tensor string, x, normed int) int {
-	switch {
-	case tensor == "":
+	if tensor == "" {
 		return x
-	case p.layerNorm:
-		b.layerNorm(name, at+tensor, x, normed)
-	default:
-		b.rmsNorm(name, at+tensor, x, normed)
 	}
+	p.norm(b, name, at+tensor, x, normed)
 	return normed
 }
 
+// norm appends a norm of a whole row.
+func (p llamaPlan) norm(b *builder, name, tensor string, in, out int) {
+	switch {
+	case p.layerNorm:
+		b.layerNorm(name, tensor, in, out)
+	case p.bareNorms:
+		b.bareNorm(model.NormRMS, name, in, out)
+	default:
+		b.rmsNorm(name, tensor, in, out)
+	}
+}
+
 // addBlock appends x += part . in, or x += norm(part . in) where the family has a norm there.
-func (b *builder) addBlock(name, norm, at, tensor string, in, branch, x int, part model.Part) {
+func (p llamaPlan) addBlock(b *builder, name, norm, at, tensor string, in, branch, x int, part model.Part) {
 	if tensor == "" {
 		b.addLinear(name, in, x, part)
 		return
 	}
 	b.linear(name, in, branch, model.ActNone, part)
-	b.addNorm(norm, at+tensor, branch, x)
+	p.addNorm(b, norm, at+tensor, branch, x)
+}
+
+// addNorm adds the norm of a block's result to the residual.
+func (p llamaPlan) addNorm(b *builder, name, tensor string, in, out int) {
+	b.addNorm(name, tensor, in, out)
+	b.last().Eps = cmp.Or(p.branchEps, b.last().Eps)
 }
 
 // qkv are the projections q, k and v.

@@ -27,15 +27,8 @@ type modernPlan struct {
 
 func modernBERTSpell(f *fields) {
 	f.prefer(map[string]string{"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"})
-	every := f.integer(3, 1, maxLayers, "global_attn_every_n_layers")
-	types := make([]string, f.size(maxLayers, "num_hidden_layers"))
-	for i := range types {
-		types[i] = sliding
-		if i%every == 0 {
-			types[i] = full
-		}
-	}
-	f.defaults(map[string]any{"layer_types": types, "rope_theta": f.number(160000, minTheta, maxTheta, "global_rope_theta")})
+	f.firstTypes(f.integer(3, 1, maxLayers, "global_attn_every_n_layers"))
+	f.defaults(map[string]any{"rope_theta": f.number(160000, minTheta, maxTheta, "global_rope_theta")})
 }
 
 func modernBERTConfig(f *fields, c *Config) plan {

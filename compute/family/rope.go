@@ -50,11 +50,16 @@ func ropeConfig(f *fields, c *Config, positions int) (partial float64) {
 func partialRope(f *fields, c *Config, positions int, partial float64) (rotary int) {
 	f.defaults(map[string]any{"partial_rotary_factor": partial})
 	partial = ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
-	rotary = int(float64(c.HeadDim) * partial)
-	if f.err == nil && (rotary == 0 || rotary%2 != 0) {
+	return c.rotated(f, partial)
+}
+
+// rotated is the number of elements of a head that a rotary embedding of part of it turns.
+func (c *Config) rotated(f *fields, partial float64) int {
+	n := int(float64(c.HeadDim) * partial)
+	if f.err == nil && (n == 0 || n%2 != 0) {
 		f.fault("partial_rotary_factor", fmt.Sprint(partial), fmt.Sprintf("one that rotates an even number of the %d elements of a head", c.HeadDim))
 	}
-	return rotary
+	return n
 }
 
 // ropeObject is the object that has the rotary embedding's members: rope_scaling, or without it rope_parameters, as in transformers.

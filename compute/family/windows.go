@@ -1,6 +1,9 @@
 package family
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Types of layers, in layer_types.
 const (
@@ -31,6 +34,14 @@ func (c *Config) windows(f *fields, first, missing int) {
 	}
 }
 
+// fullLayers says which layers have no window; nil: none has one.
+func (c *Config) fullLayers() (without []bool) {
+	for _, window := range c.Windows {
+		without = append(without, window == 0)
+	}
+	return without
+}
+
 // patternTypes sets layer_types where there is none: each layer whose number is a multiple of the pattern's is full.
 func (f *fields) patternTypes(missing int, names ...string) {
 	layers := f.integer(1, 1, maxLayers, "num_hidden_layers")
@@ -46,6 +57,23 @@ func (f *fields) patternTypes(missing int, names ...string) {
 		}
 	}
 	f.defaults(map[string]any{"layer_types": types})
+}
+
+// firstTypes sets layer_types where there is none: of every n layers the first one is full.
+func (f *fields) firstTypes(n int) {
+	types := make([]string, f.size(maxLayers, "num_hidden_layers"))
+	for i := range types {
+		types[i] = sliding
+		if i%n == 0 {
+			types[i] = full
+		}
+	}
+	f.defaults(map[string]any{"layer_types": types})
+}
+
+// sameTypes sets the types of layers where there are none: all are of one type.
+func (f *fields) sameTypes(name, kind string) {
+	f.defaults(map[string]any{name: slices.Repeat([]string{kind}, f.size(maxLayers, "num_hidden_layers"))})
 }
 
 // layerTypeWindows is the window of each layer by its name in layer_types.

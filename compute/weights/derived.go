@@ -201,6 +201,27 @@ func (c *Checkpoint) TransposeParts(names map[string]string, n, rows int64) erro
 	return c.derive(all)
 }
 
+// RepeatRows adds matrices with each row of another one n times. names are those of the matrices, to those of what is added. One of another shape or of no
+// floats is left out: the use of what it lacks is the error.
+func (c *Checkpoint) RepeatRows(names map[string]string, n int64) error {
+	var all []*derived
+	for _, from := range slices.Sorted(maps.Keys(names)) {
+		t, ok := c.Describe(from)
+		if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() {
+			continue
+		}
+		bytes := t.DType.Bytes(t.Shape[1])
+		t.Name, t.Shape = names[from], []int64{n * t.Shape[0], t.Shape[1]}
+		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
+			source, _ := c.Tensor(from)
+			for row := first; row < last; row++ {
+				copy(dst[(row-first)*bytes:][:bytes], source.Data[row/n*bytes:])
+			}
+		}})
+	}
+	return c.derive(all)
+}
+
 // transpose writes the columns [first, last) of a row-major [n][stride] matrix as rows.
 func transpose(dst, from []byte, first, last, n, stride, size int64) {
 	for row := first; row < last; row++ {

@@ -247,6 +247,20 @@ func TestPartsOfAMatrixAreTransposed(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestRowsOfAMatrixAreRepeated beside the matrix itself.
+func TestRowsOfAMatrixAreRepeated(t *testing.T) {
+	c := &Checkpoint{tensors: map[string]Tensor{
+		"m": {Name: "m", DType: BF16, Shape: []int64{2, 2}, Data: []byte{1, 1, 2, 2, 3, 3, 4, 4}, File: "f"},
+		"v": {Name: "v", DType: BF16, Shape: []int64{4}, Data: []byte{1, 1, 2, 2, 3, 3, 4, 4}},
+	}}
+	require.NoError(t, c.RepeatRows(map[string]string{"m": "m3", "v": "v3", "absent": "a3"}, 3))
+	got, _ := c.Tensor("m3")
+	want := Tensor{Name: "m3", DType: BF16, Shape: []int64{6, 2}, Data: []byte{1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4, 3, 3, 4, 4}, File: "f"}
+	require.Equal(t, want, got)
+	require.Equal(t, []string{"m", "m3", "v"}, c.Names())
+	require.NoError(t, c.Close())
+}
+
 func TestScaledRowsAreProductsInFloat32(t *testing.T) {
 	halves := func(values ...float32) (data []byte) {
 		for _, v := range values {
