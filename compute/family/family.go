@@ -31,12 +31,14 @@ func families() []*family {
 	return []*family{
 		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4,
 		&olmo2, &olmo3, &ministral3, &hunyuan, &arcee, &apertus,
+		&graniteSWA, &hyperCLOVAX, &nanoChat,
 		&helium, &cwm, &ministral,
 		&qwen3Next, &qwen35, &qwen35Moe, &lfm2, &lfm2Moe, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &nemotronH,
-		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &dots1, &exaoneMoe, &solarOpen,
+		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &graniteMoeSWA, &dots1, &exaoneMoe, &solarOpen,
 		&deepseekV2, &deepseekV3, &glm4MoeLite, &mistral4, &youtu, &minicpm3,
 		&gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &hunyuanMoe, &phimoe,
 		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
+
 		&bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT, &nomicBERT,
 	}
 }

@@ -1,0 +1,82 @@
+package family
+
+import (
+	"fmt"
+	"slices"
+)
+
+// graniteSWA is Granite with sliding windows in most layers, a score of a key without a value for each head, and a rotary embedding of each layer.
+var graniteSWA = family{
+	class: "GraniteSWAForCausalLM", bare: "GraniteSWAModel", kind: "granite_swa",
+	spell:   graniteSWASpell,
+	config:  graniteSWAConfig,
+	tensors: graniteTensors,
+
+	models:   "Granite Swash 2B",
+	features: "Granite 3 with `sinks`, sliding windows by `layer_types` or but in every fourth layer, rotary bases by `layer_rope_theta` (0: no rotary embedding)",
+}
+
+// graniteMoeSWA is graniteSWA with experts, and a shared MLP or none.
+var graniteMoeSWA = family{
+	class: "GraniteMoeSWAForCausalLM", bare: "GraniteMoeSWAModel", kind: "granitemoe_swa",
+	spell:   graniteMoeSWASpell,
+	config:  graniteMoeSWAConfig,
+	tensors: graniteTensors,
+
+	models:   "Granite Swash 3B A600M",
+	features: "as `GraniteSWAForCausalLM`, experts: softmax over the chosen ones, a shared one or none",
+}
+
+// graniteSWASpell sets the defaults of GraniteSWAConfig.
+func graniteSWASpell(f *fields) {
+	f.defaults(map[string]any{"num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": true})
+	graniteMoeSWASpell(f)
+}
+
+// graniteMoeSWASpell sets the defaults of GraniteMoeSWAConfig.
+func graniteMoeSWASpell(f *fields) {
+	graniteSpell(f)
+	f.defaults(map[string]any{"sliding_window": 128})
+	f.firstTypes(4)
+}
+
+// graniteSWAConfig: source is transformers, modeling_granite_swa.py.
+func graniteSWAConfig(f *fields, c *Config) plan {
+	p := graniteConfig(f, c).(granitePlan)
+	p.windows(f, c)
+	return p
+}
+
+// graniteMoeSWAConfig: source is transformers, modeling_granitemoe_swa.py.
+func graniteMoeSWAConfig(f *fields, c *Config) plan {
+	p := graniteMoeSharedConfig(f, c).(granitePlan)
+	n := &p.experts.names
+	n.router, n.fused, n.gate, n.up, n.down = "router", "", "gate_proj", "up_proj", "down_proj"
+	p.windows(f, c)
+	return p
+}
+
+// windows reads what both have beside Granite.
+func (p *granitePlan) windows(f *fields, c *Config) {
+	p.sinks = true
+	c.windows(f, 0, 0)
+	thetas := list[float64](f, "layer_rope_theta", "a list of numbers")
+	if thetas == nil || f.err != nil {
+		return
+	}
+	if len(thetas) != c.Layers {
+		f.fault("layer_rope_theta", fmt.Sprintf("%d entries", len(thetas)), fmt.Sprintf("one for each of %d layers", c.Layers))
+	}
+	p.unrotated = make([]bool, len(thetas))
+	p.ropes = slices.Repeat([]Rope{c.Rope}, len(thetas))
+	for i, theta := range thetas {
+		p.unrotated[i] = theta == 0
+		if theta == 0 {
+			continue
+		}
+		if theta < minTheta || theta > maxTheta {
+			f.fault("layer_rope_theta", fmt.Sprint(theta), fmt.Sprintf("0 or a number in %d..%g", minTheta, float64(maxTheta)))
+		}
+		p.ropes[i].Theta = theta
+	}
+}
