@@ -29,9 +29,9 @@ type plan interface{ build(*builder) }
 // families are all that are served, in the order of the documentation.
 func families() []*family {
 	return []*family{
-		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4,
+		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified,
 		&olmo2, &olmo3, &ministral3, &hunyuan, &arcee, &apertus,
-		&graniteSWA, &hyperCLOVAX, &nanoChat,
+		&graniteSWA, &hyperCLOVAX, &nanoChat, &emu3, &phi4Multimodal,
 		&helium, &cwm, &ministral,
 		&qwen3Next, &qwen35, &qwen35Moe, &lfm2, &lfm2Moe, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &nemotronH,
 		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &dots1, &exaoneMoe, &solarOpen,
