@@ -18,7 +18,8 @@ var gptj = family{
 // gptjPlan: attention and MLP read the same norm and both add to the
 // residual: seven ops per layer. Source: transformers, modeling_gptj.py.
 type gptjPlan struct {
-	rotary int // rotated part of a head
+	rotary int  // rotated part of a head
+	fused  bool // q, k and v are one tensor, as CodeGen has them
 }
 
 func gptjConfig(f *fields, c *Config) plan {
@@ -34,7 +35,7 @@ func gptjConfig(f *fields, c *Config) plan {
 	if f.err == nil && (rotary > c.HeadDim || rotary%2 != 0) {
 		f.fault("rotary_dim", fmt.Sprint(rotary), fmt.Sprintf("an even number of %d at most, the size of a head", c.HeadDim))
 	}
-	return gptjPlan{rotary}
+	return gptjPlan{rotary: rotary}
 }
 
 func (p gptjPlan) build(b *builder) {
@@ -54,7 +55,11 @@ func (p gptjPlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("h.%d.", i)
 		b.layerNorm("norm", at+"ln_1", x, normed)
-		b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"attn.")...)
+		parts := b.codeGenQKV
+		if !p.fused {
+			parts = b.qkvParts
+		}
+		b.linear("attn.qkv", normed, qkv, model.ActNone, parts(at+"attn.")...)
 		b.attention(qkv, attended, func(rope, _ *model.Op) {
 			rope.RotaryDim, rope.InvFreq, rope.RotaryInterleaved = p.rotary, invFreq, true
 		})
