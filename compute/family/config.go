@@ -180,6 +180,9 @@ func (c *Config) familyOf(f *fields) *family {
 		if known := find(func(x *family) bool { return slices.Contains(x.also, name) }); known != nil {
 			return known
 		}
+		if missing, ok := wrapped()[name]; ok {
+			return textFamily(f, missing)
+		}
 		if known := find(func(x *family) bool { return x.bare == name }); known != nil {
 			c.NoHead = true
 			return known

@@ -2,6 +2,7 @@ package family
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -31,10 +32,10 @@ func families() []*family {
 	return []*family{
 		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified,
 		&olmo2, &olmo3, &ministral3, &hunyuan, &arcee, &apertus,
-		&graniteSWA, &hyperCLOVAX, &nanoChat, &emu3, &phi4Multimodal,
+		&graniteSWA, &hyperCLOVAX, &nanoChat, &emu3, &phi4Multimodal, &glm4v,
 		&helium, &cwm, &ministral,
 		&qwen3Next, &qwen35, &qwen35Moe, &lfm2, &lfm2Moe, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &nemotronH,
-		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &dots1, &exaoneMoe, &solarOpen,
+		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe, &solarOpen,
 		&deepseekV2, &deepseekV3, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1,
 		&gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &hunyuanMoe, &phimoe,
 		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
@@ -54,7 +55,7 @@ func find(is func(*family) bool) *family {
 
 // Architectures lists the supported names of config.json's "architectures".
 func Architectures() []string {
-	var names []string
+	names := slices.Collect(maps.Keys(wrapped()))
 	for _, f := range families() {
 		names = append(append(names, f.class), f.also...)
 	}
