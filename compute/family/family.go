@@ -34,7 +34,7 @@ func families() []*family {
 		&olmo2, &olmo3, &ministral3, &hunyuan, &arcee, &apertus,
 		&graniteSWA, &hyperCLOVAX, &nanoChat, &emu3, &phi4Multimodal, &glm4v,
 		&helium, &cwm, &ministral,
-		&qwen3Next, &qwen35, &qwen35Moe, &lfm2, &lfm2Moe, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &nemotronH,
+		&qwen3Next, &qwen35, &qwen35Moe, &lfm2, &lfm2Moe, &lfm3, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &nemotronH,
 		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe, &solarOpen,
 		&deepseekV2, &deepseekV3, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1,
 		&gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &hunyuanMoe, &phimoe,

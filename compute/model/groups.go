@@ -15,7 +15,7 @@ const mostGroups = 8
 // Count is the number of groups.
 func (g Groups) Count() int { return g.Full + g.Windowed }
 
-// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, it is one group. All layers of an encoder have one place:
+// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, as with states, it is one group. All layers of an encoder have one place:
 // each reads the keys and values of its own step alone.
 func (p *Program) Groups() Groups {
 	if p.Encoder() {
@@ -29,7 +29,7 @@ func (p *Program) Groups() Groups {
 		}
 	}
 	switch full := len(windows) - windowed; {
-	case windowed == 0 || full > 0 && (p.OneGroup || p.KV == KVKivi):
+	case windowed == 0 || p.StateBytes() > 0 || full > 0 && (p.OneGroup || p.KV == KVKivi):
 		return Groups{Layers: max(1, len(windows)), Full: 1} // also if no layer has keys
 	case full == 0:
 		return Groups{Layers: len(windows), Windowed: 1}
