@@ -78,7 +78,9 @@ type Request struct {
 // Pool makes a request read what the model makes of its prompt. No answer is generated: one event has a vector and ends the request.
 type Pool struct {
 	Pooling Pooling
-	Tokens  []int32 // of PoolLogits
+	Tokens  []int32 // of PoolLogits and PoolLogprobs
+	// Answers, in place of Tokens, are texts that the answer to Messages may begin with: Extra.Answers has the log probabilities of their tokens.
+	Answers []string
 }
 
 // Pooling says what a vector is made of.
@@ -89,6 +91,8 @@ const (
 	PoolLast   Pooling = "last"   // the hidden state of the last token, after the model's last norm
 	PoolMean   Pooling = "mean"   // the mean of the hidden states of all tokens
 	PoolLogits Pooling = "logits" // the logits of Pool.Tokens after the last token
+	// PoolLogprobs is the log probabilities of Pool.Tokens after the last token, among all tokens of the vocabulary.
+	PoolLogprobs Pooling = "logprobs"
 	// PoolText and PoolClasses are of encoders, which have the whole text in one step.
 	PoolText    Pooling = "text"    // the vector that the model's own pooling makes of the text
 	PoolClasses Pooling = "classes" // the logits of the model's classes
@@ -100,13 +104,21 @@ func (p *Pool) Validate() error {
 	switch p.Pooling {
 	case PoolLast, PoolMean, PoolText, PoolClasses, PoolNone:
 		return nil
-	case PoolLogits:
-		if len(p.Tokens) > 0 {
+	case PoolLogits, PoolLogprobs:
+		if len(p.Tokens) > 0 || p.Pooling == PoolLogprobs && len(p.Answers) > 0 {
 			return nil
 		}
 		return Invalid("pooling", "pooling: found %q without tokens, expected at least one", p.Pooling)
 	}
-	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits, PoolText, PoolClasses, PoolNone)
+	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q, %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits, PoolLogprobs, PoolText, PoolClasses, PoolNone)
+}
+
+// Texts returns Answers, nil without a Pool.
+func (p *Pool) Texts() []string {
+	if p == nil {
+		return nil
+	}
+	return p.Answers
 }
 
 // Whole reports whether every token of the prompt has to be computed: cached ones have no hidden states.
@@ -235,8 +247,16 @@ type Event struct {
 type Extra struct {
 	Prompt []TokenLogprob // with Request.PromptLogprobs on the first event of the first choice: all tokens of the prompt
 	Vector []float32      // of a request with Pool, with FinishStop
+	// Answers are those of Pool.Answers, in their order, in place of Vector.
+	Answers []AnswerLogprobs
 	// Dropped is how many messages left a chat that did not fit, on the first event of a choice, see Request.Truncate.
 	Dropped int
+}
+
+// AnswerLogprobs is how probable it is that an answer begins with a text.
+type AnswerLogprobs struct {
+	Tokens   []int32   // of the text, as it follows the prompt
+	Logprobs []float32 // of each token after the prompt and the tokens before it
 }
 
 // Usage counts tokens.

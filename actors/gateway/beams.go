@@ -81,6 +81,8 @@ func checkPool(r *api.Request, m *model) error {
 		return api.Invalid("prompt_logprobs", "not supported together with a vector")
 	case r.N != 1 || r.MaxTokens != 1 || r.Beams != nil || r.Grammar != nil:
 		return api.Invalid("pooling", "pooling: found %d choices of %d tokens, expected 1 of 1, without beams or a grammar", r.N, r.MaxTokens)
+	case len(r.Pool.Answers) > 0 && (r.Messages == nil || r.Truncate || len(r.Pool.Tokens) > 0):
+		return api.Invalid("pooling", "pooling: found answers to a text, to a chat that may be cut, or beside tokens, expected a chat")
 	case m.embedding.Width == 0:
 		return api.Unavailable(fmt.Errorf("a worker of model %q makes no vectors: it is of an earlier version", m.id))
 	}

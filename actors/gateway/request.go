@@ -30,6 +30,7 @@ type request struct {
 	second   int // where the second text of a pair begins in it
 	thought  tools.Thought
 	texts    *sample.TextTokens // of the sampling parameters
+	answers  *answers           // nil: the request has no api.Pool.Answers
 	limit    int                // tokens of a choice
 	stop     []int32
 	choices  []choice
@@ -105,7 +106,15 @@ func newRequest(r *api.Request, lim modelLimits) *request {
 func (r *request) space() string { return api.CacheSpace(r.api.Tenant, r.api.CacheSalt) }
 
 // known are the tokens of a choice: its prompt and its answer.
-func (r *request) known(c int) []int32 { return slices.Concat(r.prompt, r.choices[c].tokens) }
+func (r *request) known(c int) []int32 { return slices.Concat(r.input(), r.choices[c].tokens) }
+
+// input is the prompt of the sequences that are to be started.
+func (r *request) input() []int32 {
+	if path := r.answers.path(); len(path) > 0 {
+		return slices.Concat(r.prompt, path)
+	}
+	return r.prompt
+}
 
 // prompt is what a tokenizer made of one, and what its files say.
 type prompt struct {
@@ -117,6 +126,8 @@ type prompt struct {
 	thought tools.Thought
 	// texts are the tokens of the texts in the sampling parameters.
 	texts *sample.TextTokens
+	// answers are the tokens of api.Pool.Answers.
+	answers [][]int32
 }
 
 // tokenized takes the prompt. The request's choices are to be started then; those
@@ -129,7 +140,17 @@ func (r *request) tokenized(p prompt) error {
 	if r.api.Truncate && r.api.Messages == nil {
 		ids = r.truncated(ids)
 	}
-	limit, err := r.tokenLimit(len(ids))
+	r.answers = nil
+	if texts := r.api.Pool.Texts(); len(texts) > 0 {
+		if p.thought == tools.Opened {
+			return api.Invalid("model", "model %q reasons before it answers, and its chat template cannot turn that off: the answer does not follow the prompt", r.api.Model)
+		}
+		var err error
+		if r.answers, err = newAnswers(texts, p.answers, r.limits.vocab); err != nil {
+			return err
+		}
+	}
+	limit, err := r.tokenLimit(len(ids) + r.answers.longest())
 	if err != nil {
 		return err
 	}
@@ -221,9 +242,12 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 		params.Logprobs, params.TopLogprobs = true, r.api.TopLogprobs
 	}
 	gen := &msg.Generate{
-		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.prompt, Second: r.second, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Pool: r.api.Pool, Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
+		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.input(), Second: r.second, MaxTokens: r.limit,
+		StopTokens: r.stop, Sampling: params, Pool: r.answers.pool(r.api.Pool), Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
+	}
+	if r.answers != nil && r.answers.done > 0 { // a worker has admitted the request with its first read
+		gen.Migrated = true
 	}
 	if first == 0 && len(g[0].tokens) == 0 { // the other choices have the same prompt; and after a token its client has them
 		gen.Scored = r.api.PromptLogprobs

@@ -337,6 +337,10 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	switch v {
 	case ignored:
 		return
+	case further:
+		a.left(lead, at)
+		a.start(ctx)
+		return
 	case gap:
 		a.lost(ctx, m.Seq, textLost)
 		return

@@ -13,6 +13,7 @@ const (
 	ignored verdict = iota // of a sequence that is gone, or of a token that is there already
 	taken                  // an event came of it
 	gap                    // tokens before it are missing: the sequence is lost
+	further                // it was one of several reads: the next one follows
 	resend                 // tokens before it are missing that its worker had to send again: it has to once more
 )
 
@@ -37,6 +38,18 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 	e = api.Event{Choice: i, Text: t.Text, Logprobs: t.Logprobs, Finish: t.Finish, Stop: t.Stop, Err: t.Err, Extra: t.Extra}
 	if t.Extra != nil && t.Extra.Vector != nil {
 		r.found(int(t.Cached))
+		if r.answers != nil {
+			last, err := r.answers.take(t.Extra.Vector)
+			switch {
+			case err != nil:
+				e.Finish, e.Err, e.Extra = api.FinishError, err, nil
+			case !last:
+				c.seq, c.redirected, r.resumes = 0, false, 0
+				return api.Event{}, further
+			default:
+				e.Extra = &api.Extra{Answers: r.answers.result()}
+			}
+		}
 	}
 	if t.Token >= 0 {
 		c.tokens, c.redirected = append(c.tokens, t.Token), false
@@ -49,7 +62,7 @@ func (r *request) text(t *msg.Text) (e api.Event, v verdict) {
 		}
 	}
 	e.Pin = r.bond.tell()
-	if t.Finish == api.FinishNone {
+	if e.Finish == api.FinishNone {
 		return e, taken
 	}
 	c.ended = true

@@ -45,7 +45,7 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 	patience := min(tokenizeFirst<<(a.tried.times-1), tokenizeMost)
 	a.unplacedSince, a.askAgain = time.Time{}, time.Now().Add(patience)
 	a.watch.wait(time.Now(), ctx.Self(), a.tried.nodes, patience)
-	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Texts: texts, Trace: a.span.SpanContext()}
+	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Texts: texts, Answers: r.Pool.Texts(), Trace: a.span.SpanContext()}
 	switch {
 	case r.PromptTokens == nil:
 		m.Input = promptOf(r)
@@ -100,12 +100,15 @@ func (a *requestActor) tokenized(ctx actor.Context, m *msg.Tokenized) {
 	if err == nil && m.Texts == nil && r.Sampling.Texts() != nil {
 		err = api.Unavailable(errors.New("bad_words or dry_sequence_breakers: the tokenizer is of a version without them"))
 	}
+	if err == nil && len(m.Answers) != len(r.Pool.Texts()) {
+		err = api.Unavailable(errors.New("the answers of a question: the tokenizer is of a version without them"))
+	}
 	if err == nil {
 		ids := m.Tokens
 		if r.PromptTokens != nil {
 			ids = r.PromptTokens
 		}
-		err = a.state.tokenized(prompt{ids, m.Second, m.Text, eos, m.Thought, m.Texts})
+		err = a.state.tokenized(prompt{ids, m.Second, m.Text, eos, m.Thought, m.Texts, m.Answers})
 	}
 	if err != nil {
 		a.end(ctx, a.state.fail(err))

@@ -37,13 +37,14 @@ import (
 // high half is its node's.
 type SeqID uint64
 
-// Tokenize requests the ids of a text or a chat, the tokens of texts in parameters, and that a grammar is compiled; the answer is a Tokenized to Reply.
+// Tokenize requests the ids of a text or a chat, the tokens of texts in parameters and of answers, and that a grammar is compiled; the answer is a Tokenized to Reply.
 type Tokenize struct {
 	Reply   *actor.PID
 	Input   *api.TokenizeRequest // nil: only the grammar and the texts
 	Grammar *grammar.Spec        // nil: none
 	Tenant  string               // with Grammar
 	Texts   *sample.Texts        // of the sampling parameters; nil: none
+	Answers []string             // texts that the answer to Input, a chat, may begin with
 	Trace   tracing.Parent
 }
 
@@ -55,6 +56,7 @@ type Tokenized struct {
 	Checked bool               // the grammar can be compiled; earlier versions do not know grammars
 	Thought tools.Thought      // of a chat: what the end of the prompt says of reasoning
 	Texts   *sample.TextTokens // nil: there are none, or an earlier version does not know them
+	Answers [][]int32          // tokens of each of Tokenize.Answers after Tokens; nil as Texts
 	Err     error
 }
 

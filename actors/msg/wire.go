@@ -34,7 +34,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
 		return e, err
 	case *Tokenized:
-		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Second: int32(m.Second), Text: m.Text, Checked: m.Checked, Thought: uint32(m.Thought), Texts: samplepb.FromTextTokens(m.Texts), Error: errorToWire(m.Err)}}
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Second: int32(m.Second), Text: m.Text, Checked: m.Checked, Thought: uint32(m.Thought), Texts: samplepb.FromTextTokens(m.Texts), Answers: samplepb.FromSequences(m.Answers), Error: errorToWire(m.Err)}}
 	case *Detokenize:
 		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
 	case *Detokenized:
@@ -112,7 +112,7 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m, err = tokenizeFromWire(b.Tokenize, &p)
 	case *msgpb.Envelope_Tokenized:
 		t := b.Tokenized
-		m = &Tokenized{Tokens: t.GetTokens(), Second: int(t.GetSecond()), Text: t.GetText(), Checked: t.GetChecked(), Thought: tools.Thought(t.GetThought()), Texts: t.GetTexts().ToTextTokens(), Err: errorFromWire(t.GetError())}
+		m = &Tokenized{Tokens: t.GetTokens(), Second: int(t.GetSecond()), Text: t.GetText(), Checked: t.GetChecked(), Thought: tools.Thought(t.GetThought()), Texts: t.GetTexts().ToTextTokens(), Answers: samplepb.ToSequences(t.GetAnswers()), Err: errorFromWire(t.GetError())}
 	case *msgpb.Envelope_Detokenize:
 		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
 	case *msgpb.Envelope_Detokenized:
@@ -288,7 +288,7 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	t := &msgpb.Tokenize{
 		Grammar: grammarpb.FromSpec(m.Grammar), Texts: samplepb.FromTexts(m.Texts), Tenant: m.Tenant, OnlyGrammar: m.Input == nil,
 		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), Second: []byte(in.Second), AddSpecialTokens: in.AddSpecialTokens,
-		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Truncate: in.Truncate, Trace: traceToWire(m.Trace),
+		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Truncate: in.Truncate, Answers: m.Answers, Trace: traceToWire(m.Trace),
 	}
 	if !in.Clock.IsZero() {
 		ns := in.Clock.UnixNano()
@@ -313,7 +313,7 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	if in.Messages, in.Tools, in.TemplateArgs, err = api.DecodeChat(t.GetMessages(), t.GetTools(), t.GetTemplateArgs()); err != nil {
 		return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
 	}
-	m := &Tokenize{Reply: p.get(t.GetReply()), Input: in, Tenant: t.GetTenant(), Texts: t.GetTexts().ToTexts(), Trace: traceFromWire(t.GetTrace())}
+	m := &Tokenize{Reply: p.get(t.GetReply()), Input: in, Tenant: t.GetTenant(), Texts: t.GetTexts().ToTexts(), Answers: t.GetAnswers(), Trace: traceFromWire(t.GetTrace())}
 	if t.GetOnlyGrammar() {
 		m.Input = nil
 	}

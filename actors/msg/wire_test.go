@@ -102,7 +102,7 @@ func valid(m any) any {
 		c.Grammar.Kind = grammar.Regex
 	}
 	if t, ok := m.(*msg.Text); ok {
-		t.Extra.Dropped = 0 // the gateway counts them, which no message says
+		t.Extra.Dropped, t.Extra.Answers = 0, nil // the gateway counts and gathers them, which no message says
 	}
 	if g, ok := m.(*msg.Generate); ok {
 		g.Grammar.Kind = grammar.Regex
@@ -111,7 +111,7 @@ func valid(m any) any {
 		g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty, g.Sampling.TopLogprobs = 1.5, -1.5, 7
 		g.Sampling.XTC, g.Sampling.TopNSigma = sample.XTC{Probability: 0.25, Threshold: 0.125}, 2.5
 		g.Beams.Width, g.Beams.LengthPenalty, g.Beams.Early = 3, 0.5, 2
-		*g.Scored, g.Pool.Pooling = 7, api.PoolNone
+		*g.Scored, g.Pool.Pooling, g.Pool.Answers = 7, api.PoolNone, nil // the gateway makes tokens of answers
 	}
 	return m
 }

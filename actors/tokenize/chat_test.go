@@ -16,8 +16,14 @@ import (
 // withTemplate is the demo tokenizer with another template.
 func withTemplate(t *testing.T, template string) *tokenizer.Tokenizer {
 	t.Helper()
+	return vocabularyWithTemplate(t, "../../models/tiny-chat", template)
+}
+
+// vocabularyWithTemplate is the tokenizer of a folder with another template.
+func vocabularyWithTemplate(t *testing.T, folder, template string) *tokenizer.Tokenizer {
+	t.Helper()
 	dir := t.TempDir()
-	vocabulary, err := filepath.Abs("../../models/tiny-chat/tokenizer.json")
+	vocabulary, err := filepath.Abs(filepath.Join(folder, "tokenizer.json"))
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(vocabulary, filepath.Join(dir, "tokenizer.json")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o600))

@@ -127,6 +127,9 @@ func (a *tokenizerActor) tokenize(m *msg.Tokenize) *msg.Tokenized {
 			t.Tokens, t.Thought, t.Err = encode(a.Tokenizer, in, a.Longest())
 		}
 		span.SetAttributes(semconv.GenAIUsageInputTokens(len(t.Tokens)))
+		if t.Err == nil && len(m.Answers) > 0 && m.Input != nil {
+			t.Answers, t.Err = answerTokens(a.Tokenizer, m.Input, t.Tokens, m.Answers)
+		}
 	}
 	if m.Grammar != nil && t.Err == nil {
 		if !a.Grammars.Known(m.Tenant, m.Grammar) {

@@ -17,12 +17,14 @@ type pool struct {
 	*api.Pool
 	sum    []float64 // of the hidden states of the first tokens
 	tokens int       // of them
-	vector []float32 // of PoolLogits and PoolClasses
+	vector []float32 // of PoolLogits, PoolLogprobs and PoolClasses
 }
 
 func newPool(p *api.Pool, width int) *pool {
-	if p.Pooling == api.PoolLogits || p.Pooling == api.PoolClasses || p.Pooling == api.PoolNone {
+	switch p.Pooling {
+	case api.PoolLogits, api.PoolLogprobs, api.PoolClasses, api.PoolNone:
 		width = 0
+	case api.PoolLast, api.PoolMean, api.PoolText:
 	}
 	return &pool{Pool: p, sum: make([]float64, width)}
 }
@@ -36,7 +38,7 @@ func (p *pool) ask(rows *compute.Rows) {
 		if rows.Output {
 			rows.Hidden, rows.Output = 1, false
 		}
-	case api.PoolLogits, api.PoolClasses, api.PoolNone:
+	case api.PoolLogits, api.PoolLogprobs, api.PoolClasses, api.PoolNone:
 	}
 }
 
@@ -52,15 +54,19 @@ func (p *pool) add(position int, hidden []float32) {
 }
 
 // logits takes the vector from the logits after the last token.
-func (p *pool) logits(row []float32) {
-	if p.Pooling == api.PoolClasses {
+func (p *pool) logits(row []float32) (err error) {
+	switch p.Pooling {
+	case api.PoolClasses:
 		p.vector = slices.Clone(row)
-		return
+	case api.PoolLogprobs:
+		p.vector, err = sample.Logprobs(row, p.Tokens)
+	case api.PoolLogits, api.PoolLast, api.PoolMean, api.PoolText, api.PoolNone:
+		p.vector = make([]float32, len(p.Tokens))
+		for i, id := range p.Tokens {
+			p.vector[i] = row[id]
+		}
 	}
-	p.vector = make([]float32, len(p.Tokens))
-	for i, id := range p.Tokens {
-		p.vector[i] = row[id]
-	}
+	return err
 }
 
 // result returns the vector.

@@ -92,7 +92,7 @@ func (l *loop) commit(s *sequence, end int) {
 	}
 	slab, prompt := l.Sched.KV.SlabTokens, len(s.gen.Prompt)+len(s.gen.Generated)
 	switch {
-	case s.beams != nil: // each beam has an answer of its own
+	case s.beams != nil, s.pool != nil: // each beam has an answer of its own; a vector has none
 		end = min(end, prompt)
 	case s.postponed != nil: // the token after the known ones is drawn later
 		end = min(end, len(s.tokens))
@@ -179,7 +179,7 @@ func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
 			continue
 		}
 		if o.seq.pool != nil {
-			o.seq.pool.logits(logits.Row(o.row))
+			o.err = o.seq.pool.logits(logits.Row(o.row))
 			continue
 		}
 		o.err = o.seq.sample(logits, o, &s.scratch)

@@ -29,8 +29,8 @@ func Score(logits []float32, token int32, n int) (Scored, error) {
 	if token < 0 || int(token) >= len(logits) {
 		return Scored{}, fmt.Errorf("%w: found %d, of which token %d is wanted", ErrLogits, len(logits), token)
 	}
-	if norm := logSum(logits); math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return Scored{}, fmt.Errorf("%w: their sum is %g", ErrLogits, norm)
+	if _, err := normOf(logits); err != nil {
+		return Scored{}, err
 	}
 	s := Scored{Token: token, Rank: 1}
 	for _, v := range logits {
@@ -40,6 +40,31 @@ func Score(logits []float32, token int32, n int) (Scored, error) {
 	}
 	s.Logprob, s.Top = logprobs(logits, token, n)
 	return s, nil
+}
+
+// Logprobs returns the log probabilities of tokens under softmax(logits), in the order of tokens. The error is ErrLogits.
+func Logprobs(logits []float32, tokens []int32) ([]float32, error) {
+	norm, err := normOf(logits)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]float32, len(tokens))
+	for i, token := range tokens {
+		if token < 0 || int(token) >= len(logits) {
+			return nil, fmt.Errorf("%w: found %d, of which token %d is wanted", ErrLogits, len(logits), token)
+		}
+		out[i] = float32(float64(logits[token]) - norm)
+	}
+	return out, nil
+}
+
+// normOf is logSum of logits that have a finite one. The error is ErrLogits.
+func normOf(logits []float32) (float64, error) {
+	norm := logSum(logits)
+	if math.IsNaN(norm) || math.IsInf(norm, 0) {
+		return 0, fmt.Errorf("%w: their sum is %g", ErrLogits, norm)
+	}
+	return norm, nil
 }
 
 // logSum is log(sum(exp(logits))); no finite number when one of them is NaN or

@@ -95,6 +95,24 @@ func TestAScoreIsTheTokensPlaceAmongAll(t *testing.T) {
 	require.ErrorIs(t, err, ErrLogits)
 }
 
+func TestLogProbabilitiesOfTokensAreTheirScores(t *testing.T) {
+	logits := []float32{1, 3, 2, 3, 0}
+	tokens := []int32{4, 1, 1, 2}
+	found, err := Logprobs(logits, tokens)
+	require.NoError(t, err)
+	for i, token := range tokens {
+		s, err := Score(logits, token, 0)
+		require.NoError(t, err)
+		require.Equal(t, s.Logprob, found[i])
+	}
+	for _, bad := range []int32{-1, 5} {
+		_, err = Logprobs(logits, []int32{0, bad})
+		require.ErrorIs(t, err, ErrLogits)
+	}
+	_, err = Logprobs([]float32{0, float32(math.Inf(1))}, []int32{0})
+	require.ErrorIs(t, err, ErrLogits)
+}
+
 func TestBadBoundsAreRefused(t *testing.T) {
 	for _, p := range []Params{{MinTokens: -1}, {Thinking: &Thinking{Budget: -1}}, {Thinking: &Thinking{End: -1}}} {
 		require.Error(t, p.Validate())

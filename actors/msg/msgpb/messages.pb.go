@@ -640,8 +640,9 @@ type Tokenize struct {
 	Tenant             string                 `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	OnlyGrammar        bool                   `protobuf:"varint,14,opt,name=only_grammar,json=onlyGrammar,proto3" json:"only_grammar,omitempty"`
 	Truncate           bool                   `protobuf:"varint,15,opt,name=truncate,proto3" json:"truncate,omitempty"`
-	Texts              *samplepb.Texts        `protobuf:"bytes,16,opt,name=texts,proto3" json:"texts,omitempty"`   // absent: none
-	Second             []byte                 `protobuf:"bytes,17,opt,name=second,proto3" json:"second,omitempty"` // second text of a pair; absent: none
+	Texts              *samplepb.Texts        `protobuf:"bytes,16,opt,name=texts,proto3" json:"texts,omitempty"`     // absent: none
+	Second             []byte                 `protobuf:"bytes,17,opt,name=second,proto3" json:"second,omitempty"`   // second text of a pair; absent: none
+	Answers            []string               `protobuf:"bytes,18,rep,name=answers,proto3" json:"answers,omitempty"` // texts that the answer may begin with
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -795,6 +796,13 @@ func (x *Tokenize) GetSecond() []byte {
 	return nil
 }
 
+func (x *Tokenize) GetAnswers() []string {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
 type Tokenized struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        []int32                `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
@@ -804,6 +812,7 @@ type Tokenized struct {
 	Thought       uint32                 `protobuf:"varint,5,opt,name=thought,proto3" json:"thought,omitempty"` // a tools.Thought
 	Texts         *samplepb.TextTokens   `protobuf:"bytes,6,opt,name=texts,proto3" json:"texts,omitempty"`      // absent: none, or of a version that does not know them
 	Second        int32                  `protobuf:"varint,7,opt,name=second,proto3" json:"second,omitempty"`   // of a pair: where the second text begins
+	Answers       []*samplepb.Tokens     `protobuf:"bytes,8,rep,name=answers,proto3" json:"answers,omitempty"`  // of each text of answers; absent: as texts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -885,6 +894,13 @@ func (x *Tokenized) GetSecond() int32 {
 		return x.Second
 	}
 	return 0
+}
+
+func (x *Tokenized) GetAnswers() []*samplepb.Tokens {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
 }
 
 type Detokenize struct {
@@ -2983,7 +2999,7 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate\"\xe6\x04\n" +
+	"tracestate\"\x80\x05\n" +
 	"\bTokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\fR\x06prompt\x12,\n" +
@@ -3002,8 +3018,9 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\fonly_grammar\x18\x0e \x01(\bR\vonlyGrammar\x12\x1a\n" +
 	"\btruncate\x18\x0f \x01(\bR\btruncate\x12,\n" +
 	"\x05texts\x18\x10 \x01(\v2\x16.millrace.sample.TextsR\x05texts\x12\x16\n" +
-	"\x06second\x18\x11 \x01(\fR\x06secondB\v\n" +
-	"\t_clock_ns\"\xe1\x01\n" +
+	"\x06second\x18\x11 \x01(\fR\x06second\x12\x18\n" +
+	"\aanswers\x18\x12 \x03(\tR\aanswersB\v\n" +
+	"\t_clock_ns\"\x94\x02\n" +
 	"\tTokenized\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12)\n" +
 	"\x05error\x18\x02 \x01(\v2\x13.millrace.msg.ErrorR\x05error\x12\x12\n" +
@@ -3011,7 +3028,8 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\achecked\x18\x04 \x01(\bR\achecked\x12\x18\n" +
 	"\athought\x18\x05 \x01(\rR\athought\x121\n" +
 	"\x05texts\x18\x06 \x01(\v2\x1b.millrace.sample.TextTokensR\x05texts\x12\x16\n" +
-	"\x06second\x18\a \x01(\x05R\x06second\"M\n" +
+	"\x06second\x18\a \x01(\x05R\x06second\x121\n" +
+	"\aanswers\x18\b \x03(\v2\x17.millrace.sample.TokensR\aanswers\"M\n" +
 	"\n" +
 	"Detokenize\x12'\n" +
 	"\x05reply\x18\x01 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x16\n" +
@@ -3240,8 +3258,9 @@ var file_actors_msg_messages_proto_goTypes = []any{
 	(*grammarpb.Spec)(nil),      // 32: millrace.grammar.Spec
 	(*samplepb.Texts)(nil),      // 33: millrace.sample.Texts
 	(*samplepb.TextTokens)(nil), // 34: millrace.sample.TextTokens
-	(*samplepb.Params)(nil),     // 35: millrace.sample.Params
-	(*samplepb.Beams)(nil),      // 36: millrace.sample.Beams
+	(*samplepb.Tokens)(nil),     // 35: millrace.sample.Tokens
+	(*samplepb.Params)(nil),     // 36: millrace.sample.Params
+	(*samplepb.Beams)(nil),      // 37: millrace.sample.Beams
 }
 var file_actors_msg_messages_proto_depIdxs = []int32{
 	4,  // 0: millrace.msg.Envelope.tokenize:type_name -> millrace.msg.Tokenize
@@ -3272,44 +3291,45 @@ var file_actors_msg_messages_proto_depIdxs = []int32{
 	33, // 25: millrace.msg.Tokenize.texts:type_name -> millrace.sample.Texts
 	2,  // 26: millrace.msg.Tokenized.error:type_name -> millrace.msg.Error
 	34, // 27: millrace.msg.Tokenized.texts:type_name -> millrace.sample.TextTokens
-	1,  // 28: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
-	2,  // 29: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
-	1,  // 30: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
-	1,  // 31: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
-	3,  // 32: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
-	1,  // 33: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
-	1,  // 34: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
-	1,  // 35: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
-	35, // 36: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
-	36, // 37: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
-	3,  // 38: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
-	12, // 39: millrace.msg.Generate.source:type_name -> millrace.msg.Source
-	32, // 40: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
-	11, // 41: millrace.msg.Generate.pool:type_name -> millrace.msg.Pool
-	1,  // 42: millrace.msg.Source.kv:type_name -> millrace.msg.PID
-	1,  // 43: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
-	12, // 44: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
-	1,  // 45: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
-	1,  // 46: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
-	1,  // 47: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
-	1,  // 48: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
-	1,  // 49: millrace.msg.Find.reply:type_name -> millrace.msg.PID
-	1,  // 50: millrace.msg.Found.compute:type_name -> millrace.msg.PID
-	22, // 51: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
-	24, // 52: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
-	2,  // 53: millrace.msg.Token.error:type_name -> millrace.msg.Error
-	23, // 54: millrace.msg.Token.prompt:type_name -> millrace.msg.Scored
-	24, // 55: millrace.msg.Scored.top:type_name -> millrace.msg.Alternative
-	26, // 56: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
-	2,  // 57: millrace.msg.Text.error:type_name -> millrace.msg.Error
-	26, // 58: millrace.msg.Text.prompt:type_name -> millrace.msg.Logprob
-	26, // 59: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
-	1,  // 60: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	35, // 28: millrace.msg.Tokenized.answers:type_name -> millrace.sample.Tokens
+	1,  // 29: millrace.msg.Detokenize.reply:type_name -> millrace.msg.PID
+	2,  // 30: millrace.msg.Detokenized.error:type_name -> millrace.msg.Error
+	1,  // 31: millrace.msg.OpenText.reply:type_name -> millrace.msg.PID
+	1,  // 32: millrace.msg.OpenText.compute:type_name -> millrace.msg.PID
+	3,  // 33: millrace.msg.OpenText.trace:type_name -> millrace.msg.Trace
+	1,  // 34: millrace.msg.Generate.reply:type_name -> millrace.msg.PID
+	1,  // 35: millrace.msg.Generate.watch:type_name -> millrace.msg.PID
+	1,  // 36: millrace.msg.Generate.detok:type_name -> millrace.msg.PID
+	36, // 37: millrace.msg.Generate.sampling:type_name -> millrace.sample.Params
+	37, // 38: millrace.msg.Generate.beams:type_name -> millrace.sample.Beams
+	3,  // 39: millrace.msg.Generate.trace:type_name -> millrace.msg.Trace
+	12, // 40: millrace.msg.Generate.source:type_name -> millrace.msg.Source
+	32, // 41: millrace.msg.Generate.grammar:type_name -> millrace.grammar.Spec
+	11, // 42: millrace.msg.Generate.pool:type_name -> millrace.msg.Pool
+	1,  // 43: millrace.msg.Source.kv:type_name -> millrace.msg.PID
+	1,  // 44: millrace.msg.Prefetch.reply:type_name -> millrace.msg.PID
+	12, // 45: millrace.msg.Prefetch.source:type_name -> millrace.msg.Source
+	1,  // 46: millrace.msg.Fetch.reply:type_name -> millrace.msg.PID
+	1,  // 47: millrace.msg.Redirect.reply:type_name -> millrace.msg.PID
+	1,  // 48: millrace.msg.Redirect.detok:type_name -> millrace.msg.PID
+	1,  // 49: millrace.msg.Redirect.watch:type_name -> millrace.msg.PID
+	1,  // 50: millrace.msg.Find.reply:type_name -> millrace.msg.PID
+	1,  // 51: millrace.msg.Found.compute:type_name -> millrace.msg.PID
+	22, // 52: millrace.msg.Tokens.tokens:type_name -> millrace.msg.Token
+	24, // 53: millrace.msg.Token.top:type_name -> millrace.msg.Alternative
+	2,  // 54: millrace.msg.Token.error:type_name -> millrace.msg.Error
+	23, // 55: millrace.msg.Token.prompt:type_name -> millrace.msg.Scored
+	24, // 56: millrace.msg.Scored.top:type_name -> millrace.msg.Alternative
+	26, // 57: millrace.msg.Text.logprobs:type_name -> millrace.msg.Logprob
+	2,  // 58: millrace.msg.Text.error:type_name -> millrace.msg.Error
+	26, // 59: millrace.msg.Text.prompt:type_name -> millrace.msg.Logprob
+	26, // 60: millrace.msg.Logprob.top:type_name -> millrace.msg.Logprob
+	1,  // 61: millrace.msg.ListBlocks.reply:type_name -> millrace.msg.PID
+	62, // [62:62] is the sub-list for method output_type
+	62, // [62:62] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_actors_msg_messages_proto_init() }

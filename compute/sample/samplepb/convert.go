@@ -77,7 +77,7 @@ func FromTextTokens(t *sample.TextTokens) *TextTokens {
 	if t == nil {
 		return nil
 	}
-	return &TextTokens{Words: fromSequences(t.Words), Breaks: t.Breaks, LongBreaks: fromSequences(t.LongBreaks)}
+	return &TextTokens{Words: FromSequences(t.Words), Breaks: t.Breaks, LongBreaks: FromSequences(t.LongBreaks)}
 }
 
 // ToTextTokens returns what w is the form of, and nil for nil. Ids may be outside the vocabulary.
@@ -85,17 +85,19 @@ func (w *TextTokens) ToTextTokens() *sample.TextTokens {
 	if w == nil {
 		return nil
 	}
-	return &sample.TextTokens{Words: toSequences(w.GetWords()), Breaks: w.GetBreaks(), LongBreaks: toSequences(w.GetLongBreaks())}
+	return &sample.TextTokens{Words: ToSequences(w.GetWords()), Breaks: w.GetBreaks(), LongBreaks: ToSequences(w.GetLongBreaks())}
 }
 
-func fromSequences(all [][]int32) (list []*Tokens) {
+// FromSequences returns the protobuf form of lists of tokens, and nil for nil.
+func FromSequences(all [][]int32) (list []*Tokens) {
 	for _, ids := range all {
 		list = append(list, &Tokens{Ids: ids})
 	}
 	return list
 }
 
-func toSequences(all []*Tokens) (list [][]int32) {
+// ToSequences returns what a list is the form of, and nil for nil. Ids may be outside the vocabulary.
+func ToSequences(all []*Tokens) (list [][]int32) {
 	for _, t := range all {
 		list = append(list, t.GetIds())
 	}
