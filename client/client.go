@@ -47,6 +47,8 @@ type Client interface {
 	Detokenize(ctx context.Context, model string, tokens []int32) (string, error)
 	// Embed returns the vector of each text.
 	Embed(ctx context.Context, r EmbeddingRequest) ([][]float32, error)
+	// Decide returns the probabilities of the answers to questions.
+	Decide(ctx context.Context, r DecisionRequest) (*Decision, error)
 	// Post sends the JSON body of a request that does not stream to a path of the HTTP API, such as
 	// /v1/chat/completions, or to its subject, and returns the body of the answer.
 	Post(ctx context.Context, path string, body []byte) ([]byte, error)
@@ -94,6 +96,7 @@ var (
 	pathModels     = path{"/v1/models", "models", false}
 	pathTokenize   = path{"/tokenize", "tokenize", false}
 	pathDetokenize = path{"/detokenize", "detokenize", false}
+	pathDecide     = path{"/v1/decisions", "decisions", true}
 	pathEmbed      = path{"/v1/embeddings", "embeddings", true}
 	pathResponses  = path{"/v1/responses", "responses", true}
 	pathMessages   = path{"/v1/messages", "messages", true}
@@ -252,6 +255,18 @@ func (c *client) Embed(ctx context.Context, r EmbeddingRequest) ([][]float32, er
 	return vectors, nil
 }
 
+// Decide implements Client.
+func (c *client) Decide(ctx context.Context, r DecisionRequest) (*Decision, error) {
+	a := &Decision{}
+	if err := c.call(ctx, pathDecide, r, a); err != nil {
+		return nil, err
+	}
+	if len(a.Answers) != len(r.Questions) {
+		return nil, fmt.Errorf("millrace: found %d answers, expected %d, one for each question", len(a.Answers), len(r.Questions))
+	}
+	return a, nil
+}
+
 func (c *client) Tokenize(ctx context.Context, r TokenizeRequest) ([]int32, error) {
 	var a struct{ Tokens []int32 }
 	err := c.call(ctx, pathTokenize, r, &a)
@@ -269,7 +284,7 @@ func (c *client) Detokenize(ctx context.Context, model string, tokens []int32) (
 
 // Post implements Client.
 func (c *client) Post(ctx context.Context, to string, body []byte) ([]byte, error) {
-	for _, p := range []path{pathChat, pathComplete, pathEmbed, pathTokenize, pathDetokenize, pathResponses, pathMessages} {
+	for _, p := range []path{pathChat, pathComplete, pathEmbed, pathTokenize, pathDetokenize, pathResponses, pathMessages, pathDecide} {
 		if p.http == to {
 			return c.t.once(ctx, p, body)
 		}

@@ -54,6 +54,48 @@ func ExampleNewHTTP() {
 	// 3 tokens, stop
 }
 
+func ExampleClient_Decide() {
+	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
+		x := &api.Extra{}
+		for i := range r.Pool.Answers { // each half as probable as the one before
+			x.Answers = append(x.Answers, api.AnswerLogprobs{Tokens: []int32{int32(i)}, Logprobs: []float32{-0.6931472 * float32(i+1)}})
+		}
+		s.Send(api.Event{Extra: x, Finish: api.FinishStop, Done: true, Usage: &api.Usage{}})
+	})
+	h, err := httpapi.New(e, httpapi.Options{})
+	if err != nil {
+		panic(err)
+	}
+	server := httptest.NewServer(h)
+	defer server.Close()
+	c, err := client.NewHTTP(server.URL)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+
+	d, err := c.Decide(context.Background(), client.DecisionRequest{
+		Input: "The package arrived with a broken screen.",
+		Questions: []client.Question{
+			{Type: "predicate", Name: "damaged", Instructions: "Does the customer report a damaged item?"},
+			{Type: "choice", Name: "team", Instructions: "Which team handles this?", Choices: []client.Option{{Value: "returns"}, {Value: "billing"}}},
+			{Type: "score", Name: "anger", Instructions: "How upset is the customer?", Levels: []client.Level{{Label: "calm"}, {Label: "furious"}}},
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s %.2f\n", d.Answers[0].Name, d.Answers[0].Probability)
+	fmt.Printf("%s %v, of all texts %.2f\n", d.Answers[1].Name, d.Answers[1].Choice, d.Answers[1].Confidence)
+	fmt.Printf("%s %.2f\n", d.Answers[2].Name, d.Answers[2].Score)
+	// Output:
+	// damaged 0.67
+	// team returns, of all texts 0.50
+	// anger 0.33
+}
+
 func ExampleClient_ChatStream() {
 	server := exampleServer("One, ", "two, ", "three.")
 	defer server.Close()

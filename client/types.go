@@ -202,6 +202,71 @@ type EmbeddingRequest struct {
 	Dimensions int      `json:"dimensions,omitempty"` // of a vector that are kept, the first ones; 0: all
 }
 
+// DecisionRequest is questions about a text. Their answers are probabilities, and nothing is generated.
+type DecisionRequest struct {
+	Model     string     `json:"model,omitempty"` // "": the only one that is served
+	Input     string     `json:"input"`
+	Questions []Question `json:"questions"`
+	Proof     bool       `json:"proof,omitempty"`      // the answer has its proof
+	CacheSalt string     `json:"cache_salt,omitempty"` // as in Sampling, as are the next two
+	Priority  int        `json:"priority,omitempty"`
+	Timeout   float64    `json:"timeout,omitempty"`
+}
+
+// Question is a question of a DecisionRequest.
+type Question struct {
+	Type         string   `json:"type"` // "predicate" (yes or no), "choice" or "score"
+	Name         string   `json:"name,omitempty"`
+	Instructions string   `json:"instructions"`
+	Choices      []Option `json:"choices,omitempty"` // of a choice
+	Levels       []Level  `json:"levels,omitempty"`  // of a score, in their order
+}
+
+// Option is one of the answers to a choice.
+type Option struct {
+	Value       any    `json:"value"` // a string or a bool
+	Description string `json:"description,omitempty"`
+}
+
+// Level is one of the answers to a score.
+type Level struct {
+	Label       string `json:"label"`
+	Description string `json:"description,omitempty"`
+}
+
+// Decision is the answers to a DecisionRequest, one for each question.
+type Decision struct {
+	ID      string           `json:"id"`
+	Model   string           `json:"model"`
+	Answers []DecisionAnswer `json:"answers"`
+	Usage   struct {
+		InputTokens  int `json:"input_tokens"`
+		InputDetails struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"input_tokens_details"`
+	} `json:"usage"`
+	Proof json.RawMessage `json:"proof"` // the server's JSON; nil without DecisionRequest.Proof
+}
+
+// DecisionAnswer is the answer to a question.
+type DecisionAnswer struct {
+	Type          string              `json:"type"`
+	Name          string              `json:"name"`
+	Probability   float64             `json:"probability"`   // of a predicate: that the answer is yes
+	Choice        any                 `json:"choice"`        // of a choice: the most probable value
+	Score         float64             `json:"score"`         // of a score: the mean of the levels' numbers, from 0 on
+	Probabilities []OptionProbability `json:"probabilities"` // of a choice or a score, by option
+	Confidence    float64             `json:"confidence"`    // of a choice or a score: probability of the best option among all texts
+	Mass          float64             `json:"mass"`          // probability of all options among all texts
+}
+
+// OptionProbability is the probability of one option.
+type OptionProbability struct {
+	Value       any     `json:"value"` // of a choice; of a score the level's number
+	Label       string  `json:"label"` // of a level
+	Probability float64 `json:"probability"`
+}
+
 // TokenizeRequest is a text or a conversation whose token ids are requested.
 type TokenizeRequest struct {
 	Model            string    `json:"model,omitempty"`

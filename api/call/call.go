@@ -33,6 +33,7 @@ const (
 	OllamaEmbed          // Ollama's /api/embed
 	OllamaEmbedding      // Ollama's /api/embeddings
 	Classify             // the classes of texts
+	Decisions            // the probabilities of answers to questions
 )
 
 // Call is a decoded generation call: a request for each prompt, and the form of the answer.
@@ -55,6 +56,7 @@ type Call struct {
 	Window       int      // requests that run at once; 0: all
 	Ignored      []string // parts of the request that have no effect, though it does not say so: see Ignore
 	Vectors      *Vectors
+	Questions    []Question // with Decisions, one for each request
 }
 
 // Vectors is how the vectors of a call's requests become its answer.

@@ -32,6 +32,7 @@ type Choice struct {
 	OfText    []api.TokenLogprob // of Logprobs, those of the tokens of Text
 	Vector    []float32
 	Prompt    []api.TokenLogprob // of all tokens of the prompt
+	Answers   []api.AnswerLogprobs
 	Finish    api.Finish
 	Stop      string // the stop string that ended it; "": none
 }
@@ -117,6 +118,9 @@ func (r *collector) add(ev api.Event) {
 		}
 		if x.Prompt != nil {
 			ch.Prompt = x.Prompt
+		}
+		if x.Answers != nil {
+			ch.Answers = x.Answers
 		}
 		r.result.Dropped = max(r.result.Dropped, x.Dropped)
 	}

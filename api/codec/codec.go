@@ -45,6 +45,7 @@ func Endpoints() []Endpoint {
 		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: openai.DecodeRerank, Encode: openai.EncodeRerank, Error: openai.EncodeError}},
 		{call.Score, "/v1/score", "score", call.Codec{Decode: openai.DecodeScore, Encode: openai.EncodeScore, Error: openai.EncodeError}},
 		{call.Classify, "/v1/classify", "classify", call.Codec{Decode: openai.DecodeClassify, Encode: openai.EncodeClassify, Error: openai.EncodeError}},
+		{call.Decisions, "/v1/decisions", "decisions", call.Codec{Decode: openai.DecodeDecisions, Encode: openai.EncodeDecisions, Error: openai.EncodeError}},
 		{call.OllamaEmbedding, "/api/embeddings", "ollama.embeddings", call.Codec{Decode: ollama.DecodeEmbedding, Encode: ollama.EncodeEmbedding, Error: ollama.EncodeError}},
 		{call.Chat, "/api/v0/chat/completions", "", ofLMStudio(chat)},
 		{call.Completion, "/api/v0/completions", "", ofLMStudio(completion)},

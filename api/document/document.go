@@ -40,6 +40,8 @@ var operations = []operation{
 		reflect.TypeFor[rerankRequest](), reflect.TypeFor[openai.RerankAnswer](), false},
 	{"score", http.MethodPost, "/v1/score", "Score pairs of texts (vLLM)", reflect.TypeFor[scoreRequest](), reflect.TypeFor[openai.ScoreList](), false},
 	{"classify", http.MethodPost, "/v1/classify", "The classes of texts (vLLM)", reflect.TypeFor[classifyRequest](), reflect.TypeFor[openai.ClassList](), false},
+	{"createDecision", http.MethodPost, "/v1/decisions", "The probabilities of the answers to questions",
+		reflect.TypeFor[decisionRequest](), reflect.TypeFor[openai.Decision](), false},
 	{"createResponse", http.MethodPost, "/v1/responses", "Answer a conversation (Responses API)",
 		reflect.TypeFor[responsesRequest](), reflect.TypeFor[responses.Response](), true},
 	{"createMessage", http.MethodPost, "/v1/messages", "Answer a conversation (Anthropic)",

@@ -184,6 +184,51 @@ type completionRequest struct {
 	Echo      bool    `json:"echo,omitempty" default:"false" doc:"The prompt's text comes first."`
 }
 
+type decisionRequest struct {
+	_         struct{}           `json:"-" additionalProperties:"true"`
+	Model     string             `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	Input     *decisionInput     `json:"input" doc:"What the questions are about: a text, or messages of a user."`
+	Questions []decisionQuestion `json:"questions" minItems:"1" maxItems:"200" doc:"At most 2048 options in all of them."`
+	Proof     *boolOrDecisions   `json:"proof,omitempty" doc:"true: the answer has its proof. The proof of an earlier answer: that answer, from workers of the same digests."`
+	Priority  int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
+	CacheSalt string             `json:"cache_salt,omitempty" maxLength:"256" doc:"As in a chat. (vLLM)"`
+	Timeout   float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
+	Safety    string             `json:"safety_identifier,omitempty" doc:"Ignored."`
+}
+
+type decisionQuestion struct {
+	_            struct{}         `json:"-" additionalProperties:"true"`
+	Type         string           `json:"type" enum:"predicate,choice,score" doc:"predicate: yes or no. choice: one of choices. score: one of levels."`
+	Name         string           `json:"name,omitempty" doc:"Repeated in the answer."`
+	Instructions string           `json:"instructions" minLength:"1" doc:"The question."`
+	Choices      []decisionChoice `json:"choices,omitempty" minItems:"2" maxItems:"255" doc:"Only of a choice, with different texts."`
+	Levels       []decisionLevel  `json:"levels,omitempty" minItems:"2" maxItems:"10" doc:"Only of a score, from the lowest to the highest."`
+}
+
+type decisionChoice struct {
+	_           struct{}      `json:"-" additionalProperties:"true"`
+	Value       *boolOrString `json:"value" doc:"The model answers with its text."`
+	Description string        `json:"description,omitempty" doc:"Shown to the model."`
+}
+
+type decisionLevel struct {
+	_           struct{} `json:"-" additionalProperties:"true"`
+	Label       string   `json:"label" minLength:"1"`
+	Description string   `json:"description,omitempty" doc:"Shown to the model."`
+}
+
+type decisionMessage struct {
+	_       struct{}       `json:"-" additionalProperties:"true"`
+	Type    string         `json:"type,omitempty" enum:"message"`
+	Role    string         `json:"role" enum:"user"`
+	Content *stringOrInput `json:"content"`
+}
+
+type inputPart struct {
+	Type string `json:"type" enum:"input_text"`
+	Text string `json:"text"`
+}
+
 type tokenizeRequest struct {
 	_          struct{} `json:"-" additionalProperties:"true"`
 	Model      string   `json:"model,omitempty"`
@@ -209,6 +254,10 @@ type (
 	boolOrNever     struct{}
 	boolOrAuto      struct{}
 	boolOrProof     struct{}
+	boolOrDecisions struct{}
+	boolOrString    struct{}
+	decisionInput   struct{}
+	stringOrInput   struct{}
 	stringOrParts   struct{}
 	toolChoice      struct{}
 	prompts         struct{}
@@ -241,6 +290,22 @@ func (boolOrAuto) Schema(r huma.Registry) *huma.Schema {
 
 func (boolOrProof) Schema(r huma.Registry) *huma.Schema {
 	return oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[proof.Proof]())
+}
+
+func (boolOrDecisions) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[proof.Decisions]())
+}
+
+func (boolOrString) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[bool](), reflect.TypeFor[string]())
+}
+
+func (decisionInput) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]decisionMessage]())
+}
+
+func (stringOrInput) Schema(r huma.Registry) *huma.Schema {
+	return oneOf(r, reflect.TypeFor[string](), reflect.TypeFor[[]inputPart]())
 }
 
 func (stringOrParts) Schema(r huma.Registry) *huma.Schema {

@@ -158,7 +158,7 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 	}
 	// The rest does not change tokens, or stands for what is in the hash of the prompt.
 	exempt := strings.Fields(`Call.ID Call.Named Call.Kind Call.Created Call.Stream Call.IncludeUsage Call.TokenIDs Call.Proof Call.Echo Call.Requests Call.Repeated
-		Call.Resume Call.Ignored Call.Parsing Call.Window Call.Vectors
+		Call.Resume Call.Ignored Call.Parsing Call.Window Call.Vectors Call.Questions
 		Request.ID Request.First Request.Model Request.Tenant Request.Weight Request.CacheSalt Request.Truncate Request.Messages Request.Tools Request.TemplateArgs
 		Request.ContinueFinal Request.NoGenerationPrompt Request.Prompt Request.Second Request.PromptTokens Request.TopLogprobs Request.PromptLogprobs Request.N Request.Sampling
 		Request.Priority Request.Deadline Request.Arrival Request.Clock Request.Equal Request.Buffered Request.Takeover Request.ClipMaxTokens

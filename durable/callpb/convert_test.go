@@ -77,7 +77,7 @@ func TestADecodedCallComesBackAsItWas(t *testing.T) {
 	for _, v := range []any{call.Call{}, api.Request{}} {
 		for field := range reflect.TypeOf(v).Fields() {
 			switch name := field.Name; name {
-			case "Window", "Vectors", "Pool", "Second", "PromptLogprobs": // of calls that cannot be resumed
+			case "Window", "Vectors", "Questions", "Pool", "Second", "PromptLogprobs": // of calls that cannot be resumed
 				require.False(t, used[name], name)
 			case "Named", "Resume", "Ignored", "Takeover", "First", "Tenant", "Weight", "Buffered": // how the call was sent, and fields that running it sets
 				require.False(t, used[name], name)
