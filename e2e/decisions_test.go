@@ -236,6 +236,19 @@ func TestAnEarlierProofBindsDecisions(t *testing.T) {
 
 	var d decided
 	require.NoError(t, json.Unmarshal([]byte(`{"proof":`+string(first.Proof)+`}`), &d))
+	request := fmt.Sprintf(`{"input":"a","questions":[%s],"proof":true}`, decisionQuestion(0))
+	_, _, answer := s.post(t, "/v1/decisions", request)
+	for _, server := range []string{"http://" + s.http, "nats://" + s.nats} {
+		exit, out := verified(t, server, request, answer)
+		require.Zero(t, exit, out)
+		require.Contains(t, out, "verified: 1 answers, digest "+d.Proof.Digest)
+	}
+	var options []struct{ Logprobs []string }
+	require.NoError(t, json.Unmarshal(d.Proof.Options[0], &options))
+	exit, out := verified(t, "http://"+s.http, request, strings.Replace(answer, options[1].Logprobs[0], "bf800000", 1))
+	require.Equal(t, 1, exit, out)
+	require.Contains(t, out, "proof.options[0][1].logprobs: found bf800000")
+
 	code, raw = ask(strings.Replace(string(first.Proof), d.Proof.Prompts[0].Numerics, strings.Repeat("0", 64), 1))
 	require.Equal(t, http.StatusServiceUnavailable, code, raw)
 	require.Contains(t, raw, "no process has the numerics digest")

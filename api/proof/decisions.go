@@ -72,3 +72,21 @@ func (p *Decisions) Sum() string {
 	}
 	return hashOf(texts...)
 }
+
+// Differences lists what another proof has otherwise, as that of Proof.
+func (p *Decisions) Differences(other *Decisions) []string {
+	var list differences
+	list.add("version", other.Version, p.Version)
+	list.add("model", other.Model, p.Model)
+	list.addPrompts(other.Prompts, p.Prompts)
+	list.add("options", len(other.Options), len(p.Options))
+	for i := range min(len(p.Options), len(other.Options)) {
+		found, expected := other.Options[i], p.Options[i]
+		list.add(fmt.Sprintf("options[%d]", i), len(found), len(expected))
+		for k := range min(len(found), len(expected)) {
+			list.add(fmt.Sprintf("options[%d][%d].tokens", i, k), numbers(found[k].Tokens), numbers(expected[k].Tokens))
+			list.add(fmt.Sprintf("options[%d][%d].logprobs", i, k), strings.Join(found[k].Logprobs, ","), strings.Join(expected[k].Logprobs, ","))
+		}
+	}
+	return list
+}

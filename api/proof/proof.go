@@ -137,12 +137,8 @@ func (p *Proof) Sum() string {
 
 // Differences lists what another proof has otherwise, in words: what p has as expected, what other has as found.
 func (p *Proof) Differences(other *Proof) []string {
-	var list []string
-	differs := func(name string, found, expected any) {
-		if found != expected {
-			list = append(list, fmt.Sprintf("%s: found %v, expected %v", name, found, expected))
-		}
-	}
+	var list differences
+	differs := list.add
 	differs("version", other.Version, p.Version)
 	differs("model", other.Model, p.Model)
 	names := maps.Clone(p.Settings)
@@ -150,13 +146,7 @@ func (p *Proof) Differences(other *Proof) []string {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		differs("settings."+name, strconv.Quote(other.Settings[name]), strconv.Quote(p.Settings[name]))
 	}
-	differs("prompts", len(other.Prompts), len(p.Prompts))
-	for i := range min(len(p.Prompts), len(other.Prompts)) {
-		found, expected := other.Prompts[i], p.Prompts[i]
-		differs(fmt.Sprintf("prompts[%d].numerics", i), found.Numerics, expected.Numerics)
-		differs(fmt.Sprintf("prompts[%d].text", i), found.Text, expected.Text)
-		differs(fmt.Sprintf("prompts[%d].hash", i), found.Hash, expected.Hash)
-	}
+	list.addPrompts(other.Prompts, p.Prompts)
 	differs("choices", len(other.Choices), len(p.Choices))
 	for i := range min(len(p.Choices), len(other.Choices)) {
 		found, expected := other.Choices[i], p.Choices[i]
@@ -165,6 +155,24 @@ func (p *Proof) Differences(other *Proof) []string {
 		differs(fmt.Sprintf("choices[%d].finish_reason", i), found.FinishReason, expected.FinishReason)
 	}
 	return list
+}
+
+// differences are what two proofs have otherwise, in words.
+type differences []string
+
+func (d *differences) add(name string, found, expected any) {
+	if found != expected {
+		*d = append(*d, fmt.Sprintf("%s: found %v, expected %v", name, found, expected))
+	}
+}
+
+func (d *differences) addPrompts(found, expected []PromptProof) {
+	d.add("prompts", len(found), len(expected))
+	for i := range min(len(found), len(expected)) {
+		d.add(fmt.Sprintf("prompts[%d].numerics", i), found[i].Numerics, expected[i].Numerics)
+		d.add(fmt.Sprintf("prompts[%d].text", i), found[i].Text, expected[i].Text)
+		d.add(fmt.Sprintf("prompts[%d].hash", i), found[i].Hash, expected[i].Hash)
+	}
 }
 
 // settings returns what decides the tokens of a call and where its text ends, beside the model and the prompts. All requests of a call

@@ -30,8 +30,9 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify REQUEST ANSWER",
 		Short: "Compute an answer again and compare it",
-		Long: `Compute the answer to a chat, a completion, a response or a message (Anthropic) again, at a server with workers of the
-same digests, and compare it with the saved one: its proof, its tokens and its texts. The request must have had "proof": true.
+		Long: `Compute the answer to a chat, a completion, a response, a message (Anthropic) or questions (decisions) again, at a server with
+workers of the same digests, and compare it with the saved one: its proof, its tokens and its texts, or its probabilities. The request
+must have had "proof": true.
 
 REQUEST is a file with the body of the request. ANSWER is a file with the body of the answer, or with the server-sent events or the
 lines of a stream. "-" is standard input. The exit code is 0 if the answer is verified, 1 if it differs, and 2 if it could not be
@@ -74,6 +75,9 @@ func readArgument(in io.Reader, name string) ([]byte, error) {
 
 // verify sends a request again and compares the answers. It returns nil if they are the same, and an unchecked if that is not known.
 func verify(ctx context.Context, out io.Writer, c client.Client, request, saved []byte) error {
+	if isDecision(request) {
+		return verifyDecision(ctx, out, c, request, saved)
+	}
 	old, oldProof, path, err := proven(saved)
 	if err != nil {
 		return &unchecked{err}
@@ -99,11 +103,7 @@ func verify(ctx context.Context, out io.Writer, c client.Client, request, saved 
 		differ = append(differ, "proof."+d)
 	}
 	if len(differ) > 0 {
-		const most = 8
-		if more := len(differ) - most; more > 0 {
-			differ = append(differ[:most], fmt.Sprintf("and %d more", more))
-		}
-		return fmt.Errorf("the answer differs: %s", strings.Join(differ, "; "))
+		return differing(differ)
 	}
 	tokens := 0
 	for _, ch := range newProof.Choices {
@@ -111,6 +111,15 @@ func verify(ctx context.Context, out io.Writer, c client.Client, request, saved 
 	}
 	fmt.Fprintf(out, "verified: %d tokens, digest %s\n", tokens, newProof.Digest)
 	return nil
+}
+
+// differing returns the error of an answer with differences, of which there are some.
+func differing(list []string) error {
+	const most = 8
+	if more := len(list) - most; more > 0 {
+		list = append(list[:most], fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("the answer differs: %s", strings.Join(list, "; "))
 }
 
 // proven reads an answer with its proof: one JSON object, server-sent events, or a line for each chunk of a stream. The path is that of its

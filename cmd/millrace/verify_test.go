@@ -203,3 +203,35 @@ func TestVerifySaysWhyItCannotCheck(t *testing.T) {
 	}
 	require.Equal(t, 1, exitCode(&failure{errors.New("x")}))
 }
+
+func TestVerifyComparesTheBitsOfDecisions(t *testing.T) {
+	answerOf := func(bits, probability string) string {
+		p := proof.Decisions{Version: 1, Model: "m", Prompts: []proof.PromptProof{{Numerics: "n", Text: "t", Hash: "h"}},
+			Options: [][]proof.OptionProof{{{Tokens: []int32{1, 2}, Logprobs: []string{"bf000000", bits}}, {Tokens: []int32{3}, Logprobs: []string{"bf000001"}}}}}
+		p.Digest = p.Sum()
+		text, err := json.Marshal(p)
+		require.NoError(t, err)
+		return fmt.Sprintf(`{"id":"x","answers":[{"type":"predicate","probability":%s}],"proof":%s}`, probability, text)
+	}
+	request := []byte(`{"input":"a","questions":[{"type":"predicate","instructions":"?"}],"proof":true}`)
+	good := answerOf("bf000002", "0.5")
+	server := &recomputer{answer: good}
+	var out bytes.Buffer
+	require.NoError(t, verify(t.Context(), &out, server, request, []byte(good)))
+	require.Regexp(t, `^verified: 1 answers, digest [0-9a-f]{64}\n$`, out.String())
+	require.Equal(t, "/v1/decisions", server.path)
+	require.Contains(t, server.body, `"proof":{"version":1,"digest":"`)
+
+	for saved, want := range map[string]string{
+		answerOf("bf000003", "0.5"):                              "proof.options[0][0].logprobs: found bf000000,bf000003, expected bf000000,bf000002",
+		answerOf("bf000002", "0.6"):                              `answers[0]: found {"type":"predicate","probability":0.6}, expected {"type":"predicate","probability":0.5}`,
+		strings.Replace(good, `"tokens":[3]`, `"tokens":[4]`, 1): "proof.digest: found ",
+	} {
+		err := verify(t.Context(), &out, server, request, []byte(saved))
+		require.ErrorContains(t, err, want)
+		require.NotErrorAs(t, err, new(*unchecked))
+	}
+	for _, saved := range []string{`{"answers":[]}`, `[]`, `{"answers":[],"proof":{"version":2}}`} {
+		require.ErrorAs(t, verify(t.Context(), &out, server, request, []byte(saved)), new(*unchecked), saved)
+	}
+}
