@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/millrace/millrace/api"
 )
@@ -15,10 +14,10 @@ const maxReads = 1024
 // tokens that follow in any of the texts. The first read has those of all first tokens, so texts of one token need no other. The reads run
 // one after the other, as one place of the queue: each finds the prompt in the prefix cache.
 type answers struct {
-	tokens [][]int32
-	reads  []read
-	at     map[string]int // of a read, by its path
-	done   int            // reads that have their log probabilities
+	tokens  [][]int32
+	sources [][]source // by answer and token
+	reads   []read
+	done    int // reads that have their log probabilities
 }
 
 type read struct {
@@ -27,39 +26,50 @@ type read struct {
 	logprobs []float32 // of next
 }
 
+// source is where the log probability of a token is: in a read, among next.
+type source struct{ read, at int }
+
+// branch is a token after a read's path.
+type branch struct {
+	read  int
+	token int32
+}
+
 // newAnswers returns the answers of a request with the given texts. The error is an *api.Error.
 func newAnswers(texts []string, tokens [][]int32, vocab int) (*answers, error) {
-	a := &answers{tokens: tokens, at: make(map[string]int)}
+	a := &answers{tokens: tokens, sources: make([][]source, len(tokens)), reads: []read{{}}}
+	at, below, ends := make(map[branch]int), make(map[branch]int), make(map[branch]int)
 	for i, ids := range tokens {
-		if j := slices.IndexFunc(tokens[:i], func(other []int32) bool { return slices.Equal(other, ids) }); j >= 0 {
-			return nil, api.Invalid("questions", "the answers %s and %s have the same tokens, expected different ones", api.Quote(texts[j]), api.Quote(texts[i]))
-		}
+		node := 0
 		for k, id := range ids {
 			if id < 0 || int(id) >= vocab {
 				return nil, api.Invalid("questions", "the answer %s: token %d is %d, the model has 0..%d", api.Quote(texts[i]), k, id, vocab-1)
 			}
-			a.add(ids[:k], id)
+			e := branch{node, id}
+			if _, ok := at[e]; !ok {
+				at[e] = len(a.reads[node].next)
+				a.reads[node].next = append(a.reads[node].next, id)
+			}
+			a.sources[i] = append(a.sources[i], source{node, at[e]})
+			if k == len(ids)-1 {
+				if first, again := ends[e]; again {
+					return nil, api.Invalid("questions", "the answers %s and %s have the same tokens, expected different ones", api.Quote(texts[first]), api.Quote(texts[i]))
+				}
+				ends[e] = i
+				break
+			}
+			child, ok := below[e]
+			if !ok {
+				child = len(a.reads)
+				below[e] = child
+				if a.reads = append(a.reads, read{path: ids[:k+1]}); len(a.reads) > maxReads {
+					return nil, api.Invalid("questions", "the answers of a question have more than %d different beginnings of whole tokens: use shorter or fewer ones", maxReads)
+				}
+			}
+			node = child
 		}
 	}
-	if n := len(a.reads); n > maxReads {
-		return nil, api.Invalid("questions", "the answers of a question have %d different beginnings of whole tokens, expected at most %d: use shorter or fewer ones", n, maxReads)
-	}
 	return a, nil
-}
-
-func nameOf(path []int32) string { return fmt.Sprint(path) }
-
-// add adds a token that follows a path.
-func (a *answers) add(path []int32, id int32) {
-	at, ok := a.at[nameOf(path)]
-	if !ok {
-		at = len(a.reads)
-		a.at[nameOf(path)] = at
-		a.reads = append(a.reads, read{path: path})
-	}
-	if r := &a.reads[at]; !slices.Contains(r.next, id) {
-		r.next = append(r.next, id)
-	}
 }
 
 // path is that of the next read; nothing of a nil a, and after the last one.
@@ -105,9 +115,8 @@ func (a *answers) result() []api.AnswerLogprobs {
 	out := make([]api.AnswerLogprobs, len(a.tokens))
 	for i, ids := range a.tokens {
 		out[i] = api.AnswerLogprobs{Tokens: ids, Logprobs: make([]float32, len(ids))}
-		for k, id := range ids {
-			r := &a.reads[a.at[nameOf(ids[:k])]]
-			out[i].Logprobs[k] = r.logprobs[slices.Index(r.next, id)]
+		for k, p := range a.sources[i] {
+			out[i].Logprobs[k] = a.reads[p.read].logprobs[p.at]
 		}
 	}
 	return out

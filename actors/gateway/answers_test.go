@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -38,7 +39,7 @@ func TestEachInnerNodeOfTheAnswersIsReadOnce(t *testing.T) {
 			require.Zero(t, first)
 			continue
 		}
-		name := nameOf(g.Prompt)
+		name := fmt.Sprint(g.Prompt)
 		require.Len(t, g.Pool.Tokens, len(values[name]))
 		read = append(read, name)
 		e, v := r.text(&msg.Text{Seq: g.Seq, Token: -1, Cached: int32(10 - len(read)), Finish: api.FinishStop, Extra: &api.Extra{Vector: values[name]}})
@@ -72,12 +73,15 @@ func TestAnswersThatCannotBeReadAreRefusedByName(t *testing.T) {
 	}{
 		{[]string{"a", "b"}, [][]int32{{1, 2}, {1, 2}}, tools.Unsaid, `"a" and "b" have the same tokens`},
 		{[]string{"a", "b"}, [][]int32{{1}, {2000}}, tools.Unsaid, `"b": token 0 is 2000, the model has 0..1999`},
-		{texts, many, tools.Unsaid, "1025 different beginnings of whole tokens, expected at most 1024"},
+		{texts, many, tools.Unsaid, "more than 1024 different beginnings of whole tokens"},
 		{[]string{"a", "b"}, [][]int32{{1}, {2}}, tools.Opened, "reasons before it answers"},
 	} {
 		r := newRequest(decisionRequest(c.texts...), modelLimits{context: 100, pool: 100, vocab: 2000})
 		require.ErrorContains(t, r.tokenized(prompt{ids: []int32{1}, answers: c.tokens, thought: c.thought}), c.want)
 	}
+	long := make([]int32, 100_000) // it is refused at its first tokens
+	_, err := newAnswers([]string{"a"}, [][]int32{long}, 2000)
+	require.ErrorContains(t, err, "more than 1024 different beginnings")
 	r := newRequest(decisionRequest("a", "b"), modelLimits{context: 10, pool: 10, vocab: 10})
 	require.ErrorContains(t, r.tokenized(prompt{ids: make([]int32, 8), answers: [][]int32{{1, 2, 3}, {2}}}), "the prompt has 10 tokens")
 }
