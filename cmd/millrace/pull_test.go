@@ -89,7 +89,7 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 func TestAModelThatIsNotServedIsNamedBeforeItsDownload(t *testing.T) {
 	demo := os.DirFS(absolute(t, "../../models/tiny-chat"))
 	for architecture, want := range map[string]string{
-		"MambaForCausalLM":   "o/tiny is not served, and is not downloaded: architectures: found MambaForCausalLM, expected an architecture of docs/models.md",
+		"RwkvForCausalLM":    "o/tiny is not served, and is not downloaded: architectures: found RwkvForCausalLM, expected an architecture of docs/models.md",
 		"Qwen3VxForCausalLM": "where the nearest are Qwen3ForCausalLM, ",
 	} {
 		dir := t.TempDir()

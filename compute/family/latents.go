@@ -17,6 +17,7 @@ type latents struct {
 	plain, rotated int // elements of a head's query that meet the latent, and that are rotated
 	value          int // elements of a head's value
 	interleaved    bool
+	unrotated      bool // nothing is
 	scale          float32
 }
 
@@ -119,6 +120,9 @@ func (l *latents) open(b *builder, t *temperature) (attend, finish func(at strin
 		store := l.op(model.OpRopeStore, "attn.rope_store", latent, latent)
 		store.RotaryDim, store.RotaryOffset, store.RotaryInterleaved = l.rotated, l.rank, l.interleaved
 		store.InvFreq, store.RotaryScale = invFreq, rotaryScale
+		if l.unrotated {
+			store.RotaryDim, store.RotaryOffset, store.RotaryInterleaved, store.InvFreq, store.RotaryScale = 0, 0, false, nil, 0
+		}
 		rope, att := store, l.op(model.OpAttention, "attn.attention", absorbed, raw)
 		rope.Name, rope.In, rope.Out = "attn.rope", absorbed, absorbed
 		for _, op := range []*model.Op{&rope, &att} {
@@ -129,7 +133,9 @@ func (l *latents) open(b *builder, t *temperature) (attend, finish func(at strin
 		}
 		att.Scale = l.scale
 		b.op(store)
-		b.op(rope)
+		if !l.unrotated {
+			b.op(rope)
+		}
 		b.op(att)
 		return raw
 	}

@@ -113,10 +113,11 @@ type llamaPlan struct {
 
 	encoder *classHead // attention is both ways; nil: it is not
 
-	mixer          mixer  // in place of attention in the layers that are recurrent; nil: none
-	recurrent      []bool // layers with the mixer; nil: all have it, beside their attention
-	gatedAttention bool   // each head of q has a gate of its result after it
-	attentionGate  string // the tensor of a gate of the attention's result; "": there is none
+	mixer          mixer      // in place of attention in the layers that are recurrent; nil: none
+	recurrent      []bool     // layers with the mixer; nil: all have it, beside their attention
+	mixerNorms     layerNorms // of the layers that are recurrent; the zero value: those of the others
+	gatedAttention bool       // each head of q has a gate of its result after it
+	attentionGate  string     // the tensor of a gate of the attention's result; "": there is none
 }
 
 // layerNorms are the names of a layer's norms; "": there is none. The zero value is that of Llama.
@@ -125,6 +126,9 @@ type layerNorms struct {
 	attended, mlpDone string // after it, before its sum with the residual
 	mixed             string // after experts, where plain MLPs have no norm
 }
+
+// llamaNorms are those of Llama.
+var llamaNorms = layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"}
 
 // temperature multiplies queries by 1 + beta log(1 + n) from position tokens x n - offset on.
 type temperature struct {
@@ -167,8 +171,9 @@ func (p llamaPlan) build(b *builder) {
 	}
 	attend, finish := p.attention(b, qkv, attended)
 	branch := model.None // what a block gives, where it is normed before it is added
-	n := cmp.Or(p.norms, layerNorms{attention: "input_layernorm", mlp: "post_attention_layernorm"})
-	if n.attended != "" || n.mixed != "" {
+	norms := cmp.Or(p.norms, llamaNorms)
+	mixerNorms := cmp.Or(p.mixerNorms, norms)
+	if norms.attended != "" || norms.mixed != "" {
 		branch = b.slot("branch", model.SlotF32, c.Hidden)
 	}
 	b.layer = model.None
@@ -183,7 +188,10 @@ func (p llamaPlan) build(b *builder) {
 	}
 	for i := range c.Layers {
 		b.layer = i
-		at := fmt.Sprintf("layers.%d.", i)
+		at, n := fmt.Sprintf("layers.%d.", i), norms
+		if p.recurrent != nil && p.recurrent[i] {
+			n = mixerNorms
+		}
 		in := p.normIf(b, "attn.norm", at, n.attention, x, normed)
 		switch {
 		case p.mixer != nil && p.recurrent == nil:

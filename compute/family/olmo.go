@@ -1,9 +1,13 @@
 package family
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // olmo2 is OLMo 2: Llama with norms after the blocks instead of before them, and over all of q and of k.
@@ -62,6 +66,17 @@ var flexOlmo = family{
 	features: "OLMo 2 with experts: softmax, `norm_topk_prob`",
 }
 
+// olmoHybrid is OLMo 3 with a delta net in most layers, where the norms are before the blocks.
+var olmoHybrid = family{
+	class: "OlmoHybridForCausalLM", bare: "OlmoHybridModel", kind: "olmo_hybrid",
+	spell:   olmoHybridSpell,
+	config:  olmoHybridConfig,
+	tensors: olmoHybridTensors,
+
+	models:   "OLMo Hybrid 7B",
+	features: "gated delta nets with rates of up to 2 (`linear_allow_neg_eigval`) by `layer_types`, OLMo 2 in the other layers, without a rotary embedding if `rope_theta` of `rope_parameters` is null",
+}
+
 // olmo is OLMo 1.
 var olmo = family{
 	class: "OlmoForCausalLM", bare: "OlmoModel", kind: "olmo",
@@ -79,6 +94,56 @@ var olmo = family{
 // olmoSpell sets the defaults of OlmoConfig and Olmo2Config.
 func olmoSpell(f *fields) {
 	f.defaults(map[string]any{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5})
+}
+
+// olmoHybridSpell sets the defaults of OlmoHybridConfig.
+func olmoHybridSpell(f *fields) {
+	f.defaults(map[string]any{"max_position_embeddings": 65536})
+	hidden, heads := f.size(maxWidth, "hidden_size"), f.size(maxHeads, "num_attention_heads")
+	f.defaults(map[string]any{"linear_num_key_heads": heads, "linear_num_value_heads": heads})
+	if keyHeads := f.integer(heads, 1, maxHeads, "linear_num_key_heads"); f.err == nil {
+		f.defaults(map[string]any{"linear_key_head_dim": 3 * hidden / 4 / keyHeads})
+	}
+	f.defaults(map[string]any{"linear_value_head_dim": 2 * f.integer(0, 1, maxHeadDim/2, "linear_key_head_dim")})
+}
+
+// olmoHybridConfig: source is transformers, modeling_olmo_hybrid.py.
+func olmoHybridConfig(f *fields, c *Config) plan {
+	p := olmo2Plan(f, c)
+	d := readDeltaNet(f)
+	d.each, d.eps = true, 1e-5
+	if f.flag(true, "linear_allow_neg_eigval") {
+		d.rateScale = 2
+	}
+	p.mixer, p.mixerNorms = d, llamaNorms
+	p.recurrent = f.mixerLayers(c, linearAttention, "full_attention_interval", 4)
+	if f.err == nil && !slices.Contains(p.recurrent, false) && !f.has("layer_types") {
+		p.recurrent[c.Layers-1] = false
+	}
+	if theta, ok := f.object("rope_parameters").members["rope_theta"]; ok && string(theta) == "null" {
+		p.unrotated = slices.Repeat([]bool{true}, c.Layers)
+	}
+	return p
+}
+
+// olmoHybridTensors gives the norms the names of Llama and OLMo 2: the checkpoint has others for those of delta nets, and transformers writes one of these for
+// those of attention too.
+func olmoHybridTensors(c *Config, w *weights.Checkpoint) error {
+	return errors.Join(stackFilters("linear_attn.")(c, w), alias(w, map[string]string{
+		".attention_layer_norm.weight": ".input_layernorm.weight", ".feedforward_layer_norm.weight": ".post_attention_layernorm.weight",
+	}))
+}
+
+// stackFilters makes the filters of q, k and v of each layer's convolution one tensor. at is before their names in a layer.
+func stackFilters(at string) func(c *Config, w *weights.Checkpoint) error {
+	return func(_ *Config, w *weights.Checkpoint) error {
+		suffix, names := at+"q_conv1d.weight", map[string][]string{}
+		for _, q := range named(w, func(name string) bool { return strings.HasSuffix(name, suffix) }) {
+			layer := strings.TrimSuffix(q, suffix) + at
+			names[layer+"conv1d.weight"] = []string{q, layer + "k_conv1d.weight", layer + "v_conv1d.weight"}
+		}
+		return w.Stack(names)
+	}
 }
 
 // olmo2Config: source is transformers, modeling_olmo2.py.

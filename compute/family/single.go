@@ -97,14 +97,19 @@ var mamba2LM = family{
 	features: "Mamba-2 layers alone",
 }
 
+// stateOnly sets what a model without attention lacks.
+func (c *Config) stateOnly(f *fields) {
+	c.MaxPositions = f.integer(1<<20, 1, maxPositions, "max_position_embeddings") // a state has no limit
+	c.Heads, c.KVHeads, c.HeadDim = 1, 1, 8                                       // of slabs that no layer uses
+}
+
 // mamba2Config: source is transformers, modeling_mamba2.py.
 func mamba2Config(f *fields, c *Config) plan {
 	c.Hidden = f.size(maxWidth, "hidden_size")
 	c.Layers = f.size(maxLayers, "num_hidden_layers")
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
 	c.TieEmbeddings = f.flag(false, "tie_word_embeddings")
-	c.MaxPositions = f.integer(1<<20, 1, maxPositions, "max_position_embeddings") // a state has no limit
-	c.Heads, c.KVHeads, c.HeadDim = 1, 1, 8                                       // of slabs that no layer uses
+	c.stateOnly(f)
 	m := readMamba(f, mamba2Names, mamba2{at: "mixer.", heads: 128, headDim: 64, groups: 8, states: 128, kernel: 4, eps: c.Eps})
 	c.Intermediate = m.heads * m.headDim
 	return singlePlan{llamaPlan: llamaPlan{mixer: m}, kinds: slices.Repeat([]string{linearAttention}, c.Layers)}

@@ -222,6 +222,46 @@ func (c *Checkpoint) RepeatRows(names map[string]string, n int64) error {
 	return c.derive(all)
 }
 
+// Stack adds tensors that are others one below the other: names are those of the parts of each. Parts of which one is missing, of no floats, or of another type or
+// row than the first are left out: the use of what they lack is the error.
+func (c *Checkpoint) Stack(names map[string][]string) error {
+	var all []*derived
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if d, ok := c.stacked(name, names[name]); ok {
+			all = append(all, d)
+		}
+	}
+	return c.derive(all)
+}
+
+func (c *Checkpoint) stacked(name string, parts []string) (*derived, bool) {
+	first, ok := c.Describe(parts[0])
+	if !ok || len(first.Shape) == 0 || first.DType == Other {
+		return nil, false
+	}
+	rows := int64(0)
+	for _, part := range parts {
+		t, ok := c.Describe(part)
+		if !ok || t.DType != first.DType || len(t.Shape) == 0 || !slices.Equal(t.Shape[1:], first.Shape[1:]) {
+			return nil, false
+		}
+		rows += t.Shape[0]
+	}
+	first.Name, first.Shape = name, append([]int64{rows}, first.Shape[1:]...)
+	return &derived{Tensor: first, fill: func(dst []byte, begin, end int64) {
+		at := int64(0)
+		for _, part := range parts {
+			t, _ := c.Tensor(part)
+			row := int64(len(t.Data)) / max(1, t.Shape[0])
+			from, to := max(begin, at), min(end, at+t.Shape[0])
+			if from < to {
+				dst = dst[copy(dst, t.Data[(from-at)*row:(to-at)*row]):]
+			}
+			at += t.Shape[0]
+		}
+	}}, true
+}
+
 // transpose writes the columns [first, last) of a row-major [n][stride] matrix as rows.
 func transpose(dst, from []byte, first, last, n, stride, size int64) {
 	for row := first; row < last; row++ {

@@ -1,0 +1,29 @@
+package weights
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestStackPutsTensorsOneBelowTheOther(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[1,2]", 0, 4)+","+entry("b", "F16", "[3,2]", 4, 16)+","+
+		entry("wide", "F16", "[1,3]", 16, 22)+","+entry("float", "F32", "[1,2]", 22, 30)+"}", 30))
+	c, err := Open(dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	require.NoError(t, c.Stack(map[string][]string{
+		"ab": {"a", "b", "a"}, "missing": {"a", "c"}, "absent": {"c"}, "shapes": {"a", "wide"}, "types": {"a", "float"},
+	}))
+	got, ok := c.Tensor("ab")
+	require.True(t, ok)
+	require.Equal(t, []int64{5, 2}, got.Shape)
+	require.Equal(t, F16, got.DType)
+	require.Equal(t, []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3}, got.Data)
+	for _, name := range []string{"missing", "absent", "shapes", "types"} {
+		_, ok := c.Describe(name)
+		require.False(t, ok, name)
+	}
+}
