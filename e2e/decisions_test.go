@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -181,7 +182,7 @@ func TestDecisionsAreWhatThePromptsLogProbabilitiesSay(t *testing.T) {
 	require.Len(t, options, 3)
 	sums := make([]float64, len(options))
 	for i, o := range options {
-		code, _, raw = s.post(t, "/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":1,"prompt_logprobs":0}`, inJSON(t, append(prompt.TokenIDs[:len(prompt.TokenIDs):len(prompt.TokenIDs)], o.Tokens...))))
+		code, _, raw = s.post(t, "/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":1,"prompt_logprobs":0}`, inJSON(t, append(slices.Clip(prompt.TokenIDs), o.Tokens...))))
 		require.Equal(t, http.StatusOK, code, raw)
 		var scored struct {
 			Choices []struct {

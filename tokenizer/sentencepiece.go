@@ -61,7 +61,7 @@ func readSentencePiece(data []byte) (*spModel, error) {
 	m := &spModel{ // the defaults of the format
 		kind: modelUnigram, bos: 1, eos: 2, unkPiece: "<unk>", bosPiece: "<s>", eosPiece: "</s>", prefix: true, trim: true, escape: true,
 	}
-	err := eachField(data, func(n protowire.Number, _ uint64, raw []byte) error {
+	err := eachField(data, func(n int, _ uint64, raw []byte) error {
 		switch n {
 		case 1:
 			return m.readPiece(raw)
@@ -79,7 +79,7 @@ func readSentencePiece(data []byte) (*spModel, error) {
 }
 
 // eachField calls f for each field of a message, with its number or its bytes.
-func eachField(message []byte, f func(n protowire.Number, value uint64, raw []byte) error) error {
+func eachField(message []byte, f func(n int, value uint64, raw []byte) error) error {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -106,7 +106,7 @@ func eachField(message []byte, f func(n protowire.Number, value uint64, raw []by
 			return errMessage
 		}
 		message = message[n:]
-		if err := f(field, value, raw); err != nil {
+		if err := f(int(field), value, raw); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func eachField(message []byte, f func(n protowire.Number, value uint64, raw []by
 
 func (m *spModel) readPiece(message []byte) error {
 	p := spPiece{kind: pieceNormal}
-	err := eachField(message, func(n protowire.Number, value uint64, raw []byte) error {
+	err := eachField(message, func(n int, value uint64, raw []byte) error {
 		switch n {
 		case 1:
 			p.text = string(raw)
@@ -140,7 +140,7 @@ func (m *spModel) readPiece(message []byte) error {
 	return nil
 }
 
-func (m *spModel) trainer(n protowire.Number, value uint64, raw []byte) error {
+func (m *spModel) trainer(n int, value uint64, raw []byte) error {
 	switch n {
 	case 3:
 		m.kind = int(value)
@@ -162,7 +162,7 @@ func (m *spModel) trainer(n protowire.Number, value uint64, raw []byte) error {
 	return nil
 }
 
-func (m *spModel) normalizer(n protowire.Number, value uint64, raw []byte) error {
+func (m *spModel) normalizer(n int, value uint64, raw []byte) error {
 	switch n {
 	case 2:
 		m.charsmap = raw

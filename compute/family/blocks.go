@@ -103,7 +103,7 @@ func (p blockPlan) build(b *builder) {
 				att.Window = c.Windows[i]
 			}
 			att.Scale, att.ALiBiSlopes = cmp.Or(p.attentionScale, att.Scale), slopes
-			if p.rotary > 0 && (p.unrotated == nil || !p.unrotated[i]) {
+			if p.rotary > 0 && (len(p.unrotated) == 0 || !p.unrotated[i]) {
 				rope.RotaryDim, rope.InvFreq, rope.RotaryScale = p.rotary, invFreq, rotaryScale
 				rope.RotaryInterleaved = p.pairs
 			}

@@ -96,7 +96,7 @@ func (e *experts) build(b *builder, s expertSlots, at string, in, x int, adds bo
 // choose appends the choice of experts by in.
 func (e *experts) choose(b *builder, s expertSlots, at string, in int) {
 	bias := model.None
-	if _, ok := b.find(b.name(at + e.names.bias)); e.names.bias != "" && (ok || !e.biasIfThere) {
+	if _, ok := b.find(b.name(at + e.names.bias)); e.names.bias != "" && (ok || !e.biasIfThere || b.source == nil) {
 		bias = b.biasOf(at+e.names.bias, e.routing.Experts)
 	}
 	b.linear(model.Router, in, s.logits, model.ActNone, b.part(at+e.names.router, e.biased, e.routing.Experts, b.cfg.Hidden))

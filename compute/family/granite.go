@@ -87,7 +87,7 @@ func graniteHybridConfig(f *fields, c *Config) plan {
 				types[i] = full
 			}
 		}
-		p.recurrent = f.layersOf(c, types, linearAttention, full)
+		p.recurrent = f.layersOf(c, types, linearAttention)
 	} else {
 		for i := range p.recurrent {
 			p.recurrent[i] = true

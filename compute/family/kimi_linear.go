@@ -60,7 +60,7 @@ func kimiLinearConfig(f *fields, c *Config) plan {
 // kimiLayers are the layers with a delta net: by layer_types, by the numbers of the others from 1 on, or all but every fourth from the fifth on.
 func (f *fields) kimiLayers(c *Config, s *fields) []bool {
 	if types := f.texts("layer_types"); types != nil {
-		return f.layersOf(c, types, linearAttention, full)
+		return f.layersOf(c, types, linearAttention)
 	}
 	layers := slices.Repeat([]bool{true}, c.Layers)
 	if !s.has("full_attn_layers") {

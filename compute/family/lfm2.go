@@ -111,7 +111,7 @@ func shortConvConfig(f *fields, c *Config) llamaPlan {
 	}
 	types := f.texts("layer_types")
 	if types != nil && f.err == nil {
-		p.recurrent = f.layersOf(c, types, "conv", full)
+		p.recurrent = f.layersOf(c, types, "conv")
 		return p
 	}
 	p.recurrent = make([]bool, c.Layers)

@@ -189,7 +189,7 @@ func (p llamaPlan) build(b *builder) {
 	for i := range c.Layers {
 		b.layer = i
 		at, n := fmt.Sprintf("layers.%d.", i), norms
-		if p.recurrent != nil && p.recurrent[i] {
+		if len(p.recurrent) > 0 && p.recurrent[i] {
 			n = mixerNorms
 		}
 		in := p.normIf(b, "attn.norm", at, n.attention, x, normed)

@@ -31,19 +31,19 @@ func (f *fields) mixerLayers(c *Config, kind, interval string, missing int) []bo
 		}
 		return layers
 	}
-	return f.layersOf(c, types, kind, full)
+	return f.layersOf(c, types, kind)
 }
 
-// layersOf is true for the layers of a type, false for those of another.
-func (f *fields) layersOf(c *Config, types []string, kind, other string) []bool {
+// layersOf is true for the layers of a type, false for those with attention.
+func (f *fields) layersOf(c *Config, types []string, kind string) []bool {
 	if len(types) != c.Layers {
 		f.fault("layer_types", fmt.Sprintf("%d entries", len(types)), fmt.Sprintf("one for each of %d layers", c.Layers))
 		return nil
 	}
 	layers := make([]bool, c.Layers)
 	for i, t := range types {
-		if t != kind && t != other {
-			f.fault("layer_types", fmt.Sprintf("%.40q", t), kind+" or "+other)
+		if t != kind && t != full {
+			f.fault("layer_types", fmt.Sprintf("%.40q", t), kind+" or "+full)
 		}
 		layers[i] = t == kind
 	}

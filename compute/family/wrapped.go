@@ -22,11 +22,11 @@ func wrapped() map[string]string {
 
 // wrappedTexts are the families that such a model may have, with the sizes that their classes have by default and text_config may leave out.
 func wrappedTexts() map[string]map[string]any {
-	sizes := func(vocab, hidden, intermediate int) map[string]any {
-		return map[string]any{"vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": 32, "num_attention_heads": 32}
+	sizes := func(vocab, intermediate int) map[string]any {
+		return map[string]any{"vocab_size": vocab, "hidden_size": 4096, "intermediate_size": intermediate, "num_hidden_layers": 32, "num_attention_heads": 32}
 	}
 	return map[string]map[string]any{
-		"llama": sizes(32000, 4096, 11008), "mistral": sizes(32000, 4096, 14336), "qwen2": sizes(151936, 4096, 22016), "qwen3": sizes(151936, 4096, 22016),
+		"llama": sizes(32000, 11008), "mistral": sizes(32000, 14336), "qwen2": sizes(151936, 22016), "qwen3": sizes(151936, 22016),
 		"deepseek_v3": nil, "lfm2": nil, "phi3": nil, "qwen3_moe": nil,
 	}
 }
