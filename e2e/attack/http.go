@@ -273,6 +273,9 @@ func attackTLS(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	// Requests that are cancelled at once, as in CVE-2023-44487.
 	const resets = 5000
+	own := *t // the server closes the connection of such a client, and may do so in the middle of another request
+	own.client = newClient(t)
+	defer own.client.CloseIdleConnections()
 	var all sync.WaitGroup
 	slots := make(chan struct{}, 100)
 	for range resets {
@@ -281,7 +284,7 @@ func attackTLS(ctx context.Context, _ *suite, t *target) (string, error) {
 			defer func() { <-slots }()
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
-			_, _, _ = t.post(short, t.keys[attacker], "/v1/completions", normalBody) // its outcome does not count
+			_, _, _ = own.post(short, t.keys[attacker], "/v1/completions", normalBody) // its outcome does not count
 		})
 	}
 	all.Wait()
