@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -189,10 +188,16 @@ func (r *routing) tokenizer(model string, text route.Bond) *actor.PID {
 	reported := func(_ string, load int) int { return load }
 	own := r.local.Tokenizers
 	if own == nil || !r.isLocal(model, text) {
-		return r.stage(model, text, memberTokenizers, reported, math.MaxInt)
+		return r.stage(model, text, memberTokenizers, reported)
 	}
 	if load := own.Load(); load >= crowded {
-		if to := r.stage(model, text, memberTokenizers, reported, load); to != nil {
+		less := func(m *cluster.Member) *cluster.Pool {
+			if p := memberTokenizers(m); p != nil && p.Load < load {
+				return p
+			}
+			return nil
+		}
+		if to := r.stage(model, text, less, reported); to != nil {
 			return to
 		}
 	}
@@ -205,7 +210,7 @@ func (r *routing) detokenizer(model string, text route.Bond) *actor.PID {
 		return r.local.Detokenizers.Next()
 	}
 	// Its own news would be old: all that starts within a beat would go to one node.
-	return r.stage(model, text, memberDetokenizers, func(node string, _ int) int { return r.watch.texts(node) }, math.MaxInt)
+	return r.stage(model, text, memberDetokenizers, func(node string, _ int) int { return r.watch.texts(node) })
 }
 
 // isLocal says whether this process serves the model with its text digest.
@@ -213,12 +218,9 @@ func (r *routing) isLocal(model string, text route.Bond) bool {
 	return model == r.local.Model && text.Holds(r.local.Text)
 }
 
-// stage chooses an actor of another process, of those with a load below a limit.
-func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool, load func(node string, reported int) int, below int) *actor.PID {
-	equals := slices.DeleteFunc(slices.Clone(r.cluster.Others()), func(m *cluster.Member) bool {
-		p := pool(m)
-		return !text.Holds(m.Text) || p == nil || load(m.Node, p.Load) >= below
-	})
+func (r *routing) stage(model string, text route.Bond, pool func(*cluster.Member) *cluster.Pool,
+	load func(node string, reported int) int) *actor.PID {
+	equals := slices.DeleteFunc(slices.Clone(r.cluster.Others()), func(m *cluster.Member) bool { return !text.Holds(m.Text) })
 	list, at := r.pools(equals, model, pool)
 	for i := range list {
 		list[i].Load = load(at[i].Node, list[i].Load)
