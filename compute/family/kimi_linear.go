@@ -82,10 +82,11 @@ func (f *fields) kimiLayers(c *Config, s *fields) []bool {
 // kimiLinearTensors: transformers writes the MLPs of layers without experts as those with.
 func kimiLinearTensors(c *Config, w *weights.Checkpoint) error {
 	w.Flatten(named(w, func(name string) bool { return strings.HasSuffix(name, "self_attn.A_log") }))
-	return errors.Join(keyTensors(c, w), stackFilters("self_attn.")(c, w), alias(w, map[string]string{
+	rename(w, map[string]string{
 		".block_sparse_moe.gate_proj.weight": ".mlp.gate_proj.weight", ".block_sparse_moe.up_proj.weight": ".mlp.up_proj.weight",
 		".block_sparse_moe.down_proj.weight": ".mlp.down_proj.weight",
-	}))
+	})
+	return errors.Join(keyTensors(c, w), stackFilters("self_attn.")(c, w))
 }
 
 func (d *kimiDelta) open(b *builder) func(at string, in int) (out int, back model.Part) {

@@ -1,7 +1,6 @@
 package family
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -129,9 +128,10 @@ func olmoHybridConfig(f *fields, c *Config) plan {
 // olmoHybridTensors gives the norms the names of Llama and OLMo 2: the checkpoint has others for those of delta nets, and transformers writes one of these for
 // those of attention too.
 func olmoHybridTensors(c *Config, w *weights.Checkpoint) error {
-	return errors.Join(stackFilters("linear_attn.")(c, w), alias(w, map[string]string{
+	rename(w, map[string]string{
 		".attention_layer_norm.weight": ".input_layernorm.weight", ".feedforward_layer_norm.weight": ".post_attention_layernorm.weight",
-	}))
+	})
+	return stackFilters("linear_attn.")(c, w)
 }
 
 // stackFilters makes the filters of q, k and v of each layer's convolution one tensor. at is before their names in a layer.

@@ -19,15 +19,15 @@ func transpose(w *weights.Checkpoint, is func(name string) bool) error {
 	return w.Transpose(named(w, is))
 }
 
-// alias adds tensors that are others under another name: names are ends of names, to those of what is added.
-func alias(w *weights.Checkpoint, names map[string]string) error {
-	all := map[string][]string{}
-	for from, to := range names {
+// rename gives tensors other names: ends are the ends of names, to the new ones.
+func rename(w *weights.Checkpoint, ends map[string]string) {
+	all := map[string]string{}
+	for from, to := range ends {
 		for _, name := range named(w, func(name string) bool { return strings.HasSuffix(name, from) }) {
-			all[strings.TrimSuffix(name, from)+to] = []string{name}
+			all[name] = strings.TrimSuffix(name, from) + to
 		}
 	}
-	return w.Stack(all)
+	w.Rename(all)
 }
 
 func named(w *weights.Checkpoint, is func(name string) bool) (names []string) {

@@ -108,11 +108,7 @@ func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 func (c *Checkpoint) Flatten(names []string) {
 	for _, name := range names {
 		if t, ok := c.tensors[name]; ok && t.DType != Other && !t.DType.Blocks() {
-			n := int64(1)
-			for _, d := range t.Shape {
-				n *= d
-			}
-			t.Shape = []int64{n}
+			t.Shape = []int64{t.elements()}
 			c.tensors[name] = t
 		}
 	}
@@ -136,6 +132,15 @@ func (c *Checkpoint) Gather(names []string, rows []int64) error {
 		}})
 	}
 	return c.derive(all)
+}
+
+// elements is the number of a tensor's elements. The shape was checked.
+func (t Tensor) elements() int64 {
+	n := int64(1)
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
 }
 
 // Number is the value of a tensor of one float; false for another one.
@@ -222,6 +227,20 @@ func (c *Checkpoint) RepeatRows(names map[string]string, n int64) error {
 	return c.derive(all)
 }
 
+// Rename gives tensors other names: names are those that they have, to the new ones. A name that is not there is left out.
+func (c *Checkpoint) Rename(names map[string]string) {
+	for from, to := range names {
+		if t, ok := c.tensors[from]; ok {
+			t.Name, c.tensors[to] = to, t
+			delete(c.tensors, from)
+		}
+		if d, ok := c.derived[from]; ok {
+			d.Name, c.derived[to] = to, d
+			delete(c.derived, from)
+		}
+	}
+}
+
 // Stack adds tensors that are others one below the other: names are those of the parts of each. Parts of which one is missing, of no floats, or of another type or
 // row than the first are left out: the use of what they lack is the error.
 func (c *Checkpoint) Stack(names map[string][]string) error {
@@ -275,11 +294,7 @@ func transpose(dst, from []byte, first, last, n, stride, size int64) {
 
 // bytes is the size of the data. The shape was checked against the file.
 func (d *derived) bytes() int64 {
-	n := int64(1)
-	for _, x := range d.Shape {
-		n *= x
-	}
-	return d.DType.Bytes(n)
+	return d.DType.Bytes(d.elements())
 }
 
 func pages(n int64) int64 {

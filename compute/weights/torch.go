@@ -151,13 +151,7 @@ func (v *view) inOrder() bool {
 // file has: views may repeat elements without end.
 func (c *Checkpoint) copyStrided(tensors map[string]Tensor, storages map[string][]byte, views map[string]*view, most int) error {
 	total := int64(0)
-	sizeOf := func(t Tensor) int64 {
-		n := typeBytes(t.Type)
-		for _, d := range t.Shape {
-			n *= d
-		}
-		return n
-	}
+	sizeOf := func(t Tensor) int64 { return typeBytes(t.Type) * t.elements() }
 	names := slices.Sorted(maps.Keys(storages))
 	for _, name := range names {
 		n := sizeOf(tensors[name])
