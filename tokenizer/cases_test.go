@@ -32,6 +32,25 @@ type caseFile struct {
 	}
 }
 
+// requireCases: a tokenizer encodes and decodes as the cases say, of which there are some.
+func requireCases(t *testing.T, tok *tokenizer.Tokenizer, cases *caseFile) {
+	t.Helper()
+	require.NotEmpty(t, cases.Encoded)
+	for _, c := range cases.Encoded {
+		ids, err := tok.Encode(c.Encode, c.Special)
+		require.NoError(t, err)
+		require.Equal(t, c.IDs, ids, "%q, special %t", c.Encode, c.Special)
+	}
+	for _, c := range cases.Decoded {
+		text, err := tok.Decode(c.IDs, false)
+		require.NoError(t, err)
+		require.Equal(t, c.Text, text, "%v", c.IDs)
+		text, err = tok.Decode(c.IDs, true)
+		require.NoError(t, err)
+		require.Equal(t, c.Plain, text, "%v", c.IDs)
+	}
+}
+
 // kinds are the folders of fixtures, and the demo model.
 func kinds(t testing.TB) map[string]string {
 	t.Helper()
@@ -51,20 +70,7 @@ func TestEveryKindEncodesAndDecodesAsInPython(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			var cases caseFile
 			readFixture(t, path, &cases)
-			tok := load(t, dir)
-			for _, c := range cases.Encoded {
-				ids, err := tok.Encode(c.Encode, c.Special)
-				require.NoError(t, err)
-				require.Equal(t, c.IDs, ids, "%q, special %t", c.Encode, c.Special)
-			}
-			for _, c := range cases.Decoded {
-				text, err := tok.Decode(c.IDs, false)
-				require.NoError(t, err)
-				require.Equal(t, c.Text, text, c.IDs)
-				text, err = tok.Decode(c.IDs, true)
-				require.NoError(t, err)
-				require.Equal(t, c.Plain, text, c.IDs)
-			}
+			requireCases(t, load(t, dir), &cases)
 		})
 	}
 }

@@ -26,20 +26,7 @@ func TestTokenizersOfGGUFFilesEncodeAndDecodeAsInPython(t *testing.T) {
 			tok, err := tokenizer.Load(ggufFolder + name + ".gguf")
 			require.NoError(t, err)
 			defer func() { require.NoError(t, tok.Close()) }()
-			require.NotEmpty(t, cases.Encoded)
-			for _, c := range cases.Encoded {
-				ids, err := tok.Encode(c.Encode, c.Special)
-				require.NoError(t, err)
-				require.Equal(t, c.IDs, ids, "%q, special %t", c.Encode, c.Special)
-			}
-			for _, c := range cases.Decoded {
-				text, err := tok.Decode(c.IDs, false)
-				require.NoError(t, err)
-				require.Equal(t, c.Text, text, "%v", c.IDs)
-				text, err = tok.Decode(c.IDs, true)
-				require.NoError(t, err)
-				require.Equal(t, c.Plain, text, "%v", c.IDs)
-			}
+			requireCases(t, tok, &cases)
 			require.Equal(t, []int32{eos}, tok.EOS())
 			chat, err := tok.RenderChat(tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: "Hi"}}})
 			require.NoError(t, err)

@@ -29,20 +29,7 @@ func TestTokenizersInOlderFilesEncodeAndDecodeAsInPython(t *testing.T) {
 			}
 			readFixture(t, path, &cases)
 			tok := load(t, dir)
-			require.NotEmpty(t, cases.Encoded)
-			for _, c := range cases.Encoded {
-				ids, err := tok.Encode(c.Encode, c.Special)
-				require.NoError(t, err)
-				require.Equal(t, c.IDs, ids, "%q, special %t", c.Encode, c.Special)
-			}
-			for _, c := range cases.Decoded {
-				text, err := tok.Decode(c.IDs, false)
-				require.NoError(t, err)
-				require.Equal(t, c.Text, text, "%v", c.IDs)
-				text, err = tok.Decode(c.IDs, true)
-				require.NoError(t, err)
-				require.Equal(t, c.Plain, text, "%v", c.IDs)
-			}
+			requireCases(t, tok, &cases.caseFile)
 			if eos, ok := cases.Names["eos_token"]; ok {
 				require.Equal(t, []int32{eos}, tok.EOS())
 			}
