@@ -79,7 +79,7 @@ type Request struct {
 type Pool struct {
 	Pooling Pooling
 	Tokens  []int32 // of PoolLogits and PoolLogprobs
-	// Answers, in place of Tokens, are texts that the answer to Messages may begin with: Extra.Answers has the log probabilities of their tokens.
+	// Answers, in place of Tokens, are texts that the answer to Messages may begin with. The log probabilities of their tokens are in Extra.Answers.
 	Answers []string
 }
 

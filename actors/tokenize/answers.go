@@ -11,7 +11,7 @@ import (
 // tailTokens is how many tokens of a prompt are encoded again together with each answer: enough to find whether they join.
 const tailTokens = 16
 
-// answerTokens returns the tokens of texts as they begin the answer to a chat, whose prompt has the given ids. Errors are *api.Error.
+// answerTokens returns the tokens that texts become as the beginning of the answer to a chat. prompt is the ids of the chat. Errors are *api.Error.
 func answerTokens(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, prompt []int32, answers []string) ([][]int32, error) {
 	from := len(prompt)
 	for from > 0 && len(prompt)-from < tailTokens && !tok.IsSpecial(prompt[from-1]) {

@@ -196,7 +196,7 @@ func (o *object) options(name string, most int, add func(i int, option *object),
 	}
 }
 
-// value reads the value of a choice, as the client has it and as text.
+// value reads the value of a choice: raw is what the client wrote, text what the model answers with.
 func (o *object) value() (raw json.RawMessage, text string) {
 	const expected = "a string with at least one character, true or false"
 	raw, ok := o.get("value")

@@ -52,7 +52,7 @@ func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 			cfg, p, w := openModel(t, file)
 			require.Equal(t, m.Config.Generation.EOS, cfg.Generation.EOS)
 			require.Equal(t, m.Config.Generation.BOS, cfg.Generation.BOS)
-			if cfg.MaxPositions != 1<<20 { // as the converter has it for models with states
+			if cfg.MaxPositions != 1<<20 { // what the converter writes for models with states
 				require.Equal(t, m.Config.MaxPositions, cfg.MaxPositions)
 			}
 			require.Len(t, p.Ops, len(m.Program.Ops))

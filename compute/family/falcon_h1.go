@@ -124,7 +124,7 @@ func falconH1Tensors(c *Config, w *weights.Checkpoint) error {
 	})
 }
 
-// falconH1GGUF: llama.cpp has the gate before the norm.
+// falconH1GGUF: llama.cpp applies the gate before the norm.
 func falconH1GGUF(f *fields) {
 	form := &ggufForm{parts: ssmParts("mamba.")}
 	f.mixer(form, bambaNames)
