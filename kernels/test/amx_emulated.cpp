@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "cpu/attention/tile_amx.hpp"
+#include "cpu/linear/spans_amx.hpp"
 #include "cpu/linear/tile_amx.hpp"
 
 namespace millrace::cpu {
@@ -16,7 +17,10 @@ class EmulatedTiles {
   static void configure(const TileShape& shape) {
     Registers& r = registers();
     r = {};
-    for (int i = 0; i < kAmxTiles; ++i) r.rows[i] = shape.rows[i];
+    for (int i = 0; i < kAmxTiles; ++i) {
+      r.rows[i] = shape.rows[i];
+      r.row_bytes[i] = shape.row_bytes[i];
+    }
   }
   static void release() { registers() = {}; }
 
@@ -28,13 +32,15 @@ class EmulatedTiles {
   static void load(const void* from, int64_t stride) {
     zero<kTile>();
     for (int i = 0; i < registers().rows[kTile]; ++i) {
-      std::memcpy(tile<kTile>()[i], static_cast<const std::byte*>(from) + i * stride, kAmxRowBytes);
+      std::memcpy(tile<kTile>()[i], static_cast<const std::byte*>(from) + i * stride,
+                  registers().row_bytes[kTile]);
     }
   }
   template <int kTile>
   static void store(void* to, int64_t stride) {
     for (int i = 0; i < registers().rows[kTile]; ++i) {
-      std::memcpy(static_cast<std::byte*>(to) + i * stride, tile<kTile>()[i], kAmxRowBytes);
+      std::memcpy(static_cast<std::byte*>(to) + i * stride, tile<kTile>()[i],
+                  registers().row_bytes[kTile]);
     }
   }
 
@@ -66,22 +72,16 @@ class EmulatedTiles {
   }
   template <int kTo, int kRows, int kWeights>
   static void add_int8() {
-    for (int m = 0; m < registers().rows[kTo]; ++m) {
-      for (int n = 0; n < kAmxWords; ++n) {
-        auto sum = element<int32_t[1]>(tile<kTo>()[m], n);
-        for (int k = 0; k < kAmxWords; ++k) {
-          const auto x = element<int8_t[4]>(tile<kRows>()[m], k);
-          const auto w = element<uint8_t[4]>(tile<kWeights>()[k], n);
-          for (int i = 0; i < 4; ++i) sum.at[0] += x.at[i] * w.at[i];
-        }
-        std::memcpy(tile<kTo>()[m] + n * sizeof sum, &sum, sizeof sum);
-      }
-    }
+    add_bytes<uint8_t, kTo, kRows, kWeights>();
+  }
+  template <int kTo, int kRows, int kWeights>
+  static void add_signed() {
+    add_bytes<int8_t, kTo, kRows, kWeights>();
   }
 
  private:
   struct Registers {
-    int rows[kAmxTiles];
+    int rows[kAmxTiles], row_bytes[kAmxTiles];
     std::byte tiles[kAmxTiles][kAmxRows][kAmxRowBytes];
   };
   static Registers& registers() {
@@ -93,6 +93,25 @@ class EmulatedTiles {
   static auto& tile() {
     if (registers().rows[kTile] == 0) throw std::logic_error("a tile register without a shape");
     return registers().tiles[kTile];
+  }
+  // Throws where the instruction would fault: a row of rows has as many words as weights have rows.
+  template <class Weight, int kTo, int kRows, int kWeights>
+  static void add_bytes() {
+    const Registers& of = registers();
+    if (of.row_bytes[kRows] != 4 * of.rows[kWeights] || of.rows[kTo] != of.rows[kRows]) {
+      throw std::logic_error("tiles of shapes that do not fit");
+    }
+    for (int m = 0; m < of.rows[kTo]; ++m) {
+      for (int n = 0; n < kAmxWords; ++n) {
+        auto sum = element<int32_t[1]>(tile<kTo>()[m], n);
+        for (int k = 0; k < of.rows[kWeights]; ++k) {
+          const auto x = element<int8_t[4]>(tile<kRows>()[m], k);
+          const auto w = element<Weight[4]>(tile<kWeights>()[k], n);
+          for (int i = 0; i < 4; ++i) sum.at[0] += x.at[i] * w.at[i];
+        }
+        std::memcpy(tile<kTo>()[m] + n * sizeof sum, &sum, sizeof sum);
+      }
+    }
   }
   template <class T>
   struct Element {
@@ -113,11 +132,42 @@ class EmulatedTiles {
 
 // As the other half of the kernels has it from AVX-512.
 struct PlainBase {
-  static constexpr int kLanes = kAmxWords, kRows8 = 1, kOffset = 128;
+  static constexpr int kLanes = kAmxWords, kRows8 = 1, kRows4 = 6, kOffset = 128;
   typedef uint8_t Bytes __attribute__((vector_size(4 * kLanes)));
   using Ints = Math<kLanes>::Ints;
   using Floats = Math<kLanes>::Vector;
 
+  static Bytes load(const uint8_t* p) {
+    Bytes b;
+    std::memcpy(&b, p, sizeof b);
+    return b;
+  }
+  static Bytes low(const Bytes& b) { return b & 15; }
+  static Bytes high(const Bytes& b) { return b >> 4; }
+  static Ints dot8(Ints sum, const Bytes& w, int32_t x) {
+    int8_t codes[4];
+    std::memcpy(codes, &x, sizeof codes);
+    for (int i = 0; i < 4 * kLanes; ++i) sum[i / 4] += w[i] * codes[i % 4];
+    return sum;
+  }
+  static Ints dot4(const Ints& sum, const Bytes& w, int32_t x) { return dot8(sum, w, x); }
+  static Bytes lookup(const int8_t* levels, Bytes codes) {
+    for (int i = 0; i < 4 * kLanes; ++i) codes[i] = static_cast<uint8_t>(levels[codes[i]]);
+    return codes;
+  }
+  template <class Integer>
+  static Floats floats(const Integer* p) {
+    Floats x;
+    for (int lane = 0; lane < kLanes; ++lane) x[lane] = static_cast<float>(p[lane]);
+    return x;
+  }
+  static Floats halves(const uint8_t* p) {
+    uint16_t x[kLanes];
+    std::memcpy(x, p, sizeof x);
+    Floats y;
+    for (int lane = 0; lane < kLanes; ++lane) y[lane] = f16_to_float(x[lane]);
+    return y;
+  }
   static Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
     Floats sum;
     for (int lane = 0; lane < kLanes; ++lane) sum[lane] = std::fma(a[lane], b[lane], c[lane]);
@@ -193,7 +243,20 @@ const LinearKernels& emulated_amx_kernels(int weights) {
       make_amx_bf16_kernels<EmulatedTiles, PlainBase>("emulated amx");
   static constexpr LinearKernels int8 =
       make_amx_int8_kernels<EmulatedTiles, PlainBase>("emulated amx int8");
-  return weights == MR_WEIGHTS_INT8 ? int8 : pairs;
+  static constexpr LinearKernels int4 =
+      make_amx_int4_kernels<EmulatedTiles, PlainBase>("emulated amx int4");
+  static constexpr LinearKernels blocks =
+      make_amx_block_kernels<EmulatedTiles, PlainBase>("emulated amx blocks");
+  switch (weights) {
+    case MR_WEIGHTS_INT8:
+      return int8;
+    case MR_WEIGHTS_INT4:
+      return int4;
+    case MR_WEIGHTS_BLOCKS:
+      return blocks;
+    default:
+      return pairs;
+  }
 }
 
 }  // namespace millrace::cpu

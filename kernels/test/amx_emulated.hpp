@@ -7,7 +7,7 @@
 
 namespace millrace::cpu {
 
-const LinearKernels& emulated_amx_kernels(int weights);  // MR_WEIGHTS_16BIT or MR_WEIGHTS_INT8
+const LinearKernels& emulated_amx_kernels(int weights);  // not FP8, NF4
 const AttentionKernels& emulated_amx_attention();
 
 }  // namespace millrace::cpu

@@ -16,7 +16,7 @@ namespace {
 
 // One random linear op, K x N, and rows for it.
 struct Op {
-  Op(int64_t k, int64_t n, int rows, int weights) : k(k), n(n), rows(rows) {
+  Op(int64_t k, int64_t n, int rows, int weights, int group = 0) : k(k), n(n), rows(rows) {
     std::mt19937 random(7);
     const auto fill = [&](std::vector<bf16>& values, int64_t count) {
       for (int64_t i = 0; i < count; ++i) {
@@ -27,6 +27,7 @@ struct Op {
     fill(in, rows * k);
     tensor = {w.data(), MR_BF16, 2, {n, k}};
     spec = {{{&tensor, nullptr, 0, n, n, 0}}, k, n, MR_ACT_NONE, false, false, true, weights};
+    spec.group = group;
   }
   Op(const Op&) = delete;
 
@@ -78,6 +79,20 @@ TEST(Amx, Int8IsThatOfEveryInstructionSet) {
   const std::vector<float> out = op.run(emulated_amx_kernels(MR_WEIGHTS_INT8));
   for (const Isa isa : available_isas()) {
     EXPECT_TRUE(same(out, op.run(linear_kernels(isa, MR_WEIGHTS_INT8)))) << isa_name(isa);
+  }
+}
+
+TEST(Amx, Int4IsThatOfEveryInstructionSet) {
+  for (const int group : {32, 64, 128}) {
+    for (const int rows : {1, 14, 15, 16, 17, 31, 33, 70}) {
+      const Op op(1111, 45, rows, MR_WEIGHTS_INT4, group);
+      const std::vector<float> out = op.run(emulated_amx_kernels(MR_WEIGHTS_INT4));
+      for (const Isa isa : available_isas()) {
+        if (isa == Isa::portable) continue;  // of another class
+        EXPECT_TRUE(same(out, op.run(linear_kernels(isa, MR_WEIGHTS_INT4))))
+            << isa_name(isa) << ", groups of " << group << ", " << rows << " rows";
+      }
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "amx_emulated.hpp"
 #include "avx_vnni_evex.hpp"
 #include "block_matrix.hpp"
 #include "cpu/linear/block_panels.hpp"
@@ -33,6 +34,7 @@ std::vector<Kernels> all_kernels() {
   for (const Isa isa : available_isas()) {
     all.push_back({isa_name(isa), &linear_kernels(isa, MR_WEIGHTS_BLOCKS)});
   }
+  all.push_back({"emulated amx", &emulated_amx_kernels(MR_WEIGHTS_BLOCKS)});
 #if defined(__x86_64__)
   const auto runs = [isas = available_isas()](Isa isa) {
     return std::find(isas.begin(), isas.end(), isa) != isas.end();

@@ -62,6 +62,9 @@ std::vector<Kind> kinds() {
   for (const int weights : {MR_WEIGHTS_16BIT, MR_WEIGHTS_INT8}) {
     kinds.push_back({Isa::amx, weights, 0, "Emulated", emulated_amx_kernels});
   }
+  for (const int group : {32, 64, 128}) {
+    kinds.push_back({Isa::amx, MR_WEIGHTS_INT4, group, "Emulated", emulated_amx_kernels});
+  }
   if (available_isas().front() >= Isa::avx512 && has_vnni()) {
     kinds.push_back({Isa::avx2, MR_WEIGHTS_INT8, 0, "VnniByEvex", evex_avx_vnni_kernels});
     kinds.push_back({Isa::avx2, MR_WEIGHTS_INT4, 32, "VnniByEvex", evex_avx_vnni_kernels});

@@ -56,7 +56,7 @@ std::vector<LinearVariant> linear_variants(int weights) {
   for (const Isa isa : available_isas()) {
     all.push_back({linear_numerics(isa, weights), &linear_kernels(isa, weights)});
   }
-  if (weights == MR_WEIGHTS_16BIT || weights == MR_WEIGHTS_INT8) {
+  if (weights == MR_WEIGHTS_16BIT || quantizes_rows(weights)) {
     all.push_back({linear_numerics(Isa::amx, weights), &emulated_amx_kernels(weights)});
   }
 #if defined(__x86_64__)

@@ -193,7 +193,7 @@ const uint8_t* expand_blocks(const BlockExpand& e) {
 // Products of a group are summed as integers, groups as floats in ascending order:
 //   sum += codes * (scale * row's scale), sum += minimum * row's total
 template <class Base, int kRows, int kGroup, bool kMinimums>
-void block_tile(const BlockTile& t) {
+void block_tile(const SpanTile& t) {
   constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes;
   using M = Math<kLanes>;
   using Floats = typename M::Vector;
@@ -406,19 +406,31 @@ struct Blocks : Int8<Base> {
   }
 };
 
-template <class Base, int... kIndex>
-constexpr LinearKernels make_block_kernels(const char* name,
-                                           std::integer_sequence<int, kIndex...>) {
+// The tile of that many rows, of Tile::of<rows, group, with minimums>().
+template <class Tile, int... kIndex>
+SpanTileKernel find_span_tile(int group, bool minimums, int rows,
+                              std::integer_sequence<int, kIndex...>) {
+  static constexpr SpanTileKernel kTiles[2][2][sizeof...(kIndex)] = {
+      {{Tile::template of<kIndex + 1, 16, false>()...},
+       {Tile::template of<kIndex + 1, 16, true>()...}},
+      {{Tile::template of<kIndex + 1, 32, false>()...},
+       {Tile::template of<kIndex + 1, 32, true>()...}}};
+  return kTiles[group == kSpanUnit][minimums][rows - 1];
+}
+
+// What all instruction sets have in common; their tiles are those of Tile.
+template <class Base, class Tile, int kRows>
+constexpr LinearKernels make_block_kernels(const char* name) {
   LinearKernels k{};
   k.name = name;
   k.lanes = Base::kLanes;
-  k.max_rows = Base::kRows8;
+  k.max_rows = kRows;
   k.weight_offset = Base::kOffset;
+  k.span_rows = kBlockRows + 1;
+  k.span_tile = [](int group, bool minimums, int rows) {
+    return find_span_tile<Tile>(group, minimums, rows, std::make_integer_sequence<int, kRows>());
+  };
   k.expand = expand_blocks<Base>;
-  ((k.blocks[0][0][kIndex + 1] = block_tile<Base, kIndex + 1, 16, false>), ...);
-  ((k.blocks[0][1][kIndex + 1] = block_tile<Base, kIndex + 1, 16, true>), ...);
-  ((k.blocks[1][0][kIndex + 1] = block_tile<Base, kIndex + 1, 32, false>), ...);
-  ((k.blocks[1][1][kIndex + 1] = block_tile<Base, kIndex + 1, 32, true>), ...);
   k.block_rows = find_block_rows<Base>;
   k.pack_operand = pack_blocks<Base>;
   k.finish = finish<Blocks<Base>>;
@@ -427,8 +439,16 @@ constexpr LinearKernels make_block_kernels(const char* name,
 }
 
 template <class Base>
+struct BlockTiles {
+  template <int kRows, int kGroup, bool kMinimums>
+  static constexpr SpanTileKernel of() {
+    return block_tile<Base, kRows, kGroup, kMinimums>;
+  }
+};
+
+template <class Base>
 constexpr LinearKernels make_block_kernels(const char* name) {
-  return make_block_kernels<Base>(name, std::make_integer_sequence<int, Base::kRows8>());
+  return make_block_kernels<Base, BlockTiles<Base>, Base::kRows8>(name);
 }
 
 }  // namespace

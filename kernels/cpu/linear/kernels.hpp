@@ -71,8 +71,16 @@ struct BlockExpand {
   float* minimums;  // likewise; null where no vector of the op has any
 };
 
+// The same of a panel of int4, whose vectors lie together.
+struct Int4Expand {
+  const uint8_t* units;
+  int count, group;
+  uint8_t* codes[kPanelVectors];
+  float* scales[kPanelVectors];
+};
+
 // A tile of rows times a panel's span.
-struct BlockTile {
+struct SpanTile {
   const void* operand;
   const uint8_t* codes[kPanelVectors];  // each as of BlockExpand
   const float* scales[kPanelVectors];
@@ -80,8 +88,14 @@ struct BlockTile {
   int groups;
   bool fresh;   // sums begin at zero, whatever they hold
   float* sums;  // [2 vectors][rows][lanes]
+  // For the tiles of AMX, what the next one meets: they fetch it to the first-level cache,
+  const void* next_operand;
+  const float* next_sums;
+  // and a share of the next span from memory, that many lines with each group.
+  const std::byte* next_span[kPanelVectors];
+  int next_lines;
 };
-using BlockTileKernel = void (*)(const BlockTile&);
+using SpanTileKernel = void (*)(const SpanTile&);
 
 // A few rows times a vector of blocks, whose codes become bytes in registers.
 struct BlockRows {
@@ -154,19 +168,22 @@ struct LinearKernels {
   // memory. With more it is faster to keep them in the second-level cache, or expanded there.
   int multi_tile_limit;
   // Where these are set, more tiles than one go panel by panel through what a core keeps of their operand, and
-  // `block` runs between configure(rows of the tile) and release().
-  void (*configure)(int rows);
+  // `block` and tiles of spans run between configure(rows of the tile, group of the op) and release().
+  void (*configure)(int rows, int group);
   void (*release)();
   // Where products of bf16 are those of floats, the weights of many rows are made floats by
   // the first tile that meets them. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
   TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
-  // Blocks alone have these, and no other kernels: the codes of a span as bytes, wherever they are then; and
-  // [groups of 32][with minimums][rows].
+  // That many rows and more meet panels span by span: all of blocks, which have no other tiles, and those of int4 for
+  // which that pays. 0: none.
+  int span_rows;
+  SpanTileKernel (*span_tile)(int group, bool minimums, int rows);
+  // The codes of a span as bytes, wherever they are then.
   const uint8_t* (*expand)(const BlockExpand&);
-  BlockTileKernel blocks[2][2][kMaxTileRows + 1];
-  // For up to kBlockRows rows of an op with groups of that size; the tiles give the same bits.
+  void (*expand_int4)(const Int4Expand&);
+  // Of blocks, for up to kBlockRows rows of an op with groups of that size; the tiles give the same bits.
   BlockRowsKernel (*block_rows)(const BlockType&, int group, int rows);
   void (*finish)(const Finish&);
   // For cpu/linear/measure.hpp: that many rounds of products in registers alone; returns the
@@ -196,10 +213,12 @@ const LinearKernels& linear_int4_portable();
 const LinearKernels& linear_int4_avx2();
 const LinearKernels& linear_int4_avx_vnni();
 const LinearKernels& linear_int4_vnni();
+const LinearKernels& linear_int4_amx();
 const LinearKernels& linear_blocks_portable();
 const LinearKernels& linear_blocks_avx2();
 const LinearKernels& linear_blocks_avx_vnni();
 const LinearKernels& linear_blocks_vnni();
+const LinearKernels& linear_blocks_amx();
 const LinearKernels& linear_fp8_portable();
 const LinearKernels& linear_fp8_avx2();
 const LinearKernels& linear_fp8_avx512();

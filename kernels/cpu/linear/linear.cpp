@@ -30,6 +30,7 @@ constexpr int kMultiTileRows = 28;
 constexpr int64_t kMultiTileBlock = 16 << 10;  // bytes of a panel
 // Tiles that a span of blocks meets at most, for the room of their sums.
 constexpr int64_t kSpanTiles = 32;
+constexpr int kLeastGroup = 16;
 
 // From kOwnRows rows per core, or up to kSmallWeights bytes of weights, a core keeps the same rows
 // from op to op: its rows are in its own cache, which is worth reading all weights.
@@ -57,8 +58,8 @@ const LinearKernels& linear_kernels(Isa isa, int weights) {
   static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16, linear_int8_avx2,
                                          linear_int4_avx2,           linear_fp8_avx512_bf16,
                                          linear_nf4_avx512_bf16,     linear_blocks_avx2};
-  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx,   linear_int4_vnni,
-                                  linear_fp8_avx512,  linear_nf4_avx512, linear_blocks_vnni};
+  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx,   linear_int4_amx,
+                                  linear_fp8_avx512,  linear_nf4_avx512, linear_blocks_amx};
   // Integers only.
   static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni,  linear_int4_avx_vnni, nullptr,
                                       nullptr, linear_blocks_avx_vnni};
@@ -102,9 +103,12 @@ int64_t Linear::weight_bytes() const { return panels_ * units_ * unit_bytes_; }
 
 // A panel's span as bytes, with its scales and minimums, in floats.
 int64_t Linear::span_floats() const {
-  constexpr int kGroups = kSpan / 16;
+  constexpr int kGroups = kSpan / kLeastGroup;
   return kPanelVectors * int64_t{kernels_.lanes} * (kSpan / 4 + 2 * kGroups);
 }
+
+// Of K, filled up to whole groups.
+int64_t Linear::span_width() const { return units_ * group_; }
 
 int64_t Linear::panel_sums(int rows) const { return int64_t{columns()} * rows; }
 
@@ -258,7 +262,7 @@ void Linear::run_panels(const Batch& b, const Plan& plan, int tile, int last_til
                       : (last ? panel(end) : panel(p) + (k + units) * unit_bytes_);
       for (int t = tile; t < last_tile; ++t) {
         const int rows = b.tiling.height(t);
-        if (rows != configured) kernels_.configure(configured = rows);
+        if (rows != configured) kernels_.configure(configured = rows, group_);
         float* const to =
             first && last ? sums : sums + ((t - tile) * (end - p) + (q - p)) * tile_sums;
         // Some tiles fetch the whole block among them, the rest nothing.
@@ -289,43 +293,87 @@ void Linear::run_vectors(const Batch& b, int64_t p, int64_t end) const {
   }
 }
 
+// Whether rows meet panels span by span.
+bool Linear::by_spans(const Tiling& tiling) const {
+  return kernels_.span_rows > 0 && tiling.rows >= kernels_.span_rows;
+}
+
+// Where a vector's span of a panel begins. Of int4, the vectors lie together: they share its bytes.
+const std::byte* Linear::span_of(int64_t p, int64_t k, int vector) const {
+  if (blocks_) return memory_ + blocks_->at(p * kPanelVectors + vector, k);
+  return panel(p) + k / group_ * unit_bytes_ + vector * (kSpan / group_ * unit_bytes_ / 2);
+}
+
+// The bytes of a whole span of one of a panel's vectors, of any type.
+int64_t Linear::span_size(int64_t p) const {
+  if (blocks_) return blocks_->at(p * kPanelVectors, kSpan) - blocks_->at(p * kPanelVectors, 0);
+  return kSpan / group_ * unit_bytes_ / 2;
+}
+
+// Makes bytes of a panel's span from k on, in room.
+SpanTile Linear::expand(int64_t p, int64_t k, int elements, float* room) const {
+  const int lanes = kernels_.lanes;
+  const int64_t code_floats = int64_t{lanes} * (kSpan / 4),
+                scale_floats = int64_t{lanes} * (kSpan / kLeastGroup);
+  float* const scales = room + kPanelVectors * code_floats;
+  SpanTile span{};
+  span.groups = elements / group_;
+  span.fresh = k == 0;
+  Int4Expand int4{reinterpret_cast<const uint8_t*>(span_of(p, k, 0)), span.groups, group_, {}, {}};
+  for (int v = 0; v < kPanelVectors; ++v) {
+    auto* const codes = reinterpret_cast<uint8_t*>(room + v * code_floats);
+    float* const own_scales = scales + v * scale_floats;
+    span.codes[v] = int4.codes[v] = codes;
+    span.scales[v] = int4.scales[v] = own_scales;
+    if (!blocks_) continue;
+    if (blocks_->minimums()) span.minimums[v] = scales + (kPanelVectors + v) * scale_floats;
+    span.codes[v] = kernels_.expand(
+        {&blocks_->type(p * kPanelVectors + v), reinterpret_cast<const uint8_t*>(span_of(p, k, v)),
+         elements, group_, codes, own_scales, const_cast<float*>(span.minimums[v])});
+  }
+  if (!blocks_) kernels_.expand_int4(int4);
+  return span;
+}
+
 // Tiles of rows through the panels [p, end), span by span: a span becomes bytes that stay in the first-level cache while all
 // tiles meet them. The sums of all tiles wait in the second-level cache.
 void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
                        float* room) const {
-  const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  const int lanes = kernels_.lanes;
-  const int64_t code_floats = int64_t{lanes} * (kSpan / 4),
-                scale_floats = int64_t{lanes} * (kSpan / 16);
+  const int64_t tile_sums = panel_sums(kernels_.max_rows), width = span_width();
+  const bool minimums = blocks_ && blocks_->minimums();
   float* const sums = room + span_floats();
-  float* const scales = room + kPanelVectors * code_floats;
+  int configured = 0;
   for (; p < end; ++p) {
-    for (int64_t k = 0; k < in_width_; k += kSpan) {
-      const auto elements = static_cast<int>(std::min<int64_t>(kSpan, in_width_ - k));
-      BlockTile span{};
-      span.groups = elements / group_;
-      span.fresh = k == 0;
-      for (int v = 0; v < kPanelVectors; ++v) {
-        const int64_t vector = p * kPanelVectors + v;
-        float* const minimums =
-            blocks_->minimums() ? scales + (kPanelVectors + v) * scale_floats : nullptr;
-        span.scales[v] = scales + v * scale_floats;
-        span.minimums[v] = minimums;
-        span.codes[v] =
-            kernels_.expand({&blocks_->type(vector),
-                             reinterpret_cast<const uint8_t*>(memory_) + blocks_->at(vector, k),
-                             elements, group_, reinterpret_cast<uint8_t*>(room + v * code_floats),
-                             scales + v * scale_floats, minimums});
-      }
+    for (int64_t k = 0; k < width; k += kSpan) {
+      const auto elements = static_cast<int>(std::min<int64_t>(kSpan, width - k));
+      SpanTile span = expand(p, k, elements, room);
+      // Each tile fetches a share of the next span from memory.
+      const bool ends = k + elements == width;
+      const int64_t next_panel = std::min(ends ? p + 1 : p, end - 1),
+                    begin = ends ? 0 : k + elements;
+      const int64_t steps = int64_t{span.groups} * 2 * (last_tile - tile);
+      span.next_lines = static_cast<int>(ceil_div(span_size(next_panel) / kLine, steps));
       for (int t = tile; t < last_tile; ++t) {
-        const int rows = b.tiling.height(t);
+        const bool last = t + 1 == last_tile;
+        const int rows = b.tiling.height(t), next = last ? tile : t + 1;
+        const int64_t next_k = last ? begin : k;
+        if (kernels_.configure != nullptr && rows != configured) {
+          kernels_.configure(configured = rows, group_);
+        }
         span.operand = operand_of(b, t, k / group_);
         span.sums = sums + (t - tile) * tile_sums;
-        kernels_.blocks[group_ == kSpanUnit][blocks_->minimums()][rows](span);
-        if (k + elements == in_width_) finish(b, t, p, span.sums);
+        span.next_operand = operand_of(b, next, next_k / group_);
+        span.next_sums = sums + (next - tile) * tile_sums;
+        for (int v = 0; v < kPanelVectors; ++v) {
+          span.next_span[v] = span_of(next_panel, begin, v) +
+                              (t - tile) * int64_t{2} * span.groups * span.next_lines * kLine;
+        }
+        kernels_.span_tile(group_, minimums, rows)(span);
+        if (ends) finish(b, t, p, span.sums);
       }
     }
   }
+  if (configured != 0) kernels_.release();
 }
 
 // The same for all ops that read alike: one may have packed the operand of another.
@@ -343,9 +391,15 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   plan.tiling = tiling(rows, threads);
   const int64_t wanted = int64_t{kTasksPerThread} * threads;
   plan.chunk = std::clamp<int64_t>(panels_ / wanted, 1, 8 * kMaxTilePanels);
-  if (blocks_) {
+  if (by_spans(plan.tiling) || blocks_) {
+    // Groups of tiles whose operand a core keeps while panels go by.
+    const int64_t kept = std::clamp<int64_t>(
+        cached_bytes_ / static_cast<int64_t>(operand_bytes(kernels_.max_rows)), 1, kSpanTiles);
     plan.chunks = ceil_div(panels_, plan.chunk);
-    plan.groups = ceil_div(plan.tiling.tiles, kSpanTiles);
+    plan.groups = ceil_div(plan.tiling.tiles, kept);
+    if (plan.groups > 1) {
+      plan.groups = std::min<int64_t>(ceil_div(plan.groups, threads) * threads, plan.tiling.tiles);
+    }
     plan.room =
         span_floats() + ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows);
     return plan;
@@ -444,8 +498,8 @@ void Linear::run_task(const Batch& batch, const Plan& plan, int task, float* roo
   const int64_t end = std::min(p + plan.chunk, panels_);
   const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
   const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
-  if (blocks_ && plan.tiling.rows <= kBlockRows) return run_vectors(batch, p, end);
-  if (blocks_) return run_spans(batch, tile, last, p, end, room);
+  if (by_spans(plan.tiling)) return run_spans(batch, tile, last, p, end, room);
+  if (blocks_) return run_vectors(batch, p, end);
   if (plan.tiling.tiles == 1) return run_tile(batch, 0, p, end);
   if (plan.multi_tile) return run_multi_tile(batch, plan, p, end, room);
   if (kernels_.configure != nullptr) return run_panels(batch, plan, tile, last, p, end, room);

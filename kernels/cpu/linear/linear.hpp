@@ -21,6 +21,7 @@ namespace millrace::cpu {
 
 class BlockPanels;
 struct LinearKernels;
+struct SpanTile;
 
 inline constexpr int kMaxTileRows = 32;
 
@@ -202,6 +203,11 @@ class Linear {
                   float* sums) const;
   void plan_panels(Plan& plan, int threads) const;
   void run_vectors(const Batch& b, int64_t p, int64_t end) const;
+  bool by_spans(const Tiling& tiling) const;
+  int64_t span_width() const;
+  const std::byte* span_of(int64_t p, int64_t k, int vector) const;
+  int64_t span_size(int64_t p) const;
+  SpanTile expand(int64_t p, int64_t k, int elements, float* room) const;
   void run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
                  float* room) const;
   int64_t span_floats() const;

@@ -223,7 +223,7 @@ constexpr std::array<TileShape, sizeof...(kIndex) + 1> amx_shapes(
 }
 
 template <class Policy>
-void configure_rows(int rows) {
+void configure_rows(int rows, int /*group*/) {
   static constexpr auto kShapes = amx_shapes(std::make_integer_sequence<int, 2 * kAmxRows>());
   Policy::configure(kShapes[rows]);
 }

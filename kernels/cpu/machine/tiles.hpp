@@ -3,12 +3,13 @@
 // tested on every machine.
 //
 // Policy, of eight registers of up to 16 rows of 64 bytes:
-//   void configure(const TileShape&)   rows of each register; all of them have 64 bytes
+//   void configure(const TileShape&)   rows of each register, and the bytes of their rows
 //   void release()
 //   void zero<kTile>()
 //   void load<kTile>(const void*, stride), store<kTile>(void*, stride)   rows stride bytes apart
 //   void add_bf16<kSums, kRows, kWeights>()   the products of tiles, pairs of bf16 in floats
 //   void add_int8<kSums, kRows, kWeights>()   fours of signed rows and unsigned weights in int32
+//   void add_signed<kSums, kRows, kWeights>() the same with signed weights
 //
 // What add_bf16 adds to a sum is that of the even products plus that of the odd ones, each in ascending order from zero, rounded
 // at each step (Intel SDM vol. 2, TDPBF16PS). Rows of a tile do not meet.
@@ -35,6 +36,11 @@ struct alignas(64) TileShape {
       rows[i] = static_cast<uint8_t>(of[i]);
       row_bytes[i] = of[i] > 0 ? kAmxRowBytes : 0;
     }
+  }
+
+  // Gives the rows of a used register fewer bytes.
+  constexpr void narrow(int i, int bytes) {
+    if (rows[i] > 0) row_bytes[i] = static_cast<uint16_t>(bytes);
   }
 };
 

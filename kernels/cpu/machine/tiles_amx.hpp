@@ -38,6 +38,10 @@ struct TileInstructions {
   static void add_int8() {
     __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kTo), "i"(kRows), "i"(kWeights));
   }
+  template <int kTo, int kRows, int kWeights>
+  static void add_signed() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kTo), "i"(kRows), "i"(kWeights));
+  }
 };
 
 }  // namespace
