@@ -19,9 +19,8 @@ constexpr int kTasksPerThread = 8;
 // Bytes of a tile's operand that stay in the first-level cache beside the weights.
 constexpr int64_t kBlockOperand = 40 << 10;
 
-// Bytes of a tile's operand in a block of K where the sums stay in registers: long enough that they hardly count, and
-// several tiles' fit a core's cache.
-constexpr int64_t kPanelOperand = 144 << 10;
+// Bytes of a tile's operand in a block of K of tiles of AMX: a panel's block, as long, stays in the first-level cache beside it.
+constexpr int64_t kPanelOperand = 16 << 10;
 constexpr int64_t kLine = 64;
 
 // Up to this many rows the op is memory-bound: all tiles go through a panel together, in blocks
@@ -244,8 +243,8 @@ void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_til
   }
 }
 
-// Tiles of rows through the panels [p, end), a long block of K at a time, so that sums stay in registers: the tiles' operand stays in
-// the second-level cache, and the next panel's block comes from memory while the tiles meet this one.
+// Tiles of rows through the panels [p, end), block by block of K: a panel's block stays in the first-level cache while the tiles meet
+// it, their operand in the second-level cache, and the next panel's block comes from memory meanwhile.
 void Linear::run_panels(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* sums) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
@@ -368,6 +367,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
           span.next_span[v] = span_of(next_panel, begin, v) +
                               (t - tile) * int64_t{2} * span.groups * span.next_lines * kLine;
         }
+        if (ends) fetch_out(b, t, p);
         kernels_.span_tile(group_, minimums, rows)(span);
         if (ends) finish(b, t, p, span.sums);
       }
