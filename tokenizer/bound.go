@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/millrace/millrace/compute/weights"
 )
 
 // bound is how much text a token can stand for at most. The zero value knows no bound.
@@ -51,23 +49,6 @@ func (t *Tokenizer) LeastTokens(text string) int {
 	return (n + t.bound.bytes - 1) / t.bound.bytes
 }
 
-// pipeline is the part of tokenizer.json that decides how much text a token can stand for.
-type pipeline struct {
-	AddedTokens []struct {
-		ID     int64 `json:"id"`
-		LStrip bool  `json:"lstrip"`
-		RStrip bool  `json:"rstrip"`
-	} `json:"added_tokens"`
-	Normalizer   *stage `json:"normalizer"`
-	PreTokenizer *stage `json:"pre_tokenizer"`
-	Model        struct {
-		Type         string  `json:"type"`
-		ByteFallback bool    `json:"byte_fallback"`
-		Unknown      *string `json:"unk_token"`
-		FuseUnknown  bool    `json:"fuse_unk"`
-	} `json:"model"`
-}
-
 // stage is a normalizer or a pre-tokenizer, or a sequence of them.
 type stage struct {
 	Type          string          `json:"type"`
@@ -78,34 +59,30 @@ type stage struct {
 	Behavior      string          `json:"behavior"`
 }
 
-// newBound reads it from a tokenizer.json whose vocabulary is v. What it does not know has no bound.
-func newBound(data []byte, v *vocabulary) (bound, error) {
-	var p pipeline
-	if err := json.Unmarshal(data, &p); err != nil {
-		return bound{}, fmt.Errorf("found %s, expected a tokenizer", weights.JSONFault(err))
+// newBound returns the bound of a file whose vocabulary is v. What it does not know has no bound.
+func newBound(f *tokenizerFile, v *vocabulary) bound {
+	shrinks := f.Normalizer.shrinks()
+	if shrinks == 0 || !f.PreTokenizer.keeps() {
+		return bound{}
 	}
-	shrinks := p.Normalizer.shrinks()
-	if shrinks == 0 || !p.PreTokenizer.keeps() {
-		return bound{}, nil
-	}
-	added := make(map[int64]bool, len(p.AddedTokens))
+	added := make(map[int64]bool, len(f.AddedTokens))
 	var b bound
-	for _, t := range p.AddedTokens {
+	for _, t := range f.AddedTokens {
 		added[t.ID] = true
 		b.spaces = b.spaces || t.LStrip || t.RStrip
 	}
-	byBytes := p.PreTokenizer.has("ByteLevel") || p.Normalizer.has("ByteLevel")
+	byBytes := f.PreTokenizer.has("ByteLevel") || f.Normalizer.has("ByteLevel")
 	longest := 1
 	switch {
 	case byBytes && v.hasAll(byteLevelPieces()):
-	case !byBytes && p.Model.ByteFallback && v.hasAll(fallbackPieces()):
-	case !byBytes && p.Model.Type == "BPE" && !p.Model.FuseUnknown && p.Model.Unknown != nil:
+	case !byBytes && f.Model.ByteFallback && v.hasAll(fallbackPieces()):
+	case !byBytes && f.Model.Type == "BPE" && !f.Model.FuseUnknown && f.Model.Unknown != nil:
 		longest = utf8.UTFMax // an unknown character
 	default:
-		return bound{}, nil
+		return bound{}
 	}
-	if p.Model.Type != "BPE" && p.Model.Type != "Unigram" {
-		return bound{}, nil
+	if f.Model.Type != "BPE" && f.Model.Type != "Unigram" {
+		return bound{}
 	}
 	table := byteLevelTable()
 	for id, piece := range v.pieces {
@@ -116,7 +93,7 @@ func newBound(data []byte, v *vocabulary) (bound, error) {
 		longest = max(longest, n)
 	}
 	b.bytes = longest * shrinks
-	return b, nil
+	return b
 }
 
 // shrinks is how many times shorter, in bytes, a normalizer makes a text at most; 0: no bound is known.

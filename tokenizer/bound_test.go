@@ -104,11 +104,9 @@ func boundOf(t *testing.T, kind string, change func(file map[string]any)) bound 
 	}
 	data, err = json.Marshal(file)
 	require.NoError(t, err)
-	v, err := newVocabulary(data)
-	require.NoError(t, err)
-	b, err := newBound(data, &v)
-	require.NoError(t, err)
-	return b
+	var read Tokenizer
+	require.NoError(t, read.read(data))
+	return read.bound
 }
 
 func TestWhatMayDropTextHasNoBound(t *testing.T) {

@@ -46,10 +46,7 @@ func loadGGUF(path string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	t := &Tokenizer{special: specialTokens{text: map[string]string{}, bos: -1, eos: -1}}
-	if t.vocab, err = newVocabulary(file); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
-	}
-	if t.bound, err = newBound(file, &t.vocab); err != nil {
+	if err = t.read(file); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	v.name(t)

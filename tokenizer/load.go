@@ -37,10 +37,7 @@ func Load(dir string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
 	t := &Tokenizer{source: source{file: sha256.Sum256(data)}}
-	if t.vocab, err = newVocabulary(data); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
-	}
-	if t.bound, err = newBound(data, &t.vocab); err != nil {
+	if err = t.read(data); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	t.pair, t.pairFault = newPair(t.vocab.processor)

@@ -33,20 +33,40 @@ type vocabulary struct {
 // 2^19 tokens.
 const maxVocab = 1 << 24
 
+// tokenizerFile is what is read of tokenizer.json here. The library reads all of it.
 type tokenizerFile struct {
 	AddedTokens []struct {
 		ID      int64  `json:"id"`
 		Content string `json:"content"`
 		Special bool   `json:"special"`
+		LStrip  bool   `json:"lstrip"`
+		RStrip  bool   `json:"rstrip"`
 	} `json:"added_tokens"`
-	Model struct {
-		Type  string          `json:"type"`
-		Vocab json.RawMessage `json:"vocab"`
+	Normalizer   *stage `json:"normalizer"`
+	PreTokenizer *stage `json:"pre_tokenizer"`
+	Model        struct {
+		Type         string          `json:"type"`
+		Vocab        json.RawMessage `json:"vocab"`
+		ByteFallback bool            `json:"byte_fallback"`
+		Unknown      *string         `json:"unk_token"`
+		FuseUnknown  bool            `json:"fuse_unk"`
 		// WordPiece
 		ContinuingSubwordPrefix *string `json:"continuing_subword_prefix"`
 	} `json:"model"`
 	Decoder   *component      `json:"decoder"`
 	Processor json.RawMessage `json:"post_processor"`
+}
+
+// read parses a tokenizer.json for its vocabulary and its bound.
+func (t *Tokenizer) read(data []byte) (err error) {
+	var f tokenizerFile
+	if err = json.Unmarshal(data, &f); err != nil {
+		return fmt.Errorf("found %s, expected a tokenizer", weights.JSONFault(err))
+	}
+	if t.vocab, err = newVocabulary(&f); err == nil {
+		t.bound = newBound(&f, &t.vocab)
+	}
+	return err
 }
 
 // component is a decoder, or a sequence of them.
@@ -78,11 +98,7 @@ func (c *component) isOnly(kind string) bool {
 	return c.Type == kind || c.Type == "Sequence" && len(c.Decoders) == 1 && c.Decoders[0].isOnly(kind)
 }
 
-func newVocabulary(data []byte) (vocabulary, error) {
-	var f tokenizerFile
-	if err := json.Unmarshal(data, &f); err != nil {
-		return vocabulary{}, fmt.Errorf("found %s, expected a tokenizer", weights.JSONFault(err))
-	}
+func newVocabulary(f *tokenizerFile) (vocabulary, error) {
 	pieces, err := modelPieces(f.Model.Vocab)
 	if err != nil {
 		return vocabulary{}, err
@@ -107,7 +123,7 @@ func newVocabulary(data []byte) (vocabulary, error) {
 		}
 	}
 	v.byteLevel = f.Decoder.isOnly("ByteLevel")
-	spell := speller(&f)
+	spell := speller(f)
 	for id, piece := range v.pieces {
 		switch value, isByte := byteToken(piece); {
 		case piece == "":
