@@ -34,7 +34,9 @@ type Options struct {
 	MaxSequences int              // sequences that a KV pool of measured size holds at most, at full length; 0: any number
 	MaxTokens    int              // tokens of a sequence; 0: as many as the model has positions
 	KVMemory     int64            // bytes of the KV pool; 0: measured, see PoolShare
-	KVStart      int64            // bytes of a pool on the host whose slabs have memory from the start: CommitSlabs gives it to the others. 0: each has it from its first use on
+	// KVStart is the bytes of a pool on the host whose slabs have memory from the start: CommitSlabs gives it to the others. 0: each has it
+	// from its first use on.
+	KVStart int64
 
 	PackedDir string // of the packed weights' files; "": beside the model, or the user's cache
 	NoPacked  bool   // neither read nor write them
@@ -46,8 +48,8 @@ type Options struct {
 // ErrEncoder is the error for an encoder where tokens are to be generated.
 var ErrEncoder = errors.New("the model is an encoder, which generates nothing, expected a model that generates")
 
-// Shares of the memory that is free once the weights are packed, which bound a pool of measured size. The rest is for other processes, the Go heap
-// and the page cache.
+// Shares of the memory that is free once the weights are packed, which bound a pool of measured size. The rest is for other processes, the
+// Go heap and the page cache.
 const (
 	PoolShare       = 0.25 // of the host's memory
 	devicePoolShare = 0.5  // of a device's own
@@ -219,7 +221,8 @@ func (m *Model) poolSize(o *Options) (int, error) {
 // enough returns an ErrNoMemory for a pool without the slabs of a sequence of one token.
 func (m *Model) enough(slabs int, err error) (int, error) {
 	if least := m.engine.Slabs(1); err == nil && slabs < least {
-		return 0, fmt.Errorf("%w: room for %d slabs of %d bytes, expected at least the %d of a sequence of one token", kvmgr.ErrNoMemory, slabs, m.engine.Info().SlabBytes, least)
+		return 0, fmt.Errorf("%w: room for %d slabs of %d bytes, expected at least the %d of a sequence of one token", kvmgr.ErrNoMemory, slabs,
+			m.engine.Info().SlabBytes, least)
 	}
 	return slabs, err
 }

@@ -18,8 +18,8 @@ type slabFile struct {
 	committed []bool // [slabs], kept over a Reload
 }
 
-// CommittedSlabs is the number of slabs that have memory once the model is open, the first ones. Users commit the others before they map or write
-// them. 0: slabs have memory from their first use on.
+// CommittedSlabs is the number of slabs that have memory once the model is open, the first ones. Users commit the others before they map or
+// write them. 0: slabs have memory from their first use on.
 func (m *Model) CommittedSlabs() int {
 	if m.memory == nil {
 		return 0
@@ -88,8 +88,8 @@ func (m *Model) FreeMemory() (available, total uint64, err error) {
 	return info.MemoryAvailable, info.MemoryTotal, err
 }
 
-// reserveSlabs makes the pool of a file whose slabs are committed one by one, and commits the first ones, or those that had memory before a Reload. Error: as
-// of device.Engine.ReserveKVFile.
+// reserveSlabs makes the pool of a file whose slabs are committed one by one, and commits the first ones, or those that had memory before a
+// Reload. Error: as of device.Engine.ReserveKVFile.
 func (m *Model) reserveSlabs(f *slabFile) error {
 	if m.memory != nil {
 		f.committed = m.memory.committed
@@ -97,7 +97,8 @@ func (m *Model) reserveSlabs(f *slabFile) error {
 		f.committed = make([]bool, m.slabs)
 		f.note(0, m.startSlabs(), true)
 	}
-	if err := f.each(m.slabs, true, m.slabBytes, unix.FALLOC_FL_KEEP_SIZE); err != nil { // before the engine has the file: there may be another one
+	// before the engine has the file: there may be another one
+	if err := f.each(m.slabs, true, m.slabBytes, unix.FALLOC_FL_KEEP_SIZE); err != nil {
 		return err
 	}
 	if err := m.engine.ReserveKVFile(m.slabs, uintptr(f.fd), f.offset); err != nil {

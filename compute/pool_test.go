@@ -18,7 +18,8 @@ func TestSlabsLieInTheFileOfThePool(t *testing.T) {
 	pools, err := kvfile.Open(path, func(err error) { t.Error(err) })
 	require.NoError(t, err)
 	t.Cleanup(pools.Close)
-	m := open(t, compute.Options{Dir: fixture, MaxRows: 32, MaxOutputs: 4, MaxSequences: 4, Pools: pools, Warn: func(err error) { t.Error(err) }})
+	m := open(t, compute.Options{Dir: fixture, MaxRows: 32, MaxOutputs: 4, MaxSequences: 4, Pools: pools,
+		Warn: func(err error) { t.Error(err) }})
 	data := make([]byte, m.SlabBytes())
 	for i := range data {
 		data[i] = byte(i%251 + 1)

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
-// Change is a slab that entered or left the prefix tree of the first group of layers. Slabs that are not full do not count. With a window a slab counts as long as the
-// tree knows its tokens: what follows them may be there.
+// Change is a slab that entered or left the prefix tree of the first group of layers. Slabs that are not full do not count. With a window a
+// slab counts as long as the tree knows its tokens: what follows them may be there.
 type Change struct {
 	Hash   chain.Hash // of the tokens up to the slab's end
 	Stored bool       // false: removed

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/kvmgr/chain"
 )
 
-// inTree are the hashes of the full slabs of a manager's tree, made anew from their tokens; with a window those too that were evicted and whose
-// nodes are there.
+// inTree are the hashes of the full slabs of a manager's tree, made anew from their tokens; with a window those too that were evicted and
+// whose nodes are there.
 func inTree(m *Manager) map[chain.Hash]bool {
 	set := map[chain.Hash]bool{}
 	var walk func(n *node, h chain.Hash)

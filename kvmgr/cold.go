@@ -37,8 +37,8 @@ func (m *Manager) Cold() (Cold, bool) {
 	return Cold{}, false
 }
 
-// cool lists a node that nobody holds now, and those above it that are not listed: without them it is of no use. With a window its sequence has
-// given those back before.
+// cool lists a node that nobody holds now, and those above it that are not listed: without them it is of no use. With a window its sequence
+// has given those back before.
 func (t *tree) cool(n *node) {
 	c := &t.cold
 	if !c.wanted || len(n.tokens) < t.slabTokens {

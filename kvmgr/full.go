@@ -4,8 +4,8 @@ import "fmt"
 
 // Full is a group whose layers see all tokens: a sequence keeps all slabs to its end.
 type Full struct {
-	// Head is the number of slabs of a sequence before those of its tokens, for what changes while it runs. With a head there is one group, and no other
-	// sequence reads the slabs.
+	// Head is the number of slabs of a sequence before those of its tokens, for what changes while it runs. With a head there is one group,
+	// and no other sequence reads the slabs.
 	Head int
 }
 

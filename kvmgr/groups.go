@@ -2,8 +2,9 @@ package kvmgr
 
 import "iter"
 
-// Counts counts the groups of layers of a Spec. A sequence keeps the slabs of full groups to its end, and gives those of windowed groups back: see Trim.
-// Lists of slabs are by position, with one of each group for a position, the full groups first. The zero value is one group.
+// Counts counts the groups of layers of a Spec. A sequence keeps the slabs of full groups to its end, and gives those of windowed groups
+// back: see Trim. Lists of slabs are by position, with one of each group for a position, the full groups first. The zero value is one
+// group.
 type Counts struct {
 	Full     int `json:"full,omitempty"`
 	Windowed int `json:"windowed,omitempty"`
@@ -59,8 +60,8 @@ type found struct {
 	state   *snapshot // after these tokens; nil: sequences have no states, or no tokens were found
 }
 
-// match finds the tokens that a prompt begins with. Each group may have other slabs of them, so what one finds bounds the others, until all agree. Slabs
-// of which only the first tokens fit are found if they are wanted. A beam search sees all tokens in each group.
+// match finds the tokens that a prompt begins with. Each group may have other slabs of them, so what one finds bounds the others, until all
+// agree. Slabs of which only the first tokens fit are found if they are wanted. A beam search sees all tokens in each group.
 func (m *Manager) match(space string, tokens []int32, beams bool, want func(*node) bool) (f found) {
 	f.groups = make([]match, len(m.trees))
 	limit := len(tokens)

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mixed is a manager of slabs of four tokens. Layers are in one group that sees all tokens, and two whose tokens see ten: of these a sequence has at most
-// seven slabs each.
+// mixed is a manager of slabs of four tokens. Layers are in one group that sees all tokens, and two whose tokens see ten: of these a
+// sequence has at most seven slabs each.
 func mixed(t *testing.T, slabs int) *Manager {
 	t.Helper()
 	m, err := New(layout{Slabs: slabs, SlabTokens: 4, Window: 10, Live: LiveSlabs(10, 9, 4), Groups: Counts{Full: 1, Windowed: 2}}.config())

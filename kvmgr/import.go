@@ -25,9 +25,9 @@ func (m *Manager) Waits(p Prompt) bool {
 }
 
 // Import reserves slabs for a sequence that comes from elsewhere, as ReservePrompt does, and leases those for all tokens of its
-// prompt but the last, in windowed groups for those of their last window. It returns the slabs by position, -1 where none is needed, and the number of
-// leading ones that are computed here, or are not needed. Others wait for the tokens as if seq computed them: Commit says which
-// are there, and Release ends the import. Errors: those of ReservePrompt.
+// prompt but the last, in windowed groups for those of their last window. It returns the slabs by position, -1 where none is needed, and
+// the number of leading ones that are computed here, or are not needed. Others wait for the tokens as if seq computed them: Commit says
+// which are there, and Release ends the import. Errors: those of ReservePrompt.
 func (m *Manager) Import(seq Seq, l Length, p Prompt) (slabs []int32, computed int, err error) {
 	if err := m.checkPrompt(seq, l, p); err != nil {
 		return nil, 0, err

@@ -49,7 +49,8 @@ func TestADeviceMayAllowLessThanTheGroups(t *testing.T) {
 func TestTheNeedOfASpecIsWhatItsManagerReserves(t *testing.T) {
 	const pool = 60
 	for _, groups := range [][]Group{
-		{Full{}}, {Full{}, Full{}}, {Full{Head: 3}}, {slider}, {Full{}, slider, slider}, {Full{}, Full{}, slider}, {Bounded{Slabs: 5}}, {Window{Tokens: 10, Live: 8, Sinks: 1}},
+		{Full{}}, {Full{}, Full{}}, {Full{Head: 3}}, {slider}, {Full{}, slider, slider},
+		{Full{}, Full{}, slider}, {Bounded{Slabs: 5}}, {Window{Tokens: 10, Live: 8, Sinks: 1}},
 		{Full{}, State{Slabs: 3, Every: 8}},
 	} {
 		s := NewSpec(4, groups...)

@@ -105,26 +105,28 @@ type Manager struct {
 
 // region is the slabs of one sequence.
 type region struct {
-	seq     Seq
-	end     int // tokens at its declared end
-	groups  Counts
-	full    int       // the most slabs that it has at once until then, shared ones included
-	tokens  int       // promised, in tokens
-	prompt  int       // of the tokens, those in a segment of their own; 0 without beams
-	beams   int       // segments for the tokens after the prompt; 1 without beams
-	quota   int       // the most slabs that it has at once with these tokens: promised, shared ones included
-	slides  bool      // it gives slabs of windowed groups back before its end, to have others: see Trim
-	denied  bool      // its last growth was
-	first   int       // leading positions whose slabs of windowed groups it gave back, or never had, but for those of sinks
-	sinks   int       // leading slabs that it keeps
-	head    []int32   // leased, before those of the tokens; nil: not yet, or not any more
-	lent    *snapshot // see Lend; nil: none
-	branch  int       // of its Hit
-	slabs   []int32   // leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never had
-	cached  bool      // the region's slabs enter the prefix trees
-	space   string    // in this space
-	paths   []path    // by group
-	pending []*node   // of the first group, that it computes, or has computed
+	seq    Seq
+	end    int // tokens at its declared end
+	groups Counts
+	full   int       // the most slabs that it has at once until then, shared ones included
+	tokens int       // promised, in tokens
+	prompt int       // of the tokens, those in a segment of their own; 0 without beams
+	beams  int       // segments for the tokens after the prompt; 1 without beams
+	quota  int       // the most slabs that it has at once with these tokens: promised, shared ones included
+	slides bool      // it gives slabs of windowed groups back before its end, to have others: see Trim
+	denied bool      // its last growth was
+	first  int       // leading positions whose slabs of windowed groups it gave back, or never had, but for those of sinks
+	sinks  int       // leading slabs that it keeps
+	head   []int32   // leased, before those of the tokens; nil: not yet, or not any more
+	lent   *snapshot // see Lend; nil: none
+	branch int       // of its Hit
+	// slabs are leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never
+	// had.
+	slabs   []int32
+	cached  bool    // the region's slabs enter the prefix trees
+	space   string  // in this space
+	paths   []path  // by group
+	pending []*node // of the first group, that it computes, or has computed
 }
 
 // path is the part of a prefix tree that has a region's slabs of one group.
@@ -349,15 +351,16 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	have, total := r.positions(), m.slabsOf(r, max(upTo, 0))
 	place := have*m.groups.Count() + len(r.head)
 	if total > have && total-r.gone() > m.liveOf(r, m.slabsOf(r, r.tokens)) {
-		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back", ErrBeyondReservation, seq, upTo, m.Limit(seq))
+		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back", ErrBeyondReservation, seq,
+			upTo, m.Limit(seq))
 	}
 	got := m.extend(r, total)
 	m.leased(seq, place, got)
 	return got, nil
 }
 
-// extend leases slabs until the region has its head and those of total positions (at most its quota), and returns the new ones by position: -1 where a windowed
-// group needs none.
+// extend leases slabs until the region has its head and those of total positions (at most its quota), and returns the new ones by position:
+// -1 where a windowed group needs none.
 func (m *Manager) extend(r *region, total int) []int32 {
 	have, begin, n := r.positions(), len(r.slabs), m.groups.Count()
 	if total <= have {
@@ -399,9 +402,9 @@ func (m *Manager) room(slabs int) {
 	}
 }
 
-// evict makes the slab free that is worth the least of a prefix tree: of trees with equal ones, of the one that has the most slabs which nobody holds, so
-// that no group loses what the others need. Leaves with a snapshot are none: slabs after the last snapshot go first, and then the slabs of the snapshot
-// that is worth the least. There is one.
+// evict makes the slab free that is worth the least of a prefix tree: of trees with equal ones, of the one that has the most slabs which
+// nobody holds, so that no group loses what the others need. Leaves with a snapshot are none: slabs after the last snapshot go first, and
+// then the slabs of the snapshot that is worth the least. There is one.
 func (m *Manager) evict() {
 	var least *tree
 	for i := range m.trees {

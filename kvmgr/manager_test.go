@@ -193,7 +193,8 @@ func TestMisuseIsAnErrorAndChangesNothing(t *testing.T) {
 	if after := m.Stats(); after != before {
 		t.Errorf("stats changed from %+v to %+v", before, after)
 	}
-	for _, cfg := range []Config{{Slabs: 0, Spec: NewSpec(16, Full{})}, {Slabs: -1, Spec: NewSpec(16, Full{})}, {Slabs: 1, Spec: NewSpec(0, Full{})}, {Slabs: math.MaxInt32 + 1, Spec: NewSpec(16, Full{})}} {
+	for _, cfg := range []Config{{Slabs: 0, Spec: NewSpec(16, Full{})}, {Slabs: -1, Spec: NewSpec(16, Full{})},
+		{Slabs: 1, Spec: NewSpec(0, Full{})}, {Slabs: math.MaxInt32 + 1, Spec: NewSpec(16, Full{})}} {
 		if _, err := New(cfg); !errors.Is(err, ErrInvalid) {
 			t.Errorf("New(%+v): %v", cfg, err)
 		}

@@ -66,7 +66,8 @@ func TestSummariesAreTheRegionsWithoutTheirSlabs(t *testing.T) {
 			t.Fatalf("found slabs %v and %v, expected some and none", regions[i].Slabs, summaries[i].Slabs)
 		}
 		regions[i].Slabs = nil
-		if r, s := regions[i], summaries[i]; r.Seq != s.Seq || r.LeasedSlabs != s.LeasedSlabs || r.ReservedSlabs != s.ReservedSlabs || s.LeasedSlabs != 2 {
+		if r, s := regions[i], summaries[i]; r.Seq != s.Seq || r.LeasedSlabs != s.LeasedSlabs || r.ReservedSlabs != s.ReservedSlabs ||
+			s.LeasedSlabs != 2 {
 			t.Errorf("found %+v, expected %+v", s, r)
 		}
 	}

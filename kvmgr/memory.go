@@ -17,8 +17,8 @@ func (m *Manager) lackSafety() {
 	}
 }
 
-// Lacking returns how many more committed slabs the calls needed that were denied since the last Lacking; 0 where slabs that others return are
-// waited for.
+// Lacking returns how many more committed slabs the calls needed that were denied since the last Lacking; 0 where slabs that others return
+// are waited for.
 func (m *Manager) Lacking() int {
 	n := min(m.lacking, m.uncommitted.count)
 	m.lacking = 0
@@ -46,8 +46,8 @@ func (m *Manager) Grown(list []Range) {
 	}
 }
 
-// Shrink makes up to n slabs uncommitted and returns them: free ones, and those that the prefix trees alone keep, the least worth first. What
-// is left is enough for all promises and declared ends.
+// Shrink makes up to n slabs uncommitted and returns them: free ones, and those that the prefix trees alone keep, the least worth first.
+// What is left is enough for all promises and declared ends.
 func (m *Manager) Shrink(n int) (list []Range) {
 	n = min(n, m.spare())
 	m.taken = m.taken[:0]

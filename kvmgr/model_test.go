@@ -85,7 +85,8 @@ func (l layout) config() Config {
 		c = Counts{Windowed: 1}
 	}
 	if l.Every > 0 {
-		return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Slots: l.Slots, Spec: NewSpec(l.SlabTokens, Full{}, State{l.Head, l.Every})}
+		return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Slots: l.Slots,
+			Spec: NewSpec(l.SlabTokens, Full{}, State{l.Head, l.Every})}
 	}
 	full := Group(Full{Head: l.Head})
 	if l.Most > 0 {
@@ -233,8 +234,8 @@ func (q *tracked) limit() int {
 // live are the slabs that a sequence has.
 func (w *world) live(q *tracked) []int32 { return w.has(q, 0, w.positions(q)) }
 
-// held are the slabs that a sequence holds to its end, and those that it gives back before to have others: its own, and of full groups those of others
-// with the same tokens, which only the Manager knows.
+// held are the slabs that a sequence holds to its end, and those that it gives back before to have others: its own, and of full groups
+// those of others with the same tokens, which only the Manager knows.
 func (w *world) held(seq Seq) (fixed, slid []int32) {
 	q := w.seqs[seq]
 	for i := range w.positions(q) {
@@ -277,7 +278,8 @@ type loan struct {
 }
 
 func (w *world) bank() *bank {
-	b := &bank{refs: make([]int, w.cfg.Slabs), fixed: make([]int, w.cfg.Slabs), mappings: w.cfg.Mappings, slots: w.cfg.Slots, unused: w.cfg.Slots}
+	b := &bank{refs: make([]int, w.cfg.Slabs), fixed: make([]int, w.cfg.Slabs), mappings: w.cfg.Mappings, slots: w.cfg.Slots,
+		unused: w.cfg.Slots}
 	for _, there := range w.memory {
 		if there {
 			b.committed++
@@ -392,7 +394,8 @@ func (w *world) check() {
 		w.fail("%v", err)
 	}
 	b := w.bank()
-	want := Stats{Slabs: w.cfg.Slabs, Committed: b.committed, Free: b.available + w.cfg.Slabs - b.committed, Slots: b.slots, Spilled: b.spilled}
+	want := Stats{Slabs: w.cfg.Slabs, Committed: b.committed, Free: b.available + w.cfg.Slabs - b.committed, Slots: b.slots,
+		Spilled: b.spilled}
 	for id, n := range b.refs {
 		if n > 0 && !w.memory[id] {
 			w.fail("%d sequences hold slab %d, which has no memory", n, id)
@@ -417,7 +420,8 @@ func (w *world) check() {
 		first, slabs := w.m.Live(Seq(seq))
 		slabs = slices.DeleteFunc(slices.Clone(slabs), func(id int32) bool { return id < 0 })
 		begin := min(w.firstOf(q, 0), q.first)
-		if has := w.has(q, begin, w.positions(q)); q.at != inTier && (first != begin || w.m.Released(Seq(seq)) != q.first) || !slices.Equal(has, slabs) {
+		if has := w.has(q, begin, w.positions(q)); q.at != inTier && (first != begin || w.m.Released(Seq(seq)) != q.first) ||
+			!slices.Equal(has, slabs) {
 			w.fail("sequence %d has slabs %v from %d on, the model %v from %d on", seq, slabs, first, has, q.first)
 		}
 		if live := w.positions(q) - w.gone(q); q.slides && live > w.cfg.Live {
@@ -485,7 +489,8 @@ func (w *world) verify(seq Seq, q *tracked) {
 	}
 	for group := range w.g.Count() {
 		for i := first; i < q.computed(); i++ {
-			if at := w.position(q, i); w.keeps(q, at, group) && w.contents[w.slabAt(q, at, group)][i%w.cfg.SlabTokens] != content(q.hashes[i], group) {
+			if at := w.position(q, i); w.keeps(q, at, group) &&
+				w.contents[w.slabAt(q, at, group)][i%w.cfg.SlabTokens] != content(q.hashes[i], group) {
 				w.fail("token %d of sequence %d was computed from other tokens or in another space, in group %d", i, seq, group)
 			}
 		}

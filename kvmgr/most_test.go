@@ -38,7 +38,8 @@ func TestASequenceHasNoMoreSlabsThanTheMost(t *testing.T) {
 	require.Equal(t, 5, freed)
 }
 
-// TestWhatIsAdmittedReachesItsEndWithinTheMost: sequences of any length begin, grow and end in any order, and no lease inside a promise fails.
+// TestWhatIsAdmittedReachesItsEndWithinTheMost: sequences of any length begin, grow and end in any order, and no lease inside a promise
+// fails.
 func TestWhatIsAdmittedReachesItsEndWithinTheMost(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 9))

@@ -2,8 +2,9 @@ package kvmgr
 
 import "math"
 
-// Need is how many slabs a sequence needs, whatever its groups are: HeadSlabs, and for each position one slab of each full group, and of each windowed group as many as
-// LiveSlabs allows. It is the part of a Spec that beats have, by these names. The zero value is that of one full group.
+// Need is how many slabs a sequence needs, whatever its groups are: HeadSlabs, and for each position one slab of each full group, and of
+// each windowed group as many as LiveSlabs allows. It is the part of a Spec that beats have, by these names. The zero value is that of one
+// full group.
 type Need struct {
 	SlabTokens int  `json:"slab_tokens"`
 	LiveSlabs  int  `json:"live_slabs,omitempty"` // of a windowed group, that a sequence has at once at most; 0: any number

@@ -42,7 +42,8 @@ func TestBeatsHaveANeedByTheNamesOfEarlierVersions(t *testing.T) {
 	}{9, Need{SlabTokens: 16, LiveSlabs: 8, HeadSlabs: 2, NoBeams: true, Groups: Counts{Full: 1, Windowed: 3}}}
 	text, err := json.Marshal(beat)
 	require.NoError(t, err)
-	require.Equal(t, `{"slabs":9,"slab_tokens":16,"live_slabs":8,"head_slabs":2,"no_beams":true,"groups":{"full":1,"windowed":3}}`, string(text))
+	require.Equal(t, `{"slabs":9,"slab_tokens":16,"live_slabs":8,"head_slabs":2,"no_beams":true,"groups":{"full":1,"windowed":3}}`,
+		string(text))
 	text, err = json.Marshal(Need{SlabTokens: 16})
 	require.NoError(t, err)
 	require.Equal(t, `{"slab_tokens":16}`, string(text))

@@ -11,8 +11,8 @@ import (
 type Observer interface {
 	// Void says that the contents of slabs end: they have a new holder.
 	Void(slabs []int32)
-	// Leased says that void slabs are a sequence's, from place first on, and written as it is computed. The places are those of a list of slabs, see
-	// Groups. -1 is no slab.
+	// Leased says that void slabs are a sequence's, from place first on, and written as it is computed. The places are those of a list of
+	// slabs, see Groups. -1 is no slab.
 	Leased(seq Seq, first int, slabs []int32)
 	// Stored says that a slab is written to its end, and which prefix ends there, in the GroupSpace of the slab's group.
 	Stored(slab int32, prefix chain.Hash)

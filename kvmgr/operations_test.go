@@ -105,8 +105,8 @@ func (w *world) admission(seq Seq, q *tracked) error {
 	return nil
 }
 
-// prefix makes a sequence begin with the longest computed prefix of its prompt, less its last token, and without the slabs of windowed groups before
-// position from. It returns the number of positions of the prefix that are full.
+// prefix makes a sequence begin with the longest computed prefix of its prompt, less its last token, and without the slabs of windowed
+// groups before position from. It returns the number of positions of the prefix that are full.
 func (w *world) prefix(q *tracked, from int) (path int) {
 	f := w.m.match(spaceName(q.space), q.ids[:q.prompt-1], q.beams > 0, hasSlab)
 	q.slabs = nil
@@ -250,7 +250,8 @@ func (w *world) admitPlain(seq Seq) {
 
 // startImport begins the hand-over of a prompt that was computed elsewhere.
 func (w *world) startImport(seq Seq) {
-	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Head+w.cfg.Most > 0 { // it has its last window only, or its slabs are not copied
+	// It has its last window only, or its slabs are not copied.
+	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Head+w.cfg.Most > 0 {
 		return
 	}
 	q := w.fresh()
@@ -280,7 +281,8 @@ func (w *world) startImport(seq Seq) {
 	if w.g.Full == 0 {
 		here = max(n, from)
 	}
-	if len(slabs) < w.slabsFor(q, q.prompt-1)*w.g.Count() || computed != here*w.g.Count() || !slices.Equal(slabs, q.slabs) || !slices.Equal(w.has(q, 0, here), path) {
+	if len(slabs) < w.slabsFor(q, q.prompt-1)*w.g.Count() || computed != here*w.g.Count() || !slices.Equal(slabs, q.slabs) ||
+		!slices.Equal(w.has(q, 0, here), path) {
 		w.fail("import of %d has %d slabs computed of %v, the prefix was in %v", seq, computed, slabs, path)
 	}
 	for _, id := range w.has(q, here, w.positions(q)) {

@@ -23,8 +23,8 @@ func (e *ComputingError) Error() string {
 
 func (e *ComputingError) Unwrap() error { return ErrComputing }
 
-// Copy is slabs to copy in part: the first Tokens tokens of each slab of From to the slab at the same place of To. There is nothing to copy when
-// Tokens is 0.
+// Copy is slabs to copy in part: the first Tokens tokens of each slab of From to the slab at the same place of To. There is nothing to copy
+// when Tokens is 0.
 type Copy struct {
 	From, To []int32
 	Tokens   int
@@ -46,8 +46,8 @@ type Hit struct {
 }
 
 // ReservePrompt is Reserve for a sequence that begins with the tokens of p. It leases the slabs of their
-// longest prefix that is computed: that of which full groups have all slabs, and windowed groups the last window, and where there are states a snapshot of the
-// one after it. Errors: those of Reserve, and ErrComputing.
+// longest prefix that is computed: that of which full groups have all slabs, and windowed groups the last window, and where there are
+// states a snapshot of the one after it. Errors: those of Reserve, and ErrComputing.
 func (m *Manager) ReservePrompt(seq Seq, l Length, p Prompt) (Hit, error) {
 	if err := m.checkPrompt(seq, l, p); err != nil {
 		return Hit{}, err
@@ -65,7 +65,8 @@ func (m *Manager) checkPrompt(seq Seq, l Length, p Prompt) error {
 	return nil
 }
 
-// begin admits a region that begins with the slabs of a prompt's longest computed prefix, less those of windowed groups before position from.
+// begin admits a region that begins with the slabs of a prompt's longest computed prefix, less those of windowed groups before position
+// from.
 func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
 	if !m.spec.Shares {
 		return Hit{}, m.add(r, &found{})
@@ -192,8 +193,8 @@ func (m *Manager) pend(r *region, tokens []int32) {
 	}
 }
 
-// Slabs returns all slabs leased to a sequence, by position; nil without the sequence. Those that it gave back, see Live, are of no use, and those that it
-// never had are -1. The slice is the caller's to read for ever.
+// Slabs returns all slabs leased to a sequence, by position; nil without the sequence. Those that it gave back, see Live, are of no use,
+// and those that it never had are -1. The slice is the caller's to read for ever.
 func (m *Manager) Slabs(seq Seq) []int32 {
 	r := m.regions[seq]
 	if r == nil {
@@ -221,7 +222,8 @@ func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 		return fmt.Errorf("%w: commit for %d", ErrUnknownSequence, seq)
 	}
 	if m.slabsOf(r, len(tokens)) > r.positions() {
-		return fmt.Errorf("%w: sequence %d commits %d tokens, leased slabs of %d for %d", ErrBeyondReservation, seq, len(tokens), m.slabTokens, r.positions())
+		return fmt.Errorf("%w: sequence %d commits %d tokens, leased slabs of %d for %d", ErrBeyondReservation, seq, len(tokens), m.slabTokens,
+			r.positions())
 	}
 	for group := len(m.trees) - 1; group >= 0 && r.cached; group-- { // who waits for the first group finds the others
 		m.commitTo(r, group, tokens, tail)
@@ -266,8 +268,8 @@ func (m *Manager) pass(r *region, group int, tokens []int32) {
 }
 
 // commit adds the next slab of a region to the tree of a group. If the tree has these tokens from a slab of another region, this one
-// holds that slab too, unless it may go before its tokens do: see tree. Where the pool would be unsafe then, it offers nothing from here on,
-// and commit returns false.
+// holds that slab too, unless it may go before its tokens do: see tree. Where the pool would be unsafe then, it offers nothing from here
+// on, and commit returns false.
 func (m *Manager) commit(r *region, group int, tokens []int32) bool {
 	m.cutTail(r, group)
 	t, p, parent := &m.trees[group], &r.paths[group], m.parent(r, group)
@@ -297,8 +299,8 @@ func (m *Manager) commit(r *region, group int, tokens []int32) bool {
 	return true
 }
 
-// commitTail adds the next slab of a region, of which only the first tokens are computed. Another one with these and more tokens does as well, unless a
-// sequence writes to it: nobody could copy it then.
+// commitTail adds the next slab of a region, of which only the first tokens are computed. Another one with these and more tokens does as
+// well, unless a sequence writes to it: nobody could copy it then.
 func (m *Manager) commitTail(r *region, group int, tokens []int32) {
 	p, parent := &r.paths[group], m.parent(r, group)
 	slab := r.at(p.inTree, group)

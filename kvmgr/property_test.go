@@ -64,9 +64,12 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		}
 	}
 	t.Logf("%d operations: %v", seeds*operations, happened)
-	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill", "kept", "restore", "not restored",
-		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab", "hit of a window", "crossed copy", "grown", "shrunk",
-		"hit of a state", "wait for a state", "spill of a state", "hit of a state inside a slab", "state taken over", "snapshot", "no room for a snapshot", "snapshot whose slabs went to others", "state of an answer"} {
+	for _, what := range []string{"hit", "wait", "refused", "pause", "beams", "beams with prompts", "import", "export", "silence", "spill",
+		"kept", "restore", "not restored",
+		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab",
+		"hit of a window", "crossed copy", "grown", "shrunk",
+		"hit of a state", "wait for a state", "spill of a state", "hit of a state inside a slab", "state taken over", "snapshot",
+		"no room for a snapshot", "snapshot whose slabs went to others", "state of an answer"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}

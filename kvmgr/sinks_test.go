@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sinking is a manager of slabs of four tokens, whose tokens see ten and those of the first slab. A sequence has at most eight slabs at once.
+// sinking is a manager of slabs of four tokens, whose tokens see ten and those of the first slab. A sequence has at most eight slabs at
+// once.
 func sinking(t *testing.T, slabs int) *Manager {
 	t.Helper()
 	m, err := New(Config{Slabs: slabs, Spec: NewSpec(4, Window{Tokens: 10, Live: 1 + LiveSlabs(10, 9, 4), Sinks: 1})})

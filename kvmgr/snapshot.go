@@ -15,11 +15,12 @@ type Stats struct {
 	Cached    int `json:"cached"`    // kept for their tokens alone, and given back on demand
 	Promised  int `json:"promised"`  // promised, not leased yet
 	Needed    int `json:"needed"`    // not promised, and needed if all sequences run to their declared ends
-	Free      int `json:"free"`      // what can be promised, once it is committed: neither used nor promised, nor due to a sequence that has shared slabs to give back
-	Regions   int `json:"regions"`
-	Denied    int `json:"denied"`  // regions whose last growth was denied
-	Slots     int `json:"slots"`   // of the tier
-	Spilled   int `json:"spilled"` // of them, those that sequences have
+	// Free is what can be promised, once it is committed: neither used nor promised, nor due to a sequence that has shared slabs to give back.
+	Free    int `json:"free"`
+	Regions int `json:"regions"`
+	Denied  int `json:"denied"`  // regions whose last growth was denied
+	Slots   int `json:"slots"`   // of the tier
+	Spilled int `json:"spilled"` // of them, those that sequences have
 }
 
 // Usage is the share of the pool, 0 to 1, that is used or promised.
@@ -149,13 +150,15 @@ func (m *Manager) Check() error {
 	free, unheld, shared, kept, uncommitted := 0, 0, 0, 0, 0
 	for id, n := range m.refs {
 		if n != held[id] || m.fixed[id] != fixed[id] {
-			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d to their ends; %d regions hold it, %d to their ends", id, n, m.fixed[id], held[id], fixed[id])
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, %d to their ends; %d regions hold it, %d to their ends", id, n,
+				m.fixed[id], held[id], fixed[id])
 		}
 		kept += int(min(fixed[id], 1))
 		cached := m.bySlab[id] != nil || states[id]
 		absent := m.uncommitted.has(id)
 		if m.free.has(id) != (n == 0 && !cached && !absent) || absent && (n > 0 || cached) {
-			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t, without memory: %t", id, n, cached, m.free.has(id), absent)
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t, without memory: %t", id, n, cached,
+				m.free.has(id), absent)
 		}
 		if absent {
 			uncommitted++
@@ -204,7 +207,8 @@ func (m *Manager) checkRegion(seq Seq, r *region, held, fixed []int32) error {
 		return fmt.Errorf("kvmgr: check: sequence %d reserved %d tokens, %d slabs; leased %d", seq, r.tokens, r.quota, r.held())
 	}
 	if v := r.lent; v != nil && (v.region != r || v.node != nil) || len(r.head) != 0 && len(r.head) != m.head {
-		return fmt.Errorf("kvmgr: check: sequence %d has %d slabs before those of its tokens, or slabs that were lent to another one", seq, len(r.head))
+		return fmt.Errorf("kvmgr: check: sequence %d has %d slabs before those of its tokens, or slabs that were lent to another one", seq,
+			len(r.head))
 	}
 	for _, p := range r.paths {
 		if p.last != nil && (p.last.pins < 1 || p.last.parent == nil) {

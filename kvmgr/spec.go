@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Spec is what a sequence of a program keeps of its keys and values, and what may be done with it. It is made once, when the program and its pool are
-// known, and carried whole from there.
+// Spec is what a sequence of a program keeps of its keys and values, and what may be done with it. It is made once, when the program and
+// its pool are known, and carried whole from there.
 type Spec struct {
 	SlabTokens int     // of a slab of any group
 	Groups     []Group // of layers, each with slabs of its own of one size, in one pool: those that keep all slabs first; at least one
@@ -43,8 +43,8 @@ type Group interface {
 	uses() Uses
 	// alone says that there can be no other group beside it.
 	alone() bool
-	// places is the number of slabs up to the end of a sequence's first tokens, those that it gave back counted. It is that of all groups of a Spec that
-	// have slabs of tokens.
+	// places is the number of slabs up to the end of a sequence's first tokens, those that it gave back counted. It is that of all groups of a
+	// Spec that have slabs of tokens.
 	places(tokens, slabTokens int) int
 	// head is the number of slabs before those of the tokens.
 	head() int
@@ -52,8 +52,8 @@ type Group interface {
 	every() int
 	// sees returns the first token that a token at a position sees: a hit in the prefix tree needs the slabs from there on.
 	sees(position int) int
-	// trims returns how many slabs a sequence has at once at most, since it gives back those that it sees no more, and how many of these, the first ones, it
-	// keeps all the same. 0: it keeps all slabs to its end.
+	// trims returns how many slabs a sequence has at once at most, since it gives back those that it sees no more, and how many of these, the
+	// first ones, it keeps all the same. 0: it keeps all slabs to its end.
 	trims() (live, kept int)
 	// need adds the slabs of the group to those that a sequence needs.
 	need(n *Need)
@@ -78,7 +78,8 @@ func (s Spec) allowed() Uses {
 // mostTokens keeps sums of tokens inside 32 bits.
 const mostTokens = 1 << 30
 
-// Validate returns an ErrInvalid for a Spec that cannot be, and for one that does not allow what a process wants. What excludes what is here.
+// Validate returns an ErrInvalid for a Spec that cannot be, and for one that does not allow what a process wants. What excludes what is
+// here.
 func (s Spec) Validate(w Wants) error {
 	if s.SlabTokens < 1 || s.SlabTokens > mostTokens {
 		return fmt.Errorf("%w: tokens per slab %d, expected 1 to %d", ErrInvalid, s.SlabTokens, mostTokens)
@@ -97,7 +98,8 @@ func (s Spec) Validate(w Wants) error {
 			return fmt.Errorf("%w: groups of layers keep %v, expected %v after one full group", ErrInvalid, s.Groups, g)
 		}
 		if i > 0 && trims(s.Groups[i-1]) && g != s.Groups[i-1] {
-			return fmt.Errorf("%w: a group of layers keeps %v after one that keeps %v, expected full groups first and equal windows", ErrInvalid, g, s.Groups[i-1])
+			return fmt.Errorf("%w: a group of layers keeps %v after one that keeps %v, expected full groups first and equal windows", ErrInvalid, g,
+				s.Groups[i-1])
 		}
 	}
 	if s.and(s.allowed()) != s.Uses {
@@ -171,8 +173,8 @@ func trims(g Group) bool {
 // Trims says whether a running sequence without beams gives slabs back: see FirstKept.
 func (s Spec) Trims() bool { return trims(s.last()) }
 
-// FirstKept returns the first token whose slab a sequence needs in all groups when its next token is at a position: the first one that this token sees, less
-// a slab. So what the last whole slab before the position sees is complete too, for others to continue there.
+// FirstKept returns the first token whose slab a sequence needs in all groups when its next token is at a position: the first one that this
+// token sees, less a slab. So what the last whole slab before the position sees is complete too, for others to continue there.
 func (s Spec) FirstKept(position int) int { return max(0, s.last().sees(position)-s.SlabTokens) }
 
 // Limit returns the tokens up to which a sequence without beams may have slabs once it gave back those before a token.

@@ -23,22 +23,26 @@ func TestASpecThatCannotBeIsRefused(t *testing.T) {
 		{4, []Group{Full{Head: -1}}, "-1 slabs before those of the tokens, expected 0 or more"},
 		{4, []Group{Full{Head: 1}, Full{}}, "2 groups of layers of which one keeps all tokens after a head of 1 slabs, expected it alone"},
 		{4, []Group{Full{Head: 1}, slider}, "expected it alone"},
-		{4, []Group{Full{}, State{Every: 8}}, "a state of 0 slabs with a snapshot every 8 tokens, expected at least 1 slab and a multiple of 4 tokens"},
+		{4, []Group{Full{}, State{Every: 8}},
+			"a state of 0 slabs with a snapshot every 8 tokens, expected at least 1 slab and a multiple of 4 tokens"},
 		{4, []Group{Full{}, State{Slabs: 1, Every: 6}}, "with a snapshot every 6 tokens"},
-		{4, []Group{Full{}, Full{}, State{Slabs: 2, Every: 8}}, "groups of layers keep [all tokens all tokens a state of 2 slabs], expected a state of 2 slabs after one full group"},
+		{4, []Group{Full{}, Full{}, State{Slabs: 2, Every: 8}},
+			"groups of layers keep [all tokens all tokens a state of 2 slabs], expected a state of 2 slabs after one full group"},
 		{4, []Group{slider, State{Slabs: 2, Every: 8}}, "expected a state of 2 slabs after one full group"},
 		{4, []Group{Full{Head: 1}, State{Slabs: 2, Every: 8}}, "expected it alone"},
 		{4, []Group{State{Slabs: 2, Every: 8}}, "expected a state of 2 slabs after one full group"},
 		{4, []Group{Bounded{}}, "0 slabs of a sequence at most, expected at least 1"},
 		{4, []Group{Full{}, Bounded{Slabs: 3}}, "2 groups of layers of which one keeps tokens in 3 slabs at most, expected it alone"},
-		{4, []Group{Window{Tokens: 1, Live: 100}}, "a window of 1 tokens and 0 slabs of sinks with 100 slabs at once, expected at least 2, 0 and 3"},
+		{4, []Group{Window{Tokens: 1, Live: 100}},
+			"a window of 1 tokens and 0 slabs of sinks with 100 slabs at once, expected at least 2, 0 and 3"},
 		{4, []Group{Window{Tokens: -1, Live: 100}}, "a window of -1 tokens"},
 		{4, []Group{Window{Tokens: 10, Live: LiveSlabs(10, 4, 4) - 1}}, "with 5 slabs at once, expected at least 2, 0 and 6"},
 		{4, []Group{Window{Tokens: 10, Live: LiveSlabs(10, 4, 4), Sinks: 1}}, "expected at least 2, 0 and 7"},
 		{4, []Group{Window{Tokens: 10, Live: 8, Sinks: -1}}, "-1 slabs of sinks"},
 		{4, []Group{Full{}, sinks}, "2 groups of layers of which one keeps a window of 10 tokens and 1 slabs of sinks, expected it alone"},
 		{4, []Group{slider, Full{}}, "a group of layers keeps all tokens after one that keeps a window of 10 tokens, expected full groups first"},
-		{4, []Group{slider, Window{Tokens: 11, Live: 9}}, "a group of layers keeps a window of 11 tokens after one that keeps a window of 10 tokens"},
+		{4, []Group{slider, Window{Tokens: 11, Live: 9}},
+			"a group of layers keeps a window of 11 tokens after one that keeps a window of 10 tokens"},
 	} {
 		err := NewSpec(c.tokens, c.groups...).Validate(Wants{})
 		require.ErrorIs(t, err, ErrInvalid)
@@ -73,7 +77,8 @@ func TestWhatAGroupExcludesIsRefused(t *testing.T) {
 		},
 		{
 			[]Group{Window{Tokens: 10, Live: 8, Sinks: 1}}, Uses{Beams: true, Rollback: true},
-			"keeps a window of 10 tokens and 1 slabs of sinks cannot be stored on a disk", "keeps a window of 10 tokens and 1 slabs of sinks cannot be spilled", "",
+			"keeps a window of 10 tokens and 1 slabs of sinks cannot be stored on a disk",
+			"keeps a window of 10 tokens and 1 slabs of sinks cannot be spilled", "",
 		},
 	} {
 		s := NewSpec(4, c.groups...)
@@ -105,7 +110,8 @@ func TestBeatsHaveTheNeedByTheNamesOfEarlierVersions(t *testing.T) {
 		`{"slab_tokens":16,"head_slabs":3,"no_beams":true,"groups":{"full":1}}`:     NewSpec(16, Full{}, State{Slabs: 3, Every: 64}),
 		`{"slab_tokens":16,"live_slabs":9,"groups":{"windowed":1}}`:                 NewSpec(16, Window{Tokens: 40, Live: 9, Sinks: 1}),
 		`{"slab_tokens":16,"live_slabs":9,"no_beams":true,"groups":{"windowed":1}}`: NewSpec(16, Bounded{Slabs: 9}),
-		`{"slab_tokens":16,"live_slabs":9,"groups":{"full":1,"windowed":2}}`:        NewSpec(16, Full{}, Window{Tokens: 40, Live: 9}, Window{Tokens: 40, Live: 9}),
+		`{"slab_tokens":16,"live_slabs":9,"groups":{"full":1,"windowed":2}}`: NewSpec(16, Full{},
+			Window{Tokens: 40, Live: 9}, Window{Tokens: 40, Live: 9}),
 	} {
 		got, err := json.Marshal(s.Need())
 		require.NoError(t, err)

@@ -64,7 +64,8 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 		return nil, fmt.Errorf("%w: spill of %d", ErrUnknownSequence, seq)
 	}
 	if r.prompt > 0 || m.tier.away[seq] != nil || tokens < 1 || m.slabsOf(r, tokens) > r.positions() {
-		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased slabs for %d", ErrInvalid, tokens, seq, r.positions()*m.slabTokens)
+		return nil, fmt.Errorf("%w: spill of %d tokens of sequence %d, which leased slabs for %d", ErrInvalid, tokens, seq,
+			r.positions()*m.slabTokens)
 	}
 	first := max(r.first, m.firstKept(tokens))
 	n := len(r.head) + m.groups.Slabs(m.slabsFor(tokens), first)

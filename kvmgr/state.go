@@ -10,8 +10,9 @@ import (
 	"slices"
 )
 
-// State is the group of the layers whose past is a state of a fixed size, as in a gated delta net, Mamba-2 and short convolutions. The state changes
-// with each token, so a sequence has slabs of its own for it, before those of its tokens, and others read copies: see Snapshot.
+// State is the group of the layers whose past is a state of a fixed size, as in a gated delta net, Mamba-2 and short convolutions. The
+// state changes with each token, so a sequence has slabs of its own for it, before those of its tokens, and others read copies: see
+// Snapshot.
 type State struct {
 	Slabs int // of the state
 	Every int // tokens between two snapshots in a prompt: a multiple of a slab's
@@ -21,13 +22,14 @@ func (g State) String() string { return fmt.Sprintf("a state of %d slabs", g.Sla
 
 func (g State) validate(slabTokens int) error {
 	if g.Slabs < 1 || g.Every < 1 || g.Every > mostTokens || g.Every%slabTokens != 0 {
-		return fmt.Errorf("%w: a state of %d slabs with a snapshot every %d tokens, expected at least 1 slab and a multiple of %d tokens", ErrInvalid, g.Slabs, g.Every, slabTokens)
+		return fmt.Errorf("%w: a state of %d slabs with a snapshot every %d tokens, expected at least 1 slab and a multiple of %d tokens",
+			ErrInvalid, g.Slabs, g.Every, slabTokens)
 	}
 	return nil
 }
 
-// uses: a sequence begins where a snapshot is, and waits in the tier with its state. One that runs cannot go back to a snapshot. Slabs of tokens are of no use
-// without snapshots, which no disk and no other worker gets.
+// uses: a sequence begins where a snapshot is, and waits in the tier with its state. One that runs cannot go back to a snapshot. Slabs of
+// tokens are of no use without snapshots, which no disk and no other worker gets.
 func (State) uses() Uses { return Uses{Shares: true, Spills: true} }
 
 // alone is false: the tokens of a Full group follow the state.
@@ -46,8 +48,8 @@ func (State) trims() (live, kept int) { return 0, 0 }
 func (g State) need(n *Need) { n.HeadSlabs += g.Slabs }
 
 const (
-	// templateTail is the number of tokens at the end of a prompt that the next turn of a conversation may not have: chat templates put the beginning of
-	// an answer there, and those of models that think another one than they keep.
+	// templateTail is the number of tokens at the end of a prompt that the next turn of a conversation may not have: chat templates put the
+	// beginning of an answer there, and those of models that think another one than they keep.
 	templateTail = 8
 	// branchTokens is the number of tokens that a snapshot at a branch saves at least for those that begin there.
 	branchTokens = 64
@@ -56,8 +58,9 @@ const (
 // Snapshots says whether sequences have a state, and begin at snapshots of it.
 func (s Spec) Snapshots() bool { return s.every() > 0 }
 
-// NextSnapshot returns the first position after start at which the state of a sequence with a prompt of some tokens is to be kept, 0 if there is none. These are
-// multiples of the distance of snapshots, the Branch of the sequence's Hit, and the last whole slab before the end of the prompt.
+// NextSnapshot returns the first position after start at which the state of a sequence with a prompt of some tokens is to be kept, 0 if
+// there is none. These are multiples of the distance of snapshots, the Branch of the sequence's Hit, and the last whole slab before the end
+// of the prompt.
 func (s Spec) NextSnapshot(start, prompt, branch int) int {
 	every := s.every()
 	if every == 0 {
@@ -87,7 +90,8 @@ type snapshot struct {
 	heapAt int
 }
 
-// states are the snapshots of a pool. Their slabs are given back on demand, as those of the prefix tree. The heap has them in the order of eviction.
+// states are the snapshots of a pool. Their slabs are given back on demand, as those of the prefix tree. The heap has them in the order of
+// eviction.
 type states struct {
 	every int
 	heap  []*snapshot
@@ -109,7 +113,8 @@ func (s *states) Len() int { return len(s.heap) }
 // Less is of heap.Interface.
 func (s *states) Less(i, j int) bool {
 	a, b := s.heap[i], s.heap[j]
-	return cmp.Or(cmp.Compare(a.worth, b.worth), cmp.Compare(s.level(a.tokens), s.level(b.tokens)), cmp.Compare(a.tokens, b.tokens), cmp.Compare(a.slabs[0], b.slabs[0])) < 0
+	return cmp.Or(cmp.Compare(a.worth, b.worth), cmp.Compare(s.level(a.tokens), s.level(b.tokens)), cmp.Compare(a.tokens, b.tokens),
+		cmp.Compare(a.slabs[0], b.slabs[0])) < 0
 }
 
 // Swap is of heap.Interface.
@@ -208,8 +213,8 @@ func (n *node) ending(tokens []int32, slabTokens int) *node {
 	return nil
 }
 
-// branches returns the position at which a prompt leaves the tokens that others computed, if it is far from the last state before it; else 0. What two have
-// in common a third one will have, as the system prompt of a service.
+// branches returns the position at which a prompt leaves the tokens that others computed, if it is far from the last state before it; else
+// 0. What two have in common a third one will have, as the system prompt of a service.
 func (f *found) branches(whole int) int {
 	if branch := f.groups[0].branch; branch-whole-f.partial >= branchTokens {
 		return branch
@@ -230,8 +235,8 @@ func (m *Manager) leaseHead(r *region) {
 	m.void(r.head)
 }
 
-// resume leases the state of a region that begins at a snapshot, and the slab in which the snapshot's tokens end, and adds the copies to its hit. Where there is
-// no room for two the region takes the snapshot over.
+// resume leases the state of a region that begins at a snapshot, and the slab in which the snapshot's tokens end, and adds the copies to
+// its hit. Where there is no room for two the region takes the snapshot over.
 func (m *Manager) resume(r *region, f *found, h *Hit) {
 	v, need := f.state, m.head+min(f.partial, 1)
 	n := v.node
@@ -273,9 +278,9 @@ func (m *Manager) takeOver(r *region, v *snapshot) {
 	m.count(r, 1)
 }
 
-// Lend returns slabs for a copy of a sequence's state after its first tokens, whole slabs of them, which it is to have soon; nil if there is no use or no room
-// for it. They are the tree's, which may give them to others with the next call that leases. So who copies the state does it before what that call leased is
-// written, or not at all. Snapshot says that the copy is there.
+// Lend returns slabs for a copy of a sequence's state after its first tokens, whole slabs of them, which it is to have soon; nil if there
+// is no use or no room for it. They are the tree's, which may give them to others with the next call that leases. So who copies the state
+// does it before what that call leased is written, or not at all. Snapshot says that the copy is there.
 func (m *Manager) Lend(seq Seq, tokens int) []int32 {
 	r := m.regions[seq]
 	if m.states == nil || r == nil || !r.cached || tokens < 1 || tokens%m.slabTokens != 0 || m.slabsOf(r, tokens) > r.positions() {
@@ -297,8 +302,8 @@ func (m *Manager) Lend(seq Seq, tokens int) []int32 {
 	return slices.Clip(r.lent.slabs)
 }
 
-// Snapshot says that the slabs that were lent to a sequence hold the state after its first tokens, which it has committed: others may begin there. Without
-// effect if the slabs are others' now. Error: ErrUnknownSequence.
+// Snapshot says that the slabs that were lent to a sequence hold the state after its first tokens, which it has committed: others may begin
+// there. Without effect if the slabs are others' now. Error: ErrUnknownSequence.
 func (m *Manager) Snapshot(seq Seq, tokens int) error {
 	r := m.regions[seq]
 	if r == nil {
@@ -318,8 +323,8 @@ func (m *Manager) Snapshot(seq Seq, tokens int) error {
 	return nil
 }
 
-// Retire commits a sequence's tokens, and gives the tree its state, which is that after all of them: the next turn of a conversation begins there. The
-// sequence computes nothing from here on. Without states it is Commit with a tail. Errors: those of Commit.
+// Retire commits a sequence's tokens, and gives the tree its state, which is that after all of them: the next turn of a conversation begins
+// there. The sequence computes nothing from here on. Without states it is Commit with a tail. Errors: those of Commit.
 func (m *Manager) Retire(seq Seq, tokens []int32) error {
 	if err := m.Commit(seq, tokens, true); err != nil || m.states == nil {
 		return err

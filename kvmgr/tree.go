@@ -19,11 +19,11 @@ import (
 // A node without a slab may be pending: a sequence is computing its tokens, and others may wait for it. A node may have
 // fewer tokens than a slab holds, and no children then: the tokens at the end of a prompt or of a sequence.
 //
-// Where sequences keep all slabs every other node has its slab. A region that holds a node holds all nodes above it. So a node that no region holds has no
-// node below it that a region holds, and every such node can be evicted, leaves first.
+// Where sequences keep all slabs every other node has its slab. A region that holds a node holds all nodes above it. So a node that no
+// region holds has no node below it that a region holds, and every such node can be evicted, leaves first.
 //
-// Where they give slabs back, as those of a window, a region holds the last nodes of its path only, and a hit needs no more than these. Any node that no region holds can
-// be evicted. It loses its slab, and stays while there are nodes below it, or a region follows it.
+// Where they give slabs back, as those of a window, a region holds the last nodes of its path only, and a hit needs no more than these. Any
+// node that no region holds can be evicted. It loses its slab, and stays while there are nodes below it, or a region follows it.
 type tree struct {
 	group      int
 	slabTokens int
@@ -69,7 +69,8 @@ type node struct {
 
 func newTree(bySlab []*node, group int, spec Spec, worth Worth) tree {
 	of := spec.Groups[group]
-	return tree{group: group, of: of, slides: trims(of), slabTokens: spec.SlabTokens, worthOf: worth, spaces: make(map[string]*node), bySlab: bySlab}
+	return tree{group: group, of: of, slides: trims(of), slabTokens: spec.SlabTokens, worthOf: worth, spaces: make(map[string]*node),
+		bySlab: bySlab}
 }
 
 // find returns the place of tokens among a node's children, which are in lexical order, and whether a child has them.
@@ -97,8 +98,8 @@ func (t *tree) matches(space string, tokens []int32, all bool, want func(*node) 
 	return t.match(space, tokens, all, want)
 }
 
-// match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the next
-// token sees them, or to the root if all are wanted. The last one may have the first of its tokens only, if it is wanted.
+// match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the
+// next token sees them, or to the root if all are wanted. The last one may have the first of its tokens only, if it is wanted.
 func (t *tree) match(space string, tokens []int32, all bool, want func(*node) bool) (m match) {
 	root := t.spaces[space]
 	if root == nil {
@@ -249,8 +250,8 @@ func (t *tree) touch(n *node) {
 	}
 }
 
-// drop says that no region holds the node any more. Without a window it removes the pending nodes below, so that the node can be evicted, and
-// returns the sequences that waited for them: a region may have computed what another one, which does not hold the node
+// drop says that no region holds the node any more. Without a window it removes the pending nodes below, so that the node can be evicted,
+// and returns the sequences that waited for them: a region may have computed what another one, which does not hold the node
 // yet, begins with.
 func (t *tree) drop(n *node) (waiters []Seq) {
 	n.held = false

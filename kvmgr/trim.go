@@ -31,9 +31,10 @@ func (m *Manager) liveOf(r *region, positions int) int {
 // firstKept is the first position whose slabs of windowed groups a sequence of some computed tokens needs.
 func (m *Manager) firstKept(tokens int) int { return m.spec.FirstKept(tokens) / m.slabTokens }
 
-// Trim says that no step reads a sequence's first tokens any more in windowed groups. The sequence gives back their slabs of these groups that have no
-// others, but for those of its sinks: they stay in the prefix trees, or are free. What they leave is for its next tokens, and for others where the
-// sequence needs less until its declared end. Without a window, and with beams, Trim does nothing. Error: ErrUnknownSequence.
+// Trim says that no step reads a sequence's first tokens any more in windowed groups. The sequence gives back their slabs of these groups
+// that have no others, but for those of its sinks: they stay in the prefix trees, or are free. What they leave is for its next tokens, and
+// for others where the sequence needs less until its declared end. Without a window, and with beams, Trim does nothing. Error:
+// ErrUnknownSequence.
 func (m *Manager) Trim(seq Seq, tokens int) error {
 	r, ok := m.regions[seq]
 	if !ok {
@@ -58,8 +59,8 @@ func (m *Manager) Trim(seq Seq, tokens int) error {
 	return nil
 }
 
-// Limit returns the tokens up to which a sequence may lease slabs at present: those that it is promised, or fewer before Trim; 0 without the
-// sequence.
+// Limit returns the tokens up to which a sequence may lease slabs at present: those that it is promised, or fewer before Trim; 0 without
+// the sequence.
 func (m *Manager) Limit(seq Seq) int {
 	r := m.regions[seq]
 	switch {
@@ -71,7 +72,8 @@ func (m *Manager) Limit(seq Seq) int {
 	return r.tokens
 }
 
-// Released returns the number of leading positions whose slabs of windowed groups a sequence gave back, or never needed, those of its sinks counted.
+// Released returns the number of leading positions whose slabs of windowed groups a sequence gave back, or never needed, those of its sinks
+// counted.
 func (m *Manager) Released(seq Seq) int {
 	if r := m.regions[seq]; r != nil {
 		return r.first
@@ -79,8 +81,8 @@ func (m *Manager) Released(seq Seq) int {
 	return 0
 }
 
-// Live returns the slabs that a sequence has beside those of its sinks, first those of its head, and the position of the first ones: those before it were given back, or never
-// needed. In windowed groups beside full ones these are -1. The slice is the caller's to read for ever.
+// Live returns the slabs that a sequence has beside those of its sinks, first those of its head, and the position of the first ones: those
+// before it were given back, or never needed. In windowed groups beside full ones these are -1. The slice is the caller's to read for ever.
 func (m *Manager) Live(seq Seq) (first int, slabs []int32) {
 	r := m.regions[seq]
 	switch {

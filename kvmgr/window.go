@@ -2,15 +2,16 @@ package kvmgr
 
 import "fmt"
 
-// Window is a group whose layers see a window of the past: a running sequence gives slabs back, see Manager.Trim. All windows of a Spec are equal.
+// Window is a group whose layers see a window of the past: a running sequence gives slabs back, see Manager.Trim. All windows of a Spec are
+// equal.
 type Window struct {
 	Tokens int // that a token sees in any layer of the group, itself included; at least 2
 	Live   int // slabs that a sequence has at once at most, those of sinks counted: see LiveSlabs
 	Sinks  int // leading slabs that a sequence keeps beside its window. With sinks there is one group, and no other sequence reads the slabs
 }
 
-// NewWindow returns the Window of some tokens and sinks in a pool of slabs. A sequence has slabs for its window, for the rows of the step that runs and for those
-// of the next one. In a small pool, of which full groups need at least half, the steps of its prompt are shorter.
+// NewWindow returns the Window of some tokens and sinks in a pool of slabs. A sequence has slabs for its window, for the rows of the step
+// that runs and for those of the next one. In a small pool, of which full groups need at least half, the steps of its prompt are shorter.
 func NewWindow(tokens, sinks, rows, pool int, c Counts, slabTokens int) Window {
 	most := (pool - sinks) / max(c.Windowed, 1)
 	if c.Full > 0 {
@@ -30,7 +31,8 @@ func (g Window) String() string {
 func (g Window) validate(slabTokens int) error {
 	least := g.Sinks + LiveSlabs(g.Tokens, slabTokens, slabTokens)
 	if g.Tokens < 2 || g.Tokens > mostTokens || g.Sinks < 0 || g.Live < least || g.Live > 2*mostTokens {
-		return fmt.Errorf("%w: a window of %d tokens and %d slabs of sinks with %d slabs at once, expected at least 2, 0 and %d", ErrInvalid, g.Tokens, g.Sinks, g.Live, least)
+		return fmt.Errorf("%w: a window of %d tokens and %d slabs of sinks with %d slabs at once, expected at least 2, 0 and %d", ErrInvalid,
+			g.Tokens, g.Sinks, g.Live, least)
 	}
 	return nil
 }
@@ -57,6 +59,6 @@ func (g Window) need(n *Need) {
 	n.Groups.Windowed++
 }
 
-// LiveSlabs returns the most slabs of a windowed group that a sequence has at once, whose tokens see a window: those of its next token's window, one more, and
-// those of ahead tokens from that token on.
+// LiveSlabs returns the most slabs of a windowed group that a sequence has at once, whose tokens see a window: those of its next token's
+// window, one more, and those of ahead tokens from that token on.
 func LiveSlabs(window, ahead, slabTokens int) int { return divideUp(window-1+ahead, slabTokens) + 2 }

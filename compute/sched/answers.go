@@ -57,7 +57,8 @@ func (a *answers) add(tenant string, prompt, length int) {
 	a.all[bin].add(length)
 }
 
-// predict returns the length that the share covered of a tenant's answers to prompts of about that size did not exceed, or else of everybody's.
+// predict returns the length that the share covered of a tenant's answers to prompts of about that size did not exceed, or else of
+// everybody's.
 func (a *answers) predict(tenant string, prompt int, covered float64) int {
 	bin := promptBin(prompt)
 	if t := a.tenants[tenant]; t != nil && t.byPrompt[bin].total >= fewAnswers {

@@ -6,10 +6,12 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// TestBeamSearchesLeaveAStepToOtherTenants: however many a tenant submits, another tenant's sequences begin in the next step and have a row in each.
+// TestBeamSearchesLeaveAStepToOtherTenants: however many a tenant submits, another tenant's sequences begin in the next step and have a row
+// in each.
 func TestBeamSearchesLeaveAStepToOtherTenants(t *testing.T) {
 	const batch = 64
-	s, err := New(Config{MaxBatchTokens: 512, MaxBatchSize: batch, MaxWaiting: 100, MaxSequenceTokens: 2048, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32})
+	s, err := New(Config{MaxBatchTokens: 512, MaxBatchSize: batch, MaxWaiting: 100, MaxSequenceTokens: 2048,
+		KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32})
 	if err != nil {
 		t.Fatal(err)
 	}

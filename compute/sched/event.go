@@ -97,8 +97,8 @@ func Parked(id, by ID) Event { return Event{Kind: KindParked, ID: id, By: by} }
 // Ready ends the wait of a parked sequence.
 func Ready(id ID) Event { return Event{Kind: KindReady, ID: id} }
 
-// NoMemory answers a Reserve: the machine has no memory for need slabs, of which free ones can be promised, and nothing that runs will give some
-// back. The sequence ends.
+// NoMemory answers a Reserve: the machine has no memory for need slabs, of which free ones can be promised, and nothing that runs will give
+// some back. The sequence ends.
 func NoMemory(id ID, need, free int) Event {
 	return Event{Kind: KindDenied, ID: id, Need: need, Free: free, Never: true, Reason: ReasonNoMemory}
 }

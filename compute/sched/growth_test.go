@@ -12,7 +12,8 @@ import (
 func TestAnswersLongerThanPredictedPauseAndReachTheirEnds(t *testing.T) {
 	const short, long, prompt, most = 32, 24, 20, 400
 	s, err := New(Config{
-		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32, Predict: true,
+		MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500,
+		KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32, Predict: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,8 @@ func TestASequenceBeginsWithWhatAnotherOneGaveBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 150, MaxNewTokens: 2000}), Submit(&Sequence{ID: 2, PromptTokens: 20, MaxNewTokens: 60})}
+	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 150, MaxNewTokens: 2000}),
+		Submit(&Sequence{ID: 2, PromptTokens: 20, MaxNewTokens: 60})}
 	made, denials := map[ID]int{}, 0
 	for range 5000 {
 		plan, err := s.Step(0, events)
@@ -157,7 +159,8 @@ func TestManySequencesGetLessAheadOfTheirTokens(t *testing.T) {
 	}{
 		{0, 64, 32, 0.5}, {1, 64, 32, 0.5}, {few, 64, 32, 0.5}, {2 * few, 32, 16, 0.25}, {4 * few, 16, 8, 0.125}, {100 * few, 16, 8, 0.005},
 	} {
-		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32, Predict: true})
+		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, KV: kvmgr.NewSpec(16, kvmgr.Full{}),
+			LeaseAheadTokens: 32, Predict: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -184,7 +184,8 @@ func TestALoudNeighborDoesNotMoveTheFirstToken(t *testing.T) {
 			before, after := quiet.quantile(0.99), loud.quantile(0.99)
 			t.Logf("%s, load %.2f of the capacity: p99 %v beside 1x, %v beside 10x", c.name, load, before, after)
 			if after > before*5/4 {
-				t.Errorf("%s, load %.2f of the capacity: p99 of the time to the first token is %v, expected at most 1.25 x %v", c.name, load, after, before)
+				t.Errorf("%s, load %.2f of the capacity: p99 of the time to the first token is %v, expected at most 1.25 x %v",
+					c.name, load, after, before)
 			}
 			if loud.refused > 0 {
 				t.Errorf("%s, load %.2f of the capacity: %d requests refused for another's load", c.name, load, loud.refused)

@@ -24,8 +24,8 @@ type Plan struct {
 	Ended   []End         // exactly once for each submitted sequence
 
 	// Running sequences that are not in the step: Stalled lack a lease or a part of it, Paused lack one because their growth
-	// was denied, or are on their way to the tier, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded give way to another
-	// tenant's prompt, Deferred take turns while migrated sequences are computed again, Idle wait for an idle step.
+	// was denied, or are on their way to the tier, Held wait for the waiting-served ratio, Awaiting have an output not yet sampled, Yielded
+	// give way to another tenant's prompt, Deferred take turns while migrated sequences are computed again, Idle wait for an idle step.
 	Stalled, Paused, Held, Awaiting, Yielded, Deferred, Idle int
 
 	// Wake is the earliest deadline: call Step then even without an event. 0: none.
@@ -79,7 +79,8 @@ func (c *Chunk) outputs() int {
 }
 
 // Reservation requests KV for Tokens tokens in all, the first Promise of them promised and the first Lease of these leased
-// at once, or with a window as many of them as may be: see Event.Lease. With Beams the first Prompt tokens are kept once, and those after them for each beam.
+// at once, or with a window as many of them as may be: see Event.Lease. With Beams the first Prompt tokens are kept once, and those after
+// them for each beam.
 type Reservation struct {
 	ID      ID
 	Tokens  int

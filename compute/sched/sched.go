@@ -153,7 +153,8 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	return &Scheduler{
-		cfg: cfg, trims: cfg.KV.Trims(), byID: make(map[ID]*sequence), answers: newAnswers(), flows: make(map[string]*flow), shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
+		cfg: cfg, trims: cfg.KV.Trims(), byID: make(map[ID]*sequence), answers: newAnswers(), flows: make(map[string]*flow),
+		shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
 	}, nil
 }
 
@@ -281,7 +282,8 @@ func (s *Scheduler) sampled(e *Event) error {
 			ErrUnexpected, e.Tokens, e.Drafts, e.ID, 1+seq.drafted)
 	}
 	seq.generated += e.Tokens
-	seq.computed, seq.drafted, seq.drafts, seq.forced = seq.known()-1, 0, e.Drafts, e.Forced // the KV of rejected draft tokens is written again
+	// The KV of rejected draft tokens is written again.
+	seq.computed, seq.drafted, seq.drafts, seq.forced = seq.known()-1, 0, e.Drafts, e.Forced
 	if seq.generated == seq.MaxNewTokens {
 		s.end(seq, ReasonLength)
 	}

@@ -111,20 +111,23 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, window: window.Tokens, live: window.Live, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, lost: map[ID]bool{}, counts: map[string]int{},
+	return &world{t: t, window: window.Tokens, live: window.Live, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, lost: map[ID]bool{},
+		counts:  map[string]int{},
 		tenants: []string{"a", "b", "c"}[:1+rng.IntN(3)]}
 }
 
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
-// long says that a sequence runs to its declared end, which few do, and all late ones where there is a tier: the prediction is wrong for it.
+// long says that a sequence runs to its declared end, which few do, and all late ones where there is a tier: the prediction is wrong for
+// it.
 func (w *world) long(id ID) bool { return w.cfg.Predict && (id%4 == 0 || w.cfg.Spill && id > 60) }
 
 // request makes a random sequence, now and then one that must be refused.
 func (w *world) request() *Sequence {
 	q := &Sequence{
 		ID: ID(len(w.order) + 1), PromptTokens: 1 + w.rng.IntN(90), MaxNewTokens: 1 + w.rng.IntN(60),
-		Priority: w.rng.IntN(3), Tenant: w.tenants[w.rng.IntN(len(w.tenants))], Weight: w.rng.IntN(4), Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
+		Priority: w.rng.IntN(3), Tenant: w.tenants[w.rng.IntN(len(w.tenants))], Weight: w.rng.IntN(4),
+		Arrival: w.now - time.Duration(w.rng.IntN(3))*time.Second,
 	}
 	if w.cfg.Predict { // answers that may be longer than a growth
 		q.PromptTokens, q.MaxNewTokens = 1+w.rng.IntN(40), 70+w.rng.IntN(70)
@@ -355,7 +358,8 @@ func (w *world) checkChunks(p *Plan) {
 		}
 	}
 	if rows > w.cfg.MaxBatchTokens || rows != p.Rows || decode != p.DecodeRows || outputs != p.Outputs ||
-		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || draftTokens > 0 && rows-forced > w.cfg.DraftRows || (decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
+		outputs > max(w.cfg.MaxBatchSize, w.cfg.DraftRows) || draftTokens > 0 && rows-forced > w.cfg.DraftRows ||
+		(decode > 0 && w.cfg.ChunkTokens > 0 && fresh > w.cfg.ChunkTokens) {
 		w.t.Fatalf("step %d: rows %d, prompt %d, decode %d, outputs %d of %+v", p.Step, rows, prompt, decode, outputs, w.cfg)
 	}
 	w.checkProgress(p, fresh)
@@ -442,7 +446,8 @@ func (w *world) checkLeases(p *Plan) {
 func (w *world) checkReserves(p *Plan) {
 	for _, r := range p.Reserve {
 		l := w.seqs[r.ID]
-		if l.requested || l.parked || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens || r.Lease > r.Tokens {
+		if l.requested || l.parked || l.granted || l.ended > 0 || r.Tokens != l.PromptTokens+l.MaxNewTokens || r.Lease < l.PromptTokens ||
+			r.Lease > r.Tokens {
 			w.t.Fatalf("step %d: %+v: %+v", p.Step, r, l)
 		}
 		l.requested = true
@@ -617,7 +622,8 @@ func (w *world) reserve(r Reservation) Event {
 	delete(w.lost, r.ID)
 	var err error
 	if r.Beams > 0 {
-		_, err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams}, kvmgr.Prompt{})
+		_, err = w.kv.ReserveSegments(kvmgr.Seq(r.ID), kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams},
+			kvmgr.Prompt{})
 	} else {
 		err = w.kv.Reserve(kvmgr.Seq(r.ID), kvmgr.Length{End: r.Tokens, Promise: r.Promise})
 	}
@@ -710,7 +716,8 @@ func TestPromisesHoldUnderRandomTraffic(t *testing.T) {
 		})
 	}
 	// A run that never gets somewhere proves nothing about it.
-	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "hold", "held", "beams", "yielded", "deferred", "drafted", "accepted", "spilled", "restored", "trimmed", "snapshot"} {
+	for _, k := range []string{"stop", "length", "cancelled", "deadline", "queue-full", "too-long", "invalid", "denied", "hold", "held",
+		"beams", "yielded", "deferred", "drafted", "accepted", "spilled", "restored", "trimmed", "snapshot"} {
 		if counts[k] < 20 {
 			t.Errorf("%q happened %d times in all, expected at least 20", k, counts[k])
 		}

@@ -144,7 +144,8 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 	switch {
 	case q.generated >= q.MaxNewTokens:
 		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
-	case q.computed > q.known()+q.drafted || q.computed > max(q.leased, q.leaseWanted) || q.leased > q.promised || q.promised > q.promising || q.promising > q.total():
+	case q.computed > q.known()+q.drafted || q.computed > max(q.leased, q.leaseWanted) || q.leased > q.promised || q.promised > q.promising ||
+		q.promising > q.total():
 		return fmt.Errorf("sched: check: sequence %d computed %d tokens, known %d, leased %d, reserved %d",
 			q.ID, q.computed, q.known(), q.leased, q.total())
 	case held != (q.leased > 0):

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// TestChunksEndWhereAStateIsKept: at multiples of 32 tokens, where others left the prompt, and in the last whole slab before its end. The rest of the step is
-// for other prompts.
+// TestChunksEndWhereAStateIsKept: at multiples of 32 tokens, where others left the prompt, and in the last whole slab before its end. The
+// rest of the step is for other prompts.
 func TestChunksEndWhereAStateIsKept(t *testing.T) {
 	c := testConfig()
 	c.MaxBatchTokens, c.KV = 40, kvmgr.NewSpec(16, kvmgr.Full{}, kvmgr.State{Slabs: 2, Every: 32})
@@ -20,7 +20,8 @@ func TestChunksEndWhereAStateIsKept(t *testing.T) {
 	e.Branch = 80
 	var ends []int
 	filled := 0
-	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 125, MaxNewTokens: 20}), Submit(&Sequence{ID: 2, PromptTokens: 60, MaxNewTokens: 5, Scored: true})}
+	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 125, MaxNewTokens: 20}),
+		Submit(&Sequence{ID: 2, PromptTokens: 60, MaxNewTokens: 5, Scored: true})}
 	for range 12 {
 		plan, err := s.Step(0, events)
 		if err != nil {

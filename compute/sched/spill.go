@@ -42,7 +42,8 @@ func (s *Scheduler) victim(starved *sequence, stuck bool) (victim *sequence) {
 		switch {
 		case seq.Beams > 0 || seq.computed == 0 || seq.open() || seq.leaseWanted > seq.leased || seq.kept == s.frees+1:
 		case seq.rank.priority < starved.rank.priority && !stuck:
-		case victim == nil || seq.rank.priority > victim.rank.priority || seq.flow.leased*victim.flow.weight >= victim.flow.leased*seq.flow.weight:
+		case victim == nil || seq.rank.priority > victim.rank.priority ||
+			seq.flow.leased*victim.flow.weight >= victim.flow.leased*seq.flow.weight:
 			victim = seq
 		}
 	}
@@ -71,7 +72,8 @@ func (s *Scheduler) spilled(e *Event) error {
 		s.line(seq.flow)
 	}
 	n := seq.generated
-	seq.PromptTokens, seq.MaxNewTokens, seq.Answered, seq.earlier, seq.generated = seq.PromptTokens+n, seq.MaxNewTokens-n, seq.Answered+n, seq.earlier+n, 0
+	seq.PromptTokens, seq.MaxNewTokens = seq.PromptTokens+n, seq.MaxNewTokens-n
+	seq.Answered, seq.earlier, seq.generated = seq.Answered+n, seq.earlier+n, 0
 	seq.state, seq.computed, seq.drafted, seq.drafts, seq.forced = Away, 0, 0, 0, 0
 	seq.withdraw()
 	s.frees++

@@ -15,7 +15,8 @@ type spilling struct {
 func newSpilling(t *testing.T) spilling {
 	t.Helper()
 	s, err := New(Config{
-		MaxBatchTokens: 64, MaxBatchSize: 8, MaxWaiting: 100, MaxSequenceTokens: 2000, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 16, Predict: true, Spill: true,
+		MaxBatchTokens: 64, MaxBatchSize: 8, MaxWaiting: 100, MaxSequenceTokens: 2000,
+		KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 16, Predict: true, Spill: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,8 +75,10 @@ func TestTheLeastUrgentSequenceIsSpilled(t *testing.T) {
 		{"any when all are stuck", []Sequence{{ID: 1}, {ID: 2}}, []int{64, 64}, []ID{1, 2}, 2},
 		{"the lowest priority", []Sequence{{ID: 1, Priority: 1}, {ID: 2, Priority: 2}, {ID: 3}}, []int{64, 64, 64}, []ID{3}, 2},
 		{"no higher priority", []Sequence{{ID: 1, Priority: 1}, {ID: 2}}, []int{64, 64}, []ID{1}, 0},
-		{"of the tenant that has the most", []Sequence{{ID: 1, Tenant: a}, {ID: 2, Tenant: a}, {ID: 3, Tenant: b}}, []int{64, 64, 64}, []ID{1}, 2},
-		{"for its weight", []Sequence{{ID: 1, Tenant: a, Weight: 3}, {ID: 2, Tenant: a, Weight: 3}, {ID: 3, Tenant: b}}, []int{64, 64, 64}, []ID{1}, 3},
+		{"of the tenant that has the most", []Sequence{{ID: 1, Tenant: a}, {ID: 2, Tenant: a}, {ID: 3, Tenant: b}}, []int{64, 64, 64},
+			[]ID{1}, 2},
+		{"for its weight", []Sequence{{ID: 1, Tenant: a, Weight: 3}, {ID: 2, Tenant: a, Weight: 3}, {ID: 3, Tenant: b}}, []int{64, 64, 64},
+			[]ID{1}, 3},
 		{"a beam search has all that it needs", []Sequence{{ID: 1}, {ID: 2}, {ID: 3, Beams: 2}}, []int{64, 64, 64}, []ID{1}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -152,8 +152,8 @@ func (s *Scheduler) planPrompts() {
 	}
 }
 
-// atOnce returns the rows of a prompt that is not cut, 0 if it has to wait for its lease or for another step. An empty step takes any: such prompts are no
-// longer than a step.
+// atOnce returns the rows of a prompt that is not cut, 0 if it has to wait for its lease or for another step. An empty step takes any: such
+// prompts are no longer than a step.
 func (s *Scheduler) atOnce(seq *sequence, budget int) int {
 	if seq.leased < seq.PromptTokens || seq.PromptTokens > budget && s.plan.Rows > 0 {
 		return 0
@@ -161,7 +161,8 @@ func (s *Scheduler) atOnce(seq *sequence, budget int) int {
 	return seq.PromptTokens
 }
 
-// upToSnapshot cuts rows of a prompt where its state is to be kept: a state has no past that could be copied later. It says whether they end there.
+// upToSnapshot cuts rows of a prompt where its state is to be kept: a state has no past that could be copied later. It says whether they
+// end there.
 func (s *Scheduler) upToSnapshot(seq *sequence, rows int) (cut int, kept bool) {
 	if seq.scored() { // others do not begin with it
 		return rows, false

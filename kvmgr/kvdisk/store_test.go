@@ -107,7 +107,8 @@ func TestAStoreAgreesWithAList(t *testing.T) {
 			}
 			for n := range 9 {
 				b, _ := slab(n)
-				require.Equal(t, slices.ContainsFunc(list, func(u used) bool { return u.n == n }), s.Has(b.Key), "seed %d, operation %d, slab %d", seed, op, n)
+				require.Equal(t, slices.ContainsFunc(list, func(u used) bool { return u.n == n }), s.Has(b.Key),
+					"seed %d, operation %d, slab %d", seed, op, n)
 			}
 		}
 	}

@@ -98,7 +98,8 @@ func (d *Dead) run(prefixes []chain.Hash) (n int) {
 // ReadSlab copies a slab.
 func (d *Dead) ReadSlab(slab int32, to []byte) error {
 	if slab < 0 || int(slab) >= d.shape.slabs || len(to) != d.shape.slabBytes {
-		return fmt.Errorf("kvfile: %d bytes of slab %d, expected %d bytes, and the pool has %d slabs", len(to), slab, d.shape.slabBytes, d.shape.slabs)
+		return fmt.Errorf("kvfile: %d bytes of slab %d, expected %d bytes, and the pool has %d slabs", len(to), slab, d.shape.slabBytes,
+			d.shape.slabs)
 	}
 	if _, err := d.file.ReadAt(to, d.shape.begin()+int64(slab)*int64(d.shape.slabBytes)); err != nil {
 		return fmt.Errorf("kvfile: slab %d: %w", slab, err)

@@ -11,8 +11,8 @@ func TokenBytes(layers, kvHeads, headDim, size int) uint64 {
 	return 2 * uint64(layers) * uint64(kvHeads) * uint64(headDim) * uint64(size)
 }
 
-// Slabs is the number of slabs that the allocator reserves for a request that declares its length. A beam search, whose number is that of equation (3) in
-// each group, keeps all.
+// Slabs is the number of slabs that the allocator reserves for a request that declares its length. A beam search, whose number is that of
+// equation (3) in each group, keeps all.
 func Slabs(s kvmgr.Segments, kv kvmgr.Spec) int {
 	if s.Beams > 1 {
 		return len(kv.Groups) * kvmgr.SegmentSlabs(s, kv.SlabTokens)

@@ -83,7 +83,8 @@ func TestAPoolHoldsTheRequestsThatTheAllocatorAdmits(t *testing.T) {
 					}
 				}
 				require.True(t, errors.Is(err, kvmgr.ErrNoSlabs) || errors.Is(err, kvmgr.ErrNeverFits), "%v", err)
-				require.Equal(t, admitted-1, plan.Requests(pool, s, kvmgr.NewSpec(slabTokens, kvmgr.Full{})), "%+v in %d slabs of %d tokens", s, pool, slabTokens)
+				require.Equal(t, admitted-1, plan.Requests(pool, s, kvmgr.NewSpec(slabTokens, kvmgr.Full{})),
+					"%+v in %d slabs of %d tokens", s, pool, slabTokens)
 			}
 		}
 	}
