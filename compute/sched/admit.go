@@ -3,16 +3,21 @@ package sched
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 )
+
+// maxPasses is the number of sequences that may be admitted while one waits for KV that it was denied, before nothing passes it any
+// more. Each keeps KV that the one that waits would have collected. Twice as many lower the mean wait a little more: see
+// docs/decisions/passing.md.
+const maxPasses = 16
 
 // planReserves reserves KV for the sequences at the head of the queue while the batch has room. It
 // does nothing while earlier reservations have no answer.
 //
-// The KV manager stops at the first reservation that it denies for now, so no later sequence passes
-// a denied one. The denied sequence keeps its place, and no sequence after it is reserved before it
-// is granted or ends: many small sequences cannot starve a large one. Higher priorities pass it. The
-// scheduler reserves for it again once KV has been released.
+// The KV manager stops at the first reservation that it denies for now. The denied sequence keeps its place, and the scheduler
+// reserves for it again once KV has been released. Meanwhile smaller ones of its priority may pass it: see passes. Higher priorities
+// always do.
 //
 // While a sequence cannot grow, or is away, none of its priority or a lower one is reserved: what others return is for it.
 func (s *Scheduler) planReserves() {
@@ -23,13 +28,24 @@ func (s *Scheduler) planReserves() {
 	if s.returning != nil {
 		rows += s.returning.rows()
 	}
-	for rows+s.plannedRows < s.cfg.MaxBatchSize {
+	smallest, most := math.MaxInt, math.MaxInt // tokens of those that are passed, and reservations for which they may be
+	for rows+s.plannedRows < s.cfg.MaxBatchSize && len(s.planned) < most {
 		seq := s.nextWaiting()
-		if seq == nil || seq.denials > 0 && seq.triedAt == s.frees || starved != nil && starved.rank.priority <= seq.Priority ||
-			s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize {
+		if seq == nil || starved != nil && starved.rank.priority <= seq.Priority ||
+			s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize ||
+			len(s.passed) > 0 && s.passed[0].Priority != seq.Priority {
 			break
 		}
-		s.reserve(seq)
+		denied := seq.deniedAt == s.frees+1
+		if !denied && (len(s.passed) == 0 || s.size(seq) < smallest) {
+			s.reserve(seq)
+			continue
+		}
+		if most = min(most, s.passes(seq)); most > len(s.planned) {
+			seq.planned = true
+			s.passed = append(s.passed, seq)
+			smallest = min(smallest, s.size(seq))
+		}
 	}
 	// These sequences wait until they are granted. They were counted only to choose the next one.
 	for _, seq := range s.planned {
@@ -37,9 +53,31 @@ func (s *Scheduler) planReserves() {
 		seq.flow.pending -= seq.PromptTokens
 		seq.flow.rows -= seq.rows()
 	}
+	for _, seq := range s.passed {
+		seq.planned = false
+	}
 	s.plan.Hold = len(s.planned) > 0
 	clear(s.planned)
-	s.planned, s.plannedRows = s.planned[:0], 0
+	clear(s.passed)
+	s.planned, s.passed, s.plannedRows = s.planned[:0], s.passed[:0], 0
+}
+
+// passes returns how many sequences may be admitted before one that was denied KV, or needs as much as one that was: up to maxPasses since
+// it was passed over first, and none if its reader has begun to read.
+func (s *Scheduler) passes(seq *sequence) int {
+	if seq.Migrated || seq.earlier > 0 || len(s.passed) == s.maxPasses {
+		return 0
+	}
+	if seq.passedAt == 0 {
+		seq.passedAt = s.admissions + 1
+	}
+	return s.maxPasses - int(s.admissions-(seq.passedAt-1))
+}
+
+// size returns the tokens to promise KV for when a sequence begins, of all its beams.
+func (s *Scheduler) size(seq *sequence) int {
+	promise := s.promise(seq)
+	return seq.PromptTokens + (promise-seq.PromptTokens)*seq.rows()
 }
 
 // reserve adds a sequence to the reservations of the plan.
@@ -161,6 +199,7 @@ func (s *Scheduler) granted(e *Event) error {
 		return nil
 	}
 	if seq.state == Waiting {
+		seq.passedAt = 0
 		s.answered(e.ID)
 		s.waiting.remove(seq)
 	} else {
@@ -197,6 +236,7 @@ func (s *Scheduler) denied(e *Event) error {
 		s.end(seq, cmp.Or(e.Reason, ReasonTooLong))
 	default:
 		seq.denials++
+		seq.deniedAt = seq.triedAt + 1
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ type sequence struct {
 	position    int // of its next row when the step is planned; later steps have no earlier one
 	state       State
 	denied      bool  // its last growth was
-	planned     bool  // this plan reserves for it
+	planned     bool  // this plan reserves for it, or passes it
 	parked      bool  // another sequence computes what its prompt begins with
 	flow        *flow // its tenant's
 	Sequence
@@ -75,6 +75,8 @@ type sequence struct {
 	rank      rank   // its place among others
 	by        ID     // the sequence that computes for a parked one
 	denials   int    // answers that were Denied
+	deniedAt  uint64 // 1 + Scheduler.frees at the last reservation that was denied; 0: none was
+	passedAt  uint64 // 1 + Scheduler.admissions when a plan passed it first; 0: none did
 	triedAt   uint64 // Scheduler.frees at its last reservation
 	admission uint64 // order of grants
 	promised  int    // tokens whose slabs are promised
@@ -126,6 +128,8 @@ type Scheduler struct {
 	reserving   []ID        // sequences whose reservation has no answer, in order; an ended one is released when granted
 	planned     []*sequence // those of the plan, until their answer they wait
 	plannedRows int         // decode rows of planned
+	passed      []*sequence // those that the plan passes, of one priority
+	maxPasses   int         // maxPasses; tests have others
 
 	spare      []*sequence // for the next Submits
 	decodes    []*sequence // of the step: sequences with decode rows
@@ -153,7 +157,8 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	return &Scheduler{
-		cfg: cfg, trims: cfg.KV.Trims(), byID: make(map[ID]*sequence), answers: newAnswers(), flows: make(map[string]*flow),
+		cfg: cfg, maxPasses: maxPasses, trims: cfg.KV.Trims(), byID: make(map[ID]*sequence), answers: newAnswers(),
+		flows:  make(map[string]*flow),
 		shared: NewSharedLimit(cfg.MaxBatchSize + cfg.MaxWaiting),
 	}, nil
 }

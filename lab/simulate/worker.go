@@ -220,7 +220,7 @@ func (w *worker) effects(now time.Duration) error {
 			w.events = append(w.events, sched.NeverFits(r.ID, short.Need, short.Pool))
 		case errors.As(err, &short):
 			w.events = append(w.events, sched.Denied(r.ID, short.Need, short.Free))
-			return w.leases(w.plan.Lease) // nobody passes it
+			return w.leases(w.plan.Lease) // as the KV manager does: the scheduler says who passes it
 		case err != nil:
 			return err
 		default:
