@@ -64,6 +64,9 @@ type found struct {
 // agree. Slabs of which only the first tokens fit are found if they are wanted. A beam search sees all tokens in each group.
 func (m *Manager) match(space string, tokens []int32, beams bool, want func(*node) bool) (f found) {
 	f.groups = make([]match, len(m.trees))
+	if w, ok := m.spec.last().(Window); ok && w.Sinks > 0 { // so a region that begins has one run of slabs, from its first one on
+		tokens = tokens[:min(len(tokens), w.Tokens-1)]
+	}
 	limit := len(tokens)
 	for g := 0; g < len(m.trees); g++ {
 		t := &m.trees[g]

@@ -222,6 +222,9 @@ func (w *world) longest(q *tracked) (n int) {
 			n = max(n, commonPrefix(o.ids, q.ids[:q.prompt-1]))
 		}
 	}
+	if w.cfg.Sinks > 0 {
+		n = min(n, w.cfg.Window-1)
+	}
 	return n
 }
 

@@ -45,22 +45,39 @@ func TestASequenceKeepsItsSinksPastThePool(t *testing.T) {
 	require.NoError(t, m.Check())
 }
 
-func TestSequencesWithSinksShareNoPrefix(t *testing.T) {
+// TestSequencesWithSinksShareWhatTheFirstWindowSees: nine tokens, in two whole slabs and a part of one.
+func TestSequencesWithSinksShareWhatTheFirstWindowSees(t *testing.T) {
 	m := sinking(t, 32)
 	prompt := Prompt{Tokens: tokensFrom(0, 40)}
-	for seq := range Seq(2) {
-		hit, err := m.ReservePrompt(seq, Declared(60), prompt)
-		require.NoError(t, err)
-		require.Zero(t, hit)
-		_, err = m.Lease(seq, 28)
-		require.NoError(t, err)
-		require.NoError(t, m.Commit(seq, prompt.Tokens[:28], true))
-	}
-	require.Zero(t, m.Stats().Shared)
-	hit, err := m.ReserveSegments(2, Segments{Prompt: 40, Response: 4, Beams: 2}, prompt)
+	hit, err := m.ReservePrompt(0, Declared(60), prompt)
 	require.NoError(t, err)
 	require.Zero(t, hit)
+	first, err := m.Lease(0, 28)
+	require.NoError(t, err)
+	require.NoError(t, m.Commit(0, prompt.Tokens[:28], true))
+	hit, err = m.ReservePrompt(1, Declared(60), prompt)
+	require.NoError(t, err)
+	require.Equal(t, 9, hit.Tokens)
+	require.Equal(t, 3, hit.Slabs)
+	require.Equal(t, 1, hit.Copy.Tokens)
+	require.Equal(t, first[2:3], hit.Copy.From)
+	require.Equal(t, first[:2], m.Slabs(1)[:2])
+	require.Equal(t, 2, m.Stats().Shared)
 	require.NoError(t, m.Check())
-	_, tokens := m.Find(prompt)
-	require.Zero(t, tokens)
+	for at := 9; at < 60; at++ { // they give their windows back, and keep the sinks that both have
+		for seq := range Seq(2) {
+			require.NoError(t, m.Trim(seq, m.spec.FirstKept(at)))
+			_, err := m.Lease(seq, max(at+1, 28))
+			require.NoError(t, err)
+			require.NoError(t, m.Check())
+		}
+	}
+	require.Equal(t, 1, m.Stats().Shared)
+	require.Equal(t, first[0], m.Slabs(1)[0])
+	for seq := range Seq(2) {
+		_, err := m.Release(seq)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 32, m.Stats().Free)
+	require.NoError(t, m.Check())
 }

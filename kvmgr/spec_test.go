@@ -76,7 +76,7 @@ func TestWhatAGroupExcludesIsRefused(t *testing.T) {
 			"keeps a state of 2 slabs cannot be stored on a disk", "", "keeps a state of 2 slabs takes no draft tokens back",
 		},
 		{
-			[]Group{Window{Tokens: 10, Live: 8, Sinks: 1}}, Uses{Beams: true, Rollback: true},
+			[]Group{Window{Tokens: 10, Live: 8, Sinks: 1}}, Uses{Shares: true, Beams: true, Rollback: true},
 			"keeps a window of 10 tokens and 1 slabs of sinks cannot be stored on a disk",
 			"keeps a window of 10 tokens and 1 slabs of sinks cannot be spilled", "",
 		},

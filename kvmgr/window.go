@@ -7,7 +7,7 @@ import "fmt"
 type Window struct {
 	Tokens int // that a token sees in any layer of the group, itself included; at least 2
 	Live   int // slabs that a sequence has at once at most, those of sinks counted: see LiveSlabs
-	Sinks  int // leading slabs that a sequence keeps beside its window. With sinks there is one group, and no other sequence reads the slabs
+	Sinks  int // leading slabs that a sequence keeps beside its window. With sinks there is one group, and sequences share what the first window sees
 }
 
 // NewWindow returns the Window of some tokens and sinks in a pool of slabs. A sequence has slabs for its window, for the rows of the step
@@ -39,7 +39,7 @@ func (g Window) validate(slabTokens int) error {
 
 func (g Window) uses() Uses {
 	plain := g.Sinks == 0
-	return Uses{Shares: plain, Copies: plain, Spills: plain, Beams: true, Rollback: true}
+	return Uses{Shares: true, Copies: plain, Spills: plain, Beams: true, Rollback: true}
 }
 
 func (g Window) alone() bool { return g.Sinks > 0 }

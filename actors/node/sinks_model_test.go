@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,10 +115,13 @@ func TestSinksStayAndNoTokenChanges(t *testing.T) {
 			p = start(t, cfg)
 			briefly(t, p)
 			requireTogether(t, p, answers)
-			q := modelRequest(0)
-			q.ID, q.N = "choices", 3
-			_, last := answer(t, p, q)
-			require.Zero(t, last.Usage.CachedTokens, "sequences share no prefix")
+			for i, cached := range []int{-1, testEviction.Window - 1} { // the second time, what the first window sees
+				q := modelRequest(0)
+				q.ID = fmt.Sprint("again ", i)
+				again, last := answer(t, p, q)
+				require.Equal(t, answers[0], again)
+				require.True(t, cached < 0 || cached == last.Usage.CachedTokens, "found %d cached tokens, expected %d", last.Usage.CachedTokens, cached)
+			}
 			require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
 			requireModelClean(t, p, m)
 		})
