@@ -22,7 +22,7 @@ func series(t *testing.T) map[string][]string {
 	m := metrics.New(metrics.Build{})
 	model := m.Model("tiny")
 	model.Rejected("queue_full")
-	model.Step(time.Millisecond, 1, 1)
+	model.Step(time.Millisecond, time.Microsecond, 1, 1)
 	r := model.Queued(time.Unix(0, 0), 1)
 	r.Started(time.Unix(0, 0), 1)
 	r.Finished(time.Unix(1, 0), "stop")

@@ -48,6 +48,7 @@ type Metrics struct {
 	success, rejected, reloads                       *prometheus.CounterVec
 	stageDepth                                       *prometheus.GaugeVec
 	stageService, stepSeconds, stepRowsKind          *prometheus.HistogramVec
+	samplingSeconds                                  *prometheus.HistogramVec
 	diskHits, diskMisses, diskErrors                 *prometheus.CounterVec
 	diskRead, diskWritten                            *prometheus.CounterVec
 }
@@ -118,6 +119,7 @@ func New(build Build) *Metrics {
 	m.stageDepth = gauge("stage_queue_depth", "Messages waiting or in service in a stage.", "stage")
 	m.stageService = histogram("stage_service_seconds", "Time a stage spent on one message.", stageBuckets, "stage")
 	m.stepSeconds = histogram("step_seconds", "Time of one step: the device's, and that of sampling from its logits.", tokenBuckets, "model")
+	m.samplingSeconds = histogram("sampling_seconds", "Time of sampling from the logits of one step: a part of step_seconds.", stageBuckets, "model")
 	m.stepRowsKind = histogram("step_rows", "Rows of one step, by kind.", rowBuckets, "model", "kind")
 
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_build_info", Help: "What runs; always 1."},

@@ -74,7 +74,7 @@ func TestDashboardNamesArePresentFromTheFirstScrape(t *testing.T) {
 	model := m.Model("tiny")
 	model.KVUsage(3, 12)
 	model.KVUsage(1, 0)
-	model.Step(7*time.Millisecond, 9, 111)
+	model.Step(7*time.Millisecond, 2*time.Millisecond, 9, 111)
 	model.Rejected("queue_full")
 	model.DeviceReloaded(nil)
 	model.DeviceReloaded(errors.New("no device"))
@@ -87,6 +87,7 @@ func TestDashboardNamesArePresentFromTheFirstScrape(t *testing.T) {
 	for _, want := range []string{
 		`millrace_kv_cache_usage_ratio{model="tiny"} 0.25`,
 		`millrace_step_seconds_sum{model="tiny"} 0.007`,
+		`millrace_sampling_seconds_sum{model="tiny"} 0.002`,
 		`millrace_step_rows_sum{kind="decode",model="tiny"} 9`,
 		`millrace_step_rows_sum{kind="prefill",model="tiny"} 111`,
 		`millrace_requests_rejected_total{model="tiny",reason="queue_full"} 1`,

@@ -20,6 +20,7 @@ type Model struct {
 	adoptedRecomputed                                prometheus.Counter
 	handoverFailures                                 prometheus.Counter
 	stepSeconds, stepDecodeRows, stepChunks          prometheus.Observer
+	samplingSeconds                                  prometheus.Observer
 	success, rejected                                *prometheus.CounterVec
 	reloads, failedReloads                           prometheus.Counter
 	diskHits, diskMisses, diskErrors                 prometheus.Counter
@@ -45,15 +46,16 @@ func (m *Metrics) Model(id string) *Model {
 		diskHits: m.diskHits.With(label), diskMisses: m.diskMisses.With(label), diskErrors: m.diskErrors.With(label),
 		spilled: m.spilled.With(label), restored: m.restored.With(label), spillLost: m.spillLost.With(label),
 		diskRead: m.diskRead.With(label), diskWritten: m.diskWritten.With(label),
-		draftTokens:    m.draftTokens.With(label),
-		acceptedTokens: m.acceptedTokens.With(label),
-		stepSeconds:    m.stepSeconds.With(label),
-		stepDecodeRows: m.stepRowsKind.WithLabelValues(id, "decode"),
-		stepChunks:     m.stepRowsKind.WithLabelValues(id, "prefill"),
-		success:        m.success.MustCurryWith(label),
-		rejected:       m.rejected.MustCurryWith(label),
-		reloads:        m.reloads.WithLabelValues(id, "ok"),
-		failedReloads:  m.reloads.WithLabelValues(id, "failed"),
+		draftTokens:     m.draftTokens.With(label),
+		acceptedTokens:  m.acceptedTokens.With(label),
+		stepSeconds:     m.stepSeconds.With(label),
+		samplingSeconds: m.samplingSeconds.With(label),
+		stepDecodeRows:  m.stepRowsKind.WithLabelValues(id, "decode"),
+		stepChunks:      m.stepRowsKind.WithLabelValues(id, "prefill"),
+		success:         m.success.MustCurryWith(label),
+		rejected:        m.rejected.MustCurryWith(label),
+		reloads:         m.reloads.WithLabelValues(id, "ok"),
+		failedReloads:   m.reloads.WithLabelValues(id, "failed"),
 	}
 }
 
@@ -79,9 +81,10 @@ func (m *Model) Restored() { m.restored.Inc() }
 // SpillLost counts a sequence in the spill tier that is computed again.
 func (m *Model) SpillLost() { m.spillLost.Inc() }
 
-// Step records one step of the device: its time, decode rows and prefill rows.
-func (m *Model) Step(d time.Duration, decodeRows, prefillRows int) {
+// Step records one step of the device: its time, that of sampling of it, decode rows and prefill rows.
+func (m *Model) Step(d, sampling time.Duration, decodeRows, prefillRows int) {
 	m.stepSeconds.Observe(d.Seconds())
+	m.samplingSeconds.Observe(sampling.Seconds())
 	if decodeRows > 0 {
 		m.stepDecodeRows.Observe(float64(decodeRows))
 	}

@@ -40,6 +40,8 @@ func TestTheStateOfThePipelineHasStepsTimelinesAndNodes(t *testing.T) {
 	for i, step := range s.Steps {
 		require.EqualValues(t, i+1, step.Number)
 		require.Positive(t, step.Took)
+		require.Positive(t, step.Sampling)
+		require.Less(t, step.Sampling, step.Took)
 		rows = append(rows, [3]int{step.Sequences, step.DecodeRows, step.PromptRows})
 	}
 	require.Equal(t, [][3]int{{1, 0, 64}, {1, 0, 6}, {1, 1, 0}}, rows)

@@ -7,9 +7,10 @@ import (
 
 // Step says what one step of the device had.
 type Step struct {
-	Number     uint64        `json:"number"` // counts from 1
-	At         time.Time     `json:"at"`     // its beginning
-	Took       time.Duration `json:"took"`   // with sampling, in nanoseconds
+	Number     uint64        `json:"number"`   // counts from 1
+	At         time.Time     `json:"at"`       // its beginning
+	Took       time.Duration `json:"took"`     // with sampling, in nanoseconds
+	Sampling   time.Duration `json:"sampling"` // of it, with the wait for the masks of grammars
 	Sequences  int           `json:"sequences"`
 	DecodeRows int           `json:"decode_rows"` // with those of draft tokens
 	DraftRows  int           `json:"draft_rows"`  // of the decode rows

@@ -62,8 +62,10 @@ func (l *loop) step(plan *sched.Plan) error {
 	}
 	l.logits = logits
 	l.readPools()
+	computed := time.Now()
 	l.awaitMasks()
 	l.sampleAll()
+	sampling := time.Since(computed)
 	free := l.Sched.DraftRows - len(l.outputs)
 	for i := range l.outputs {
 		if o := &l.outputs[i]; !o.late {
@@ -77,8 +79,8 @@ func (l *loop) step(plan *sched.Plan) error {
 		l.commit(s, c.Start+c.Rows)
 	}
 	l.took = time.Since(begin)
-	l.Metrics.Step(l.took, plan.DecodeRows, plan.PromptRows)
-	l.recent.add(Step{At: begin, Took: l.took, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows, DraftRows: drafts, PromptRows: plan.PromptRows})
+	l.Metrics.Step(l.took, sampling, plan.DecodeRows, plan.PromptRows)
+	l.recent.add(Step{At: begin, Took: l.took, Sampling: sampling, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows, DraftRows: drafts, PromptRows: plan.PromptRows})
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil
