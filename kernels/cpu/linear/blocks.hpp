@@ -164,10 +164,11 @@ struct Span {
   }
 };
 
-template <class Base>
+// kFetches: spans ahead, from memory.
+template <class Base, bool kFetches = true>
 const uint8_t* expand_blocks(const BlockExpand& e) {
   using S = Span<Base>;
-  fetch_ahead(e.span, span_bytes(*e.type, Base::kLanes, e.elements));
+  if constexpr (kFetches) fetch_ahead(e.span, span_bytes(*e.type, Base::kLanes, e.elements));
   S::scales(e);
   switch (e.type->bits) {
     case 8:

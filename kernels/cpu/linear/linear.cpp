@@ -341,6 +341,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
   const int64_t tile_sums = panel_sums(kernels_.max_rows), width = span_width();
   const bool minimums = blocks_ && blocks_->minimums();
   float* const sums = room + span_floats();
+  const int halves = b.tiling.height(tile) > kernels_.max_rows / 2 ? 2 : 1;  // of a tile of AMX
   int configured = 0;
   for (; p < end; ++p) {
     for (int64_t k = 0; k < width; k += kSpan) {
@@ -350,7 +351,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
       const bool ends = k + elements == width;
       const int64_t next_panel = std::min(ends ? p + 1 : p, end - 1),
                     begin = ends ? 0 : k + elements;
-      const int64_t steps = int64_t{span.groups} * 2 * (last_tile - tile);
+      const int64_t steps = int64_t{span.groups} * halves * (last_tile - tile);
       span.next_lines = static_cast<int>(ceil_div(span_size(next_panel) / kLine, steps));
       for (int t = tile; t < last_tile; ++t) {
         const bool last = t + 1 == last_tile;
@@ -365,7 +366,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
         span.next_sums = sums + (next - tile) * tile_sums;
         for (int v = 0; v < kPanelVectors; ++v) {
           span.next_span[v] = span_of(next_panel, begin, v) +
-                              (t - tile) * int64_t{2} * span.groups * span.next_lines * kLine;
+                              (t - tile) * int64_t{halves} * span.groups * span.next_lines * kLine;
         }
         if (ends) fetch_out(b, t, p);
         kernels_.span_tile(group_, minimums, rows)(span);

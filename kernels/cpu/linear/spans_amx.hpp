@@ -25,7 +25,7 @@ struct Signed : Base {
 template <class Base>
 const uint8_t* expand_signed(const BlockExpand& e) {
   using Codes = typename Span<Base>::Codes;
-  const uint8_t* const codes = expand_blocks<Signed<Base>>(e);
+  const uint8_t* const codes = expand_blocks<Signed<Base>, false>(e);
   if (codes == e.codes) return codes;
   // Those of 8 bits lie unsigned in memory, for the few rows that meet them there.
   for (int i = 0; i < e.elements * Base::kLanes; i += sizeof(Codes)) {
@@ -42,7 +42,6 @@ void expand_int4_signed(const Int4Expand& e) {
   constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
   using Codes = typename Span<Base>::Codes;
   const uint8_t* from = e.units;
-  fetch_ahead(from, e.count * kPanelVectors * kLanes * (e.group / 2 + int64_t{sizeof(bf16)}));
   int at = 0;  // in the codes
   for (int unit = 0; unit < e.count; ++unit) {
     for (int eight = 0; eight < e.group / 8; ++eight, at += 2 * kVector) {
@@ -103,8 +102,7 @@ struct AmxSpan {
 #pragma GCC unroll 32
       for (int64_t at = 0; at < kFetched; at += kLine) __builtin_prefetch(next + at);
       for (int r = 0; r < 2; ++r, next_sums += kLanes) __builtin_prefetch(next_sums, 1);
-      for (int i = 0; i < t.next_lines; ++i, next_span += kLine)
-        __builtin_prefetch(next_span, 0, 2);
+      for (int i = 0; i < t.next_lines; ++i, next_span += kLine) __builtin_prefetch(next_span);
       const Floats scale = M::load(scales);
       [[maybe_unused]] Floats minimum{};
       if constexpr (kMinimums) minimum = M::load(minimums);
