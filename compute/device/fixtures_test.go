@@ -189,13 +189,11 @@ func onlyOnCPU(p *model.Program) bool {
 	return p.HasExperts() || slices.ContainsFunc(p.Ops, func(o model.Op) bool {
 		switch o.Kind {
 		case model.OpNorm:
-			return o.NormWidth > 0 || o.Weight == model.None || o.Norm == model.NormNone || o.NormScale != 0
+			return o.Norm == model.NormNone || o.NormScale != 0
 		case model.OpEmbed:
 			return o.Accumulate
-		case model.OpLinear:
-			return o.Activation > model.ActReLU
 		case model.OpRopeStore, model.OpAttention:
-			return o.NormLast || o.QScales != nil || o.Softcap > 0 || o.NullScores != model.None || o.Chunked || o.Stored
+			return o.Stored
 		default:
 			return o.Kind > model.OpRoute // those of states
 		}

@@ -36,27 +36,14 @@ const char* lacking(const Op& op) {
     case MR_OP_SELECT_ROWS:
       return op.select.pooling != MR_POOL_ROW ? "pooling" : nullptr;
     case MR_OP_NORM:
-      return op.norm.width > 0              ? "norms of a part of a row"
-             : op.norm.weight < 0           ? "norms without weights"
-             : op.norm.kind == MR_NORM_NONE ? "products of rows and weights"
-             : op.norm.scale != 0           ? "factors of a norm's sum"
-                                            : nullptr;
+      return op.norm.kind == MR_NORM_NONE ? "products of rows and weights"
+             : op.norm.scale != 0         ? "factors of a norm's sum"
+                                          : nullptr;
     case MR_OP_LINEAR:
-      return op.linear.activation > MR_ACT_RELU    ? "kernels for the activation"
-             : op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head"
-                                                   : nullptr;
+      return op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head" : nullptr;
     case MR_OP_ROPE_STORE:
-      return op.attention.both_ways             ? "attention both ways"
-             : lacking(op.attention) != nullptr ? lacking(op.attention)
-             : op.attention.norm_last           ? "norms after the rotation"
-             : op.attention.q_scales != nullptr ? "factors of queries by position"
-                                                : nullptr;
     case MR_OP_ATTENTION:
-      return lacking(op.attention) != nullptr ? lacking(op.attention)
-             : op.attention.softcap > 0       ? "capped scores"
-             : op.null_values != nullptr      ? "scores of a key without a value"
-             : op.attention.chunked           ? "chunks"
-                                              : nullptr;
+      return op.attention.both_ways ? "attention both ways" : lacking(op.attention);
     default:
       return nullptr;
   }

@@ -50,12 +50,28 @@ LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
   return kernels;
 }
 
+// The elements that a norm's weights are for.
+int norm_width(const Op& op, int row) {
+  return op.norm.width > 0 ? op.norm.width / op.norm.groups : row;
+}
+
 std::vector<int> query_groups(const Program& program) {
   std::set<int> groups;
   for (const Op& op : program.ops) {
     if (op.kind == MR_OP_ATTENTION) groups.insert(op.attention.heads / op.attention.kv_heads);
   }
   return {groups.begin(), groups.end()};
+}
+
+AttentionKind attention_kind(const Program& program, int32_t kv_type) {
+  AttentionKind kind{head_dim_of(program), kv_bits(kv_type), program.sinks > 0};
+  for (const Op& op : program.ops) {
+    if (op.kind != MR_OP_ATTENTION) continue;
+    kind.softcap |= op.attention.softcap > 0;
+    kind.chunked |= op.attention.chunked != 0;
+    kind.null_scores |= op.null_values != nullptr;
+  }
+  return kind;
 }
 
 Bundle bundle_of(const Stream& stream, const Recipe& recipe) {
@@ -77,8 +93,8 @@ int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ?
 
 ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
                                mr_dtype type, int32_t kv_type)
-    : attention(bundle_of(stream, attention_recipe(target, type, head_dim_of(program),
-                                                   kv_bits(kv_type), program.sinks > 0))) {
+    : attention(
+          bundle_of(stream, attention_recipe(target, type, attention_kind(program, kv_type)))) {
   if (millrace::gpu::quantized(program)) {
     quantized = bundle_of(stream, quantized_recipe(target, type));
   }
@@ -138,10 +154,10 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
 }
 
 void GpuKernels::load_attention(const Bundle& bundle) {
-  const int head_dim = head_dim_of(program_), bits = kv_bits(layout_.type);
-  const bool sinks = program_.sinks > 0;
+  const AttentionKind kind = attention_kind(program_, layout_.type);
+  const int head_dim = kind.head_dim;
   TaskSizes sizes{};
-  if (attention_by_mma(target_, head_dim, bits, sinks)) {
+  if (attention_by_mma(target_, kind)) {
     sizes.prompt = kPromptQueries;
     const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
       attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
@@ -156,13 +172,13 @@ void GpuKernels::load_attention(const Bundle& bundle) {
   } else {
     const int lanes = target_.written_out().lanes;
     const int padded = padded_head(head_dim);
-    const int kept = sinks ? 2 : 1;  // queries of each row and head
+    const int kept = kind.sinks ? 2 : 1;  // queries of each row and head
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
       attention_.push_back({kind, queries, size_t(kStripes) * lanes,
                             size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
                             bundle.kernel(name)});
     };
-    sizes.written_out = most_queries(head_dim, lanes, bits, sinks);
+    sizes.written_out = most_queries(kind, lanes);
     for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
       add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
     }
@@ -190,7 +206,9 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.bias = raw(program_.tensor(op.embed.positions));
       break;
     case MR_OP_NORM:
-      c.weight = floats(program_.tensor(op.norm.weight));
+      c.weight = op.norm.weight >= 0 ? floats(program_.tensor(op.norm.weight))
+                                     : stream_->upload(std::vector<float>(
+                                           norm_width(op, program_.slots[op.in].width), 1.0f));
       c.bias = floats(program_.tensor(op.norm.bias));
       break;
     case MR_OP_ROUTE:
@@ -206,11 +224,15 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.k_norm = floats(program_.tensor(op.attention.k_norm));
       c.inv_freq =
           stream_->upload(op.attention.inv_freq, op.attention.rotary_dim / 2 * sizeof(float));
+      c.q_scales = stream_->upload(
+          op.attention.q_scales,
+          op.attention.q_scales == nullptr ? 0 : op.attention.n_q_scales * sizeof(float));
       break;
     case MR_OP_ATTENTION:
       c.slopes = stream_->upload(
           op.attention.alibi_slopes,
           op.attention.alibi_slopes == nullptr ? 0 : op.attention.heads * sizeof(float));
+      c.null_scores = floats(program_.tensor(op.attention.null_scores));
       break;
     default:
       break;
@@ -327,11 +349,24 @@ void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
 
 void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
   const Constants& c = constants_[op.index];
-  const NormShape shape{in.width,           op.norm.kind == MR_NORM_LAYER,
-                        op.norm.bias >= 0,  out.type == MR_SLOT_F32,
-                        op.norm.accumulate, op.norm.eps};
-  stream_->launch(kernels_->norm, rows, kNormItems, in.data, c.weight.data(), c.bias.data(),
-                  out.data, shape);
+  const int width = norm_width(op, in.width), groups = op.norm.width > 0 ? op.norm.groups : 1;
+  // All groups share weights, or each has its own.
+  const auto step = [&](int tensor) {
+    return tensor >= 0 && program_.tensor(tensor)->dims[0] > width ? width : 0;
+  };
+  const NormShape shape{width,
+                        in.width,
+                        op.norm.width > 0 ? op.norm.offset : 0,
+                        groups,
+                        step(op.norm.weight),
+                        step(op.norm.bias),
+                        op.norm.kind == MR_NORM_LAYER,
+                        op.norm.bias >= 0,
+                        out.type == MR_SLOT_F32,
+                        op.norm.accumulate,
+                        op.norm.eps};
+  stream_->launch(kernels_->norm, size_t(rows) * groups, kNormItems, in.data, c.weight.data(),
+                  c.bias.data(), out.data, shape);
 }
 
 void GpuKernels::linear(const Op& op, int rows, Slot in, Slot out) {
@@ -362,6 +397,10 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
                         op.attention.rotary_interleaved,
                         op.attention.sinks,
                         op.attention.window,
+                        op.attention.norm_last,
+                        op.attention.q_scales == nullptr ? 0 : op.attention.n_q_scales,
+                        op.attention.q_scale_offset,
+                        op.attention.q_scale_tokens,
                         op.attention.rotary_scale,
                         op.attention.eps};
   const StepTables& tables = tables_[op.attention.kv_group];
@@ -369,7 +408,8 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
   stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
                   size_t(kHeadsPerGroup) * target_.lanes, in.data, tables.positions(),
                   tables.row_sequence(), tables.sequences(), tables.slabs(), tables.beams(),
-                  c.q_norm.data(), c.k_norm.data(), c.inv_freq.data(), sink_q.data, shape);
+                  c.q_norm.data(), c.k_norm.data(), c.inv_freq.data(), c.q_scales.data(),
+                  sink_q.data, shape);
 }
 
 void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slot out) {
@@ -380,7 +420,10 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
                              op.attention.sinks,
                              op.attention.alibi_slopes != nullptr,
                              out.type == MR_SLOT_F32,
-                             op.attention.scale};
+                             op.attention.chunked,
+                             op.null_values != nullptr,
+                             op.attention.scale,
+                             op.attention.softcap};
   const StepTables& tables = tables_[op.attention.kv_group];
   for (const AttentionTasks& tasks : tables.tasks(op.attention.heads / op.attention.kv_heads)) {
     const auto kernel =
@@ -390,7 +433,7 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
     stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.attention.kv_heads,
                           kernel->items, kernel->floats, shape, in.data, sink_q.data,
                           tables.sequences(), tasks.tasks, tables.slabs(), tables.beams(),
-                          c.slopes.data(), out.data);
+                          c.slopes.data(), c.null_scores.data(), out.data);
   }
 }
 
@@ -403,7 +446,8 @@ void GpuKernels::select_rows(const Op&, const Batch& batch, Slot in, Slot out) {
 uint64_t GpuKernels::weight_bytes() const {
   uint64_t bytes = 0;
   for (const Constants& c : constants_) {
-    for (const Buffer* b : {&c.weight, &c.bias, &c.q_norm, &c.k_norm, &c.inv_freq, &c.slopes}) {
+    for (const Buffer* b : {&c.weight, &c.bias, &c.q_norm, &c.k_norm, &c.inv_freq, &c.q_scales,
+                            &c.slopes, &c.null_scores}) {
       bytes += b->size();
     }
     if (c.linear) bytes += c.linear->bytes();

@@ -79,10 +79,10 @@ class GpuKernels : public Kernels {
  private:
   // What an op keeps on the device.
   struct Constants {
-    Buffer weight, bias;      // EMBED: the tables; NORM: floats
-    WeightBlocks table{};     // EMBED: instead of weight
-    Buffer q_norm, k_norm;    // ROPE_STORE
-    Buffer inv_freq, slopes;  // ROPE_STORE, ATTENTION
+    Buffer weight, bias;                        // EMBED: the tables; NORM: floats
+    WeightBlocks table{};                       // EMBED: instead of weight
+    Buffer q_norm, k_norm, inv_freq, q_scales;  // ROPE_STORE
+    Buffer slopes, null_scores;                 // ATTENTION
     std::unique_ptr<Linear> linear;
   };
 

@@ -12,7 +12,7 @@ LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
   return {type,
           in.width,
           out.width,
-          op.linear.activation,
+          {op.linear.activation, op.linear.act_a, op.linear.act_b},
           op.linear.gated != 0,
           op.linear.accumulate != 0,
           bias,

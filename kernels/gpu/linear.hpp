@@ -3,18 +3,25 @@
 #define MILLRACE_GPU_LINEAR_HPP
 
 #include <compare>
+#include <tuple>
 #include <vector>
 
 #include "exec/program.hpp"
+#include "gpu/shapes.hpp"
 #include "platform/stream.hpp"
 
 namespace millrace::gpu {
+
+inline auto operator<=>(const Activation& x, const Activation& y) {
+  return std::tie(x.kind, x.a, x.b) <=> std::tie(y.kind, y.a, y.b);
+}
+inline bool operator==(const Activation& x, const Activation& y) { return (x <=> y) == 0; }
 
 // Linear ops that are computed alike: all but the weights.
 struct LinearKind {
   mr_dtype type;  // of the operands, MR_F16 or MR_BF16
   int32_t depth, width;
-  int32_t activation;
+  Activation activation;
   bool gated, accumulate, bias, out_f32;
   int32_t most_rows;
 

@@ -138,7 +138,7 @@ LinearChoice LinearMaker::choose(const LinearKind& kind, OneDnnLinear& theirs) {
   }
   Trials trials;
   trials.push_back(std::make_unique<Trial>(stream_, kind, theirs, Part::kSums));
-  if (kind.gated || kind.activation != MR_ACT_NONE || !kind.out_f32) {
+  if (kind.gated || kind.activation.kind != MR_ACT_NONE || !kind.out_f32) {
     trials.push_back(std::make_unique<Trial>(stream_, kind, theirs, Part::kAll));
   }
   if (!keep_bits(trials, onednn_block_sizes(kind.most_rows))) return {};

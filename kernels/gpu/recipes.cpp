@@ -29,23 +29,30 @@ Recipe common_recipe(Target target, mr_dtype type) {
   return {files, build_options(target, type)};
 }
 
-bool attention_by_mma(Target target, int head_dim, int kv_bits, bool sinks) {
+bool attention_by_mma(Target target, const AttentionKind& kind) {
   // Heads of 24: on an H100 long sequences ended with an illegal address, and nobody knows yet why. These sizes have as
   // many chunks of 16 bytes over a multiple of four.
-  const bool trusted = head_dim / 8 % 4 != 3;
-  return target.mma() && kv_bits == 16 && !sinks && trusted;
+  const bool trusted = kind.head_dim / 8 % 4 != 3;
+  const bool plain = !kind.sinks && !kind.softcap && !kind.chunked && !kind.null_scores;
+  return target.mma() && kind.kv_bits == 16 && plain && trusted;
 }
 
-Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks) {
-  const bool mma = attention_by_mma(target, head_dim, kv_bits, sinks);
+int most_queries(const AttentionKind& kind, int lanes) {
+  const int most = most_queries(kind.head_dim, lanes, kind.kv_bits, kind.sinks);
+  return kind.chunked && most > 1 ? most / 2 : most;  // where chunks begin takes registers
+}
+
+Recipe attention_recipe(Target target, mr_dtype type, const AttentionKind& kind) {
+  const bool mma = attention_by_mma(target, kind);
   const Target by = mma ? target : target.written_out();
   std::vector<std::string> options = build_options(by, type);
-  options.push_back("-DMR_HEAD_DIM=" + std::to_string(head_dim));
-  options.push_back("-DMR_KV_BITS=" + std::to_string(kv_bits));
+  options.push_back("-DMR_HEAD_DIM=" + std::to_string(kind.head_dim));
+  options.push_back("-DMR_KV_BITS=" + std::to_string(kind.kv_bits));
   if (mma) return {{"attention_mma.cpp"}, options};
-  options.push_back("-DMR_QUERIES=" +
-                    std::to_string(most_queries(head_dim, by.lanes, kv_bits, sinks)));
-  if (sinks) options.push_back("-DMR_SINKS=1");
+  options.push_back("-DMR_QUERIES=" + std::to_string(most_queries(kind, by.lanes)));
+  if (kind.sinks) options.push_back("-DMR_SINKS=1");
+  if (kind.softcap) options.push_back("-DMR_SOFTCAP=1");
+  if (kind.chunked) options.push_back("-DMR_CHUNKED=1");
   return {{"attention.cpp"}, options};
 }
 

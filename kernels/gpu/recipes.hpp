@@ -16,10 +16,17 @@ struct Recipe {
 
 // The kernels that do not depend on the size of a head.
 Recipe common_recipe(Target target, mr_dtype type);
-// kv_bits: of an element of the KV cache.
-Recipe attention_recipe(Target target, mr_dtype type, int head_dim, int kv_bits, bool sinks);
+// What decides which kernels of attention a program has.
+struct AttentionKind {
+  int head_dim, kv_bits;  // kv_bits: of an element of the KV cache
+  bool sinks = false, softcap = false, chunked = false;
+  bool null_scores = false;
+};
+// The most queries of a task of kernels that are written out for sub-groups of `lanes` lanes.
+int most_queries(const AttentionKind& kind, int lanes);
+Recipe attention_recipe(Target target, mr_dtype type, const AttentionKind& kind);
 // Whether its kernels are those of cuda/device/attention_mma.cpp.
-bool attention_by_mma(Target target, int head_dim, int kv_bits, bool sinks);
+bool attention_by_mma(Target target, const AttentionKind& kind);
 // Linear ops with weights that are codes: of integers, and of others.
 Recipe quantized_recipe(Target target, mr_dtype type);
 Recipe dequantize_recipe(Target target, mr_dtype type);

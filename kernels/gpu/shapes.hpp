@@ -85,6 +85,12 @@ constexpr int kBestItems = 256;    // work-items of a row whose largest element 
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 
+// What a linear op ends with: mr_activation, and its a and b.
+struct Activation {
+  int32_t kind;
+  float a, b;
+};
+
 // The table is [vocab][width], or, where it is the logits' weights too, as these lie:
 // [block of `columns` tokens][pair of elements][columns][2].
 struct EmbedShape {
@@ -96,8 +102,12 @@ struct EmbedShape {
   int32_t out_f32;
 };
 
+// Elements [offset, offset + groups * width) of each row of `stride`, group by group. Weights and
+// biases of group g begin at g times these numbers.
 struct NormShape {
   int32_t width;
+  int32_t stride, offset, groups;
+  int32_t group_weights, group_biases;
   int32_t layer_norm, bias, out_f32;
   int32_t accumulate;  // out += y, with out_f32
   float eps;
@@ -108,7 +118,8 @@ struct LinearShape {
   int32_t rows, depth, width;
   int32_t depth_blocks;
   int32_t slices, slice_blocks;  // the sum is cut into slices, one per sub-group of a work-group
-  int32_t activation, gated, accumulate, bias, out_f32;
+  Activation activation;
+  int32_t gated, accumulate, bias, out_f32;
 };
 
 constexpr int kMostOwnRows = 4;     // that our kernels compute over oneDNN's weights
@@ -119,7 +130,8 @@ struct PackedShape {
   int32_t rows, depth, width;
   int32_t padded_depth, chunk;  // of the weights; of the sum
   int32_t columns;
-  int32_t activation, gated, accumulate, bias, out_f32;
+  Activation activation;
+  int32_t gated, accumulate, bias, out_f32;
 };
 
 constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum
@@ -135,7 +147,8 @@ struct CodedShape {
   int32_t blocks;  // of columns
   int32_t groups, group_steps;
   int32_t slices, slice_steps;
-  int32_t activation, gated, accumulate, bias, out_f32;
+  Activation activation;
+  int32_t gated, accumulate, bias, out_f32;
 };
 
 // A sequence's part of a step. Its slabs are entries [slabs, ...) of the slab table, which
@@ -179,6 +192,8 @@ struct RopeShape {
   int32_t q_norm, k_norm;
   int32_t rotary_dim, interleaved;
   int32_t sinks, window;
+  int32_t norm_last;
+  int32_t q_scales, q_scale_offset, q_scale_tokens;  // q_scales: how many; 0: none
   float rotary_scale, eps;
 };
 
@@ -238,7 +253,8 @@ constexpr int beam_local_bytes(int head_dim) {
 struct AttentionShape {
   KvShape kv;
   int32_t heads, window, sinks, alibi, out_f32;
-  float scale;
+  int32_t chunked, null_scores;
+  float scale, softcap;
 };
 
 }  // namespace millrace::gpu

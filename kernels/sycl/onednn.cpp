@@ -34,7 +34,7 @@ int64_t product_columns(const LinearKind& kind) {
 
 // Whether the product alone is the op; else mr_finish makes it of floats.
 bool plain(const LinearKind& kind) {
-  return !kind.gated && kind.activation == MR_ACT_NONE && kind.out_f32;
+  return !kind.gated && kind.activation.kind == MR_ACT_NONE && kind.out_f32;
 }
 
 // Whether the product itself adds to the output.
@@ -185,7 +185,7 @@ class Multiplication : public OneDnnLinear {
     if (rows > own_.most) return multiply(stream, rows, in, sums);
     PackedShape plain = shape(rows);
     plain.width = plain.columns;
-    plain.activation = MR_ACT_NONE;
+    plain.activation = {};
     plain.gated = 0;
     plain.accumulate = accumulates(kind_);
     plain.out_f32 = 1;

@@ -41,9 +41,7 @@ struct AttentionCase {
 
 // A case without what only the CPU backend has.
 inline AttentionCase plain(AttentionCase c) {
-  c.norm_last = c.chunked = c.null_scores = c.both_ways = false;
-  c.softcap = 0;
-  c.q_scale_tokens = 0;
+  c.both_ways = false;
   return c;
 }
 

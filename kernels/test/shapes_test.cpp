@@ -21,6 +21,7 @@ struct Layer {
   int shares = -1;  // another layer, whose keys and values these are
   bool latent = false;
   int window = 0;  // in a group of its own
+  bool chunked = false;
 };
 
 std::vector<Layer> plain_layers() {
@@ -29,6 +30,13 @@ std::vector<Layer> plain_layers() {
 
 std::vector<Layer> latent_layers() {
   return {{5, 1, 40, 24, -1, true}, {6, 2, 24, 40}, {128, 1, 72, 64, -1, true}};
+}
+
+// Layers of one shape, which see everything, a window or a chunk. A rotation is of whole heads.
+std::vector<Layer> seen_layers() {
+  return {{4, 2, kRotary, kRotary},
+          {4, 2, kRotary, kRotary, -1, false, 20},
+          {4, 2, kRotary, kRotary, -1, false, 20, true}};
 }
 
 // As large as those of models: of Gemma 4, and of DeepSeek.
@@ -97,6 +105,7 @@ Builder program(const std::vector<Layer>& layers, bool twin = false) {
     attention.attention.stored = apart;
     attention.attention.scale = 1 / std::sqrt(static_cast<float>(l.key));
     attention.attention.window = l.window;
+    attention.attention.chunked = l.chunked;
     b.linear(out, {b.part(matrix(kHidden, l.heads * l.value))}, sum).linear.accumulate = 1;
   }
   b.select_rows(sum, last);
@@ -161,9 +170,9 @@ class Shapes : public testing::TestWithParam<std::string> {
   // The layers that the backend and its KV cache have.
   std::vector<std::vector<Layer>> served() const {
     Builder plain = program(plain_layers());
-    if (refuses(GetParam(), plain)) return {};
-    if (codes(GetParam())) return {plain_layers()};
-    return {plain_layers(), latent_layers(), wide_layers()};
+    if (refuses(GetParam(), plain)) return {seen_layers()};
+    if (codes(GetParam())) return {seen_layers(), plain_layers()};
+    return {seen_layers(), plain_layers(), latent_layers(), wide_layers()};
   }
 };
 

@@ -822,12 +822,12 @@ MR_INLINE void run_beams(const float* qkv, const mr::SequenceEntry* sequences,
 
 }  // namespace mr_attention
 
-// The arguments of all attention kernels; these do not need the sinks' queries.
+// The arguments of all attention kernels; these do not need the sinks' queries and the null scores.
 #define MR_ATTENTION(name, run)                                                               \
   MR_KERNEL name(const float* qkv, const float*, const mr::SequenceEntry* sequences,          \
                  const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams, \
-                 const float* slopes, void* out, sycl::local_accessor<float, 1> local,        \
-                 mr::AttentionShape s) {                                                      \
+                 const float* slopes, const float*, void* out,                                \
+                 sycl::local_accessor<float, 1> local, mr::AttentionShape s) {                \
     mr_attention::run(qkv, sequences, tasks, {slabs, beams}, slopes, out,                     \
                       local.get_multi_ptr<sycl::access::decorated::no>().get(), s);           \
   }

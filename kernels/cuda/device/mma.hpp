@@ -56,7 +56,7 @@ struct Count {
 struct Shape {
   int rows, width, groups;  // groups of columns
   int steps, slices, slice_steps;
-  int activation;
+  mr::Activation activation;
   bool gated, accumulate, bias, out_f32;
 };
 
@@ -80,7 +80,10 @@ MR_INLINE void finish(const Shape& s, const float* bias, void* out, int64_t row,
   for (int m = 0; m < kRows; ++m) {
     if (s.bias) y[m] += b;
     float value = mr_linear::activate(s.activation, y[m]);
-    if (s.gated) value *= sycl::select_from_group(sycl::sub_group{}, y[m], lane % 16 + 16);
+    if (s.gated) {
+      const float up = sycl::select_from_group(sycl::sub_group{}, y[m], lane % 16 + 16);
+      value *= mr_linear::multiplier(s.activation, up);
+    }
     if (s.accumulate) value += before[m];
     if (writes && m < rows) store(out, s.out_f32, at + int64_t{m} * s.width, value);
   }

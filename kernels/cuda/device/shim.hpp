@@ -112,6 +112,8 @@ MR_INLINE float fmin(float a, float b) { return ::fminf(a, b); }
 MR_INLINE float rint(float x) { return ::rintf(x); }
 MR_INLINE float sqrt(float x) { return __fsqrt_rn(x); }
 MR_INLINE float exp(float x) { return ::expf(x); }
+MR_INLINE float expm1(float x) { return ::expm1f(x); }
+MR_INLINE float log1p(float x) { return ::log1pf(x); }
 MR_INLINE float tanh(float x) { return ::tanhf(x); }
 MR_INLINE float erf(float x) { return ::erff(x); }
 MR_INLINE float sin(float x) { return ::sinf(x); }

@@ -94,8 +94,8 @@ void launch(const Kernels& kernels, bool prompt, int tasks, const void* qkv, con
             AttentionShape shape) {
   const void* none = nullptr;
   char local = 0;
-  void* arguments[] = {&qkv,  &none,   &sequences, &tasks_at, &slabs,
-                       &none, &slopes, &out,       &local,    &shape};
+  void* arguments[] = {&qkv,    &none, &sequences, &tasks_at, &slabs, &none,
+                       &slopes, &none, &out,       &local,    &shape};
   const int d = shape.kv.head_dim;
   const CUlaunchConfig config{
       {static_cast<unsigned>(tasks * shape.kv.kv_heads), 1, 1},
@@ -270,7 +270,7 @@ class Test {
     const Memory results(result);
     launch(kernels_, prompt, static_cast<int>(tasks.size()), q.data(), entries.data(),
            task_memory.data(), slab_table.data(), slopes.data(), results.data(),
-           {kv, heads(), c_.window, 0, c_.alibi, 1, scale()});
+           {kv, heads(), c_.window, 0, c_.alibi, 1, 0, 0, scale(), 0});
     cuda().stream_synchronize(nullptr);
     results.read(result.data());
     size_t row = 0;

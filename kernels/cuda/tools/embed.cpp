@@ -41,7 +41,7 @@ std::vector<Recipe> recipes(Target target) {
   for (const mr_dtype type : {MR_BF16, MR_F16}) {
     // Those that compile longest first.
     for (const int head_dim : {128, 64}) {
-      all.push_back(attention_recipe(target, type, head_dim, 16, false));
+      all.push_back(attention_recipe(target, type, {head_dim, 16}));
     }
     all.push_back(quantized_recipe(target, type));
     all.push_back(dequantize_recipe(target, type));

@@ -6,20 +6,40 @@
 
 namespace mr_linear {
 
-// activation: mr_activation.
-MR_INLINE float activate(int activation, float x) {
-  switch (activation) {
+// x within -a to a. All of these keep a NaN.
+MR_INLINE float clamped(float x, float a) { return x < -a ? -a : x > a ? a : x; }
+
+// mr_activation.
+MR_INLINE float activate(const mr::Activation& activation, float x) {
+  switch (activation.kind) {
     case 1:  // SiLU
       return x / (1 + sycl::exp(-x));
     case 2:  // GELU, tanh
       return 0.5f * x * (1 + sycl::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
     case 3:  // GELU, erf
       return 0.5f * x * (1 + sycl::erf(x * 0.7071067812f));
-    case 4:                  // ReLU
-      return x < 0 ? 0 : x;  // keeps a NaN
+    case 4:  // ReLU
+      return x < 0 ? 0 : x;
+    case 5:  // its square
+      return x < 0 ? 0 : x * x;
+    case 6:  // xIELU
+      return 0.5f * x + (x > 0 ? activation.a * x * x : activation.b * (sycl::expm1(x) - x));
+    case 7:  // clamp
+      return clamped(x, activation.a);
+    case 8:  // soft cap
+      return activation.a * sycl::tanh(x / activation.a);
+    case 9: {  // SwiGLU of gpt-oss
+      const float gate = x > activation.a ? activation.a : x;
+      return gate / (1 + sycl::exp(-activation.b * gate));
+    }
     default:
       return x;
   }
+}
+
+// What an activated gate is multiplied with.
+MR_INLINE float multiplier(const mr::Activation& activation, float up) {
+  return activation.kind == 9 ? clamped(up, activation.a) + 1 : up;
 }
 
 }  // namespace mr_linear

@@ -71,6 +71,7 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
   q.head = kv_head * heads + index % heads;
   q.position = sequence.position + (sequence.prompt == mr::kNoPrompt ? row : 0);
   q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
+  if (kChunked && s.chunked) q.first_key = q.position - q.position % s.window;
   if (kSinks && q.first_key < s.sinks) q.first_key = s.sinks;
   return q;
 }
@@ -80,7 +81,7 @@ template <int M, class Tokens>
 MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
                          const Tokens& keys, const Tokens& values, int block, int last,
                          const int (&first_key)[M], const int (&position)[M],
-                         const float (&slope)[M], float scale) {
+                         const float (&slope)[M], const mr::AttentionShape& s) {
   const int lane = sub_group.get_local_linear_id();
   float scores[kKeyBlocks][M];
 #pragma unroll
@@ -113,7 +114,11 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
       const bool seen = key <= position[m] && key >= first_key[m];
       const float distance = static_cast<float>(key - position[m]);
-      const float score = sycl::fma(slope[m], distance, scores[b][m] * scale);
+      float product = scores[b][m] * s.scale;
+      if constexpr (kSoftcap) {
+        if (s.softcap > 0) product = s.softcap * sycl::tanh(product / s.softcap);
+      }
+      const float score = sycl::fma(slope[m], distance, product);
       scores[b][m] = seen ? score : kNone;
       most = sycl::fmax(most, scores[b][m]);
     }
@@ -210,7 +215,7 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
     for (int m = 0; m < M; ++m) {
       seen[m] = (first_query + m) / heads == row ? position[m] : -1;
     }
-    add_block<M>(state, sub_group, q, keys, values, block, last, first_key, seen, slope, s.scale);
+    add_block<M>(state, sub_group, q, keys, values, block, last, first_key, seen, slope, s);
   }
 }
 
@@ -229,13 +234,13 @@ MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const
   }
   const uint8_t* slab = kv_slab(tables, sequence, block) + head;
   add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
-               first_key, position, slope, s.scale);
+               first_key, position, slope, s);
 }
 
 template <int M, bool kBeams>
 MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::SequenceEntry* sequences,
                    const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
-                   void* out, float* local, const mr::AttentionShape& s) {
+                   const float* null_scores, void* out, float* local, const mr::AttentionShape& s) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
@@ -327,6 +332,10 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     for (int i = 0; i < stripes; ++i) {
       most = sycl::fmax(most, states[(i * M + m) * kStateFloats]);
     }
+    if (s.null_scores) {  // of a key whose value is 0
+      most = sycl::fmax(most, null_scores[query.head]);
+      total = sycl::exp(null_scores[query.head] - most);
+    }
     for (int i = 0; i < stripes; ++i) {
       const float* other = states + (i * M + m) * kStateFloats;
       total = sycl::fma(sycl::exp(other[0] - most), other[1], total);
@@ -348,9 +357,10 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
 #define MR_ATTENTION(name, M, kBeams)                                                          \
   MR_KERNEL name(const float* qkv, const float* sink_q, const mr::SequenceEntry* sequences,    \
                  const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams,  \
-                 const float* slopes, void* out, sycl::local_accessor<float, 1> local,         \
-                 mr::AttentionShape s) {                                                       \
-    mr_attention::run<M, kBeams>(qkv, sink_q, sequences, tasks, {slabs, beams}, slopes, out,   \
+                 const float* slopes, const float* null_scores, void* out,                     \
+                 sycl::local_accessor<float, 1> local, mr::AttentionShape s) {                 \
+    mr_attention::run<M, kBeams>(qkv, sink_q, sequences, tasks, {slabs, beams}, slopes,        \
+                                 null_scores, out,                                             \
                                  local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 

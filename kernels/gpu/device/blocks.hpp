@@ -66,7 +66,7 @@ MR_INLINE void finish(const mr::CodedShape& s, const Pointers& p, int64_t row, i
         block * (s.gated ? kBlock / 2 : kBlock) + first_column<kVectors>(share, v) + lane;
     if (column >= s.width) continue;
     float value = mr_linear::activate(s.activation, y[v]);
-    if (s.gated) value *= y[(v + kHalf) % kVectors];
+    if (s.gated) value *= mr_linear::multiplier(s.activation, y[(v + kHalf) % kVectors]);
     const int64_t at = row * s.width + column;
     if (s.accumulate) value += static_cast<const float*>(p.out)[at];
     store(p.out, s.out_f32, at, value);

@@ -7,6 +7,8 @@
 //   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)
 //   MR_SINKS     1: ops have sinks (attention only); not defined: 0
+//   MR_CHUNKED   1: ops have chunks (attention only); not defined: 0
+//   MR_SOFTCAP   1: ops have capped scores (attention only); not defined: 0
 #ifndef MILLRACE_GPU_DEVICE_COMMON_HPP
 #define MILLRACE_GPU_DEVICE_COMMON_HPP
 

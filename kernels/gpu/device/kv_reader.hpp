@@ -20,6 +20,16 @@ constexpr bool kSinks = MR_SINKS != 0;
 #else
 constexpr bool kSinks = false;
 #endif
+#ifdef MR_CHUNKED
+constexpr bool kChunked = MR_CHUNKED != 0;
+#else
+constexpr bool kChunked = false;
+#endif
+#ifdef MR_SOFTCAP
+constexpr bool kSoftcap = MR_SOFTCAP != 0;
+#else
+constexpr bool kSoftcap = false;
+#endif
 constexpr int kTokenBytes = mr::kv_token_bytes(kDim, kBits);
 constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
 constexpr int kPadded = kDepthBlocks * mr::kDepth;

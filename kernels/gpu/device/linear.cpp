@@ -39,7 +39,7 @@ MR_INLINE void finish(const mr::LinearShape& s, const float* bias, void* out, in
     if (column >= s.width) continue;
     float value;
     if (s.gated) {
-      value = activate(s.activation, y[2 * c]) * y[2 * c + 1];
+      value = activate(s.activation, y[2 * c]) * multiplier(s.activation, y[2 * c + 1]);
     } else {
       value = activate(s.activation, y[c]);
     }

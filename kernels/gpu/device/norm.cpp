@@ -1,7 +1,7 @@
 // RMS:   y = x / sqrt(mean(x^2) + eps) * weight + bias
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
 // It is added to what out has, where the op accumulates.
-// A work-group per row. An item adds up the same elements whatever the rows, and
+// A work-group per group of a row. An item adds up the same elements whatever the rows, and
 // reads only what it writes itself, so that in and out may be one slot.
 #include "common.hpp"
 
@@ -12,7 +12,8 @@ constexpr int kHeld = 8;
 MR_INLINE bool held_norm(const float* in, const float* weight, const float* bias, void* out,
                          const mr::NormShape& s, int64_t row) {
   using Four = sycl::vec<float, 4>;
-  if (s.layer_norm || s.width % 4 != 0 || s.width > 4 * kHeld * mr::kNormItems) return false;
+  if (s.layer_norm || s.width > 4 * kHeld * mr::kNormItems) return false;
+  if (s.width % 4 != 0 || s.stride % 4 != 0 || s.offset % 4 != 0) return false;
   const auto* fours = reinterpret_cast<const Four*>(in + row);
   const auto* weights = reinterpret_cast<const Four*>(weight);
   const int first = this_item().get_local_id(0), count = s.width / 4;
@@ -57,7 +58,11 @@ MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void*
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
-  const int64_t row = item.get_group(0) * int64_t{s.width};
+  const int part = static_cast<int>(item.get_group(0) % s.groups);
+  const int64_t row =
+      item.get_group(0) / s.groups * int64_t{s.stride} + s.offset + int64_t{part} * s.width;
+  weight += part * s.group_weights;
+  if (s.bias) bias += part * s.group_biases;
 #if MR_MMA
   if (held_norm(in, weight, bias, out, s, row)) return;
 #endif

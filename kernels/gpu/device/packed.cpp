@@ -82,7 +82,7 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
       if (s.gated) {
         float up = total[m][v + vectors];
         if (s.bias) up += bias[packed + kBlock / 2];
-        y *= up;
+        y *= mr_linear::multiplier(s.activation, up);
       }
       write(s, out, int64_t{m} * s.width + column, y);
     }
@@ -113,7 +113,7 @@ MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
     const int packed =
         s.gated ? v / kVectors * mr::kPackedColumns + v % kVectors * MR_LANES : v * MR_LANES;
     float y = mr_linear::activate(s.activation, sums[packed]);
-    if (s.gated) y *= sums[packed + kHalf];
+    if (s.gated) y *= mr_linear::multiplier(s.activation, sums[packed + kHalf]);
     mr_packed::write(s, out, row * s.width + v * MR_LANES + lane, y);
   }
 }

@@ -1,4 +1,4 @@
-// Per-head norm and rotary embedding of q and k in place; k and v to the KV
+// Per-head norm and rotary embedding of q and k in place, in either order; k and v to the KV
 // cache, as operands or codes, in one pass over the QKV slot. A sub-group per head of a row.
 //
 // Rotation: RoFormer, arXiv:2104.09864, equation 34.
@@ -28,7 +28,8 @@ MR_INLINE void keep(const sycl::sub_group& sub_group, const mr::KvShape& kv, con
 MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row_sequence,
                         const mr::SequenceEntry* sequences, const uint64_t* slabs,
                         const int32_t* beams, const float* q_norm, const float* k_norm,
-                        const float* inv_freq, float* sink_q, mr::RopeShape s) {
+                        const float* inv_freq, const float* q_scales, float* sink_q,
+                        mr::RopeShape s) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
@@ -54,15 +55,16 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   }
   if (is_v) return mr_rope::keep(sub_group, s.kv, x, cache);
 
-  const bool normed = is_q ? s.q_norm : s.k_norm;
+  const bool has_norm = is_q ? s.q_norm : s.k_norm;
+  const bool normed = has_norm && !s.norm_last;
   const float* weight = is_q ? q_norm : k_norm;
-  float scale = 1;
-  if (normed) {
+  const auto norm_scale = [&](const float* of) {
     float square = 0;
-    for (int i = lane; i < d; i += MR_LANES) square = sycl::fma(x[i], x[i], square);
+    for (int i = lane; i < d; i += MR_LANES) square = sycl::fma(of[i], of[i], square);
     square = sycl::reduce_over_group(sub_group, square, sycl::plus<float>());
-    scale = 1 / sycl::sqrt(square / static_cast<float>(d) + s.eps);
-  }
+    return 1 / sycl::sqrt(square / static_cast<float>(d) + s.eps);
+  };
+  const float scale = normed ? norm_scale(x) : 1.0f;
   const auto value = [&](int i) { return normed ? x[i] * scale * weight[i] : x[i]; };
   const int half = s.rotary_dim / 2;
   const auto rotate = [&](int at, float* to) {
@@ -77,11 +79,29 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
     }
     for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) to[i] = value(i);
   };
+  // What follows the rotation.
+  const auto end = [&](float* of, float factor) {
+    const bool last = has_norm && s.norm_last;
+    if (!last && factor == 1.0f) return;
+    sycl::group_barrier(sub_group);  // a lane has rotated other lanes' elements
+    const float by = last ? norm_scale(of) : 1.0f;
+    for (int i = lane; i < d; i += MR_LANES) {
+      of[i] = (last ? of[i] * by * weight[i] : of[i]) * factor;
+    }
+  };
   if (is_q && s.sinks > 0) {  // the same query at another position, before it is overwritten
     const int most = s.sinks + s.window - 1;
-    rotate(position < most ? position : most, sink_q + (row * s.heads + head) * d);
+    float* sinks = sink_q + (row * s.heads + head) * d;
+    rotate(position < most ? position : most, sinks);
+    end(sinks, 1.0f);
   }
   rotate(position, x);
+  float factor = 1;
+  if (is_q && s.q_scales > 0) {
+    const int number = (position + s.q_scale_offset) / s.q_scale_tokens;
+    factor = q_scales[number < s.q_scales ? number : s.q_scales - 1];
+  }
+  end(x, factor);
   if (is_q) return;
   sycl::group_barrier(sub_group);  // a lane's elements are other lanes' codes
   mr_rope::keep(sub_group, s.kv, x, cache);
