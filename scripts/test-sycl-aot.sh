@@ -58,7 +58,7 @@ if ! configure standin "-DMILLRACE_SYCL_AOT=pvc;dg2" "$icpx" >"$work/log" ||
   exit 1
 fi
 objects=("$work"/standin/aot/*.so)
-[ ${#objects[@]} = 68 ] || { echo "test-sycl-aot: ${#objects[@]} objects, expected 68" >&2; exit 1; }
+[ ${#objects[@]} = 84 ] || { echo "test-sycl-aot: ${#objects[@]} objects, expected 84" >&2; exit 1; }
 for want in "pvc_bf16_common:-fsycl-targets=intel_gpu_pvc .*-DMR_BF16=1 -DMR_LANES=16 -DMR_XMX=1 " \
   "dg2_f16_attention_80_kv4:-fsycl-targets=intel_gpu_dg2_g10 .*-DMR_BF16=0 -DMR_LANES=8 -DMR_XMX=1 -DMR_HEAD_DIM=80 -DMR_KV_BITS=4 -DMR_QUERIES=1 "; do
   grep -q -- "${want#*:}" "$work/standin/aot/millrace_${want%%:*}.so" || {
@@ -73,7 +73,7 @@ clang=$root/build/tools/clang-tidy-23.1.4
   python3 -m venv "$clang"
   "$clang/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$root/scripts/build/clang-tidy.txt"
 }
-for file in "$work/standin/aot/common.cpp" "$root"/kernels/gpu/device/{attention,dequantize,quantized}.cpp; do
+for file in "$work"/standin/aot/{common,experts}.cpp "$root"/kernels/gpu/device/{attention,dequantize,quantized,states}.cpp; do
   for variant in "1 16 8 16" "0 8 2 8" "1 8 1 4"; do
     read -r bf16 lanes queries kv_bits <<<"$variant"
     "$clang/bin/clang-tidy" --quiet --allow-no-checks --checks='-*' "$file" -- -std=c++20 -Wall -Werror -iquote "$root/kernels/gpu" \

@@ -44,6 +44,10 @@ const char* lacking(const Op& op) {
     case MR_OP_ROPE_STORE:
     case MR_OP_ATTENTION:
       return op.attention.both_ways ? "attention both ways" : lacking(op.attention);
+    case MR_OP_RECUR:
+      return op.recur.rule == MR_RECUR_CHANNELS ? "decays of channels"
+             : op.recur.rule == MR_RECUR_SCAN   ? "scans"
+                                                : nullptr;
     default:
       return nullptr;
   }
@@ -98,6 +102,7 @@ class GpuDevice : public Device {
     if (type == MR_KV_KIVI) return 0;
     return size_t{kSlabTokens} * kv_token_bytes(width, kv_bits(type));
   }
+  bool takes_states() const override { return true; }
   mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
   int32_t max_slabs() const override { return INT32_MAX; }

@@ -52,6 +52,8 @@ CodedWeights::CodedWeights(Stream& stream, CodedLayout layout, const LinearKind&
   s.accumulate = kind.accumulate;
   s.bias = kind.bias;
   s.out_f32 = kind.out_f32;
+  s.expert = {int64_t{columns()} * s.padded_depth / (in_groups(op.linear.weights) ? 8 : 4),
+              in_groups(op.linear.weights) ? int64_t{columns()} * s.groups : columns(), columns()};
   // A tile of int4 for tensor cores has two steps.
   const int together =
       layout.mma && in_groups(op.linear.weights) ? std::max(s.group_steps, 2) : s.group_steps;
@@ -69,14 +71,15 @@ void CodedWeights::load(Stream& stream, const LinearKind& kind, const Program& p
   const int64_t words = s.padded_depth / word_codes;  // of a column
   const auto pack = grouped ? word_of_halves : word_of_bytes;
   const std::vector<uint8_t> zeros(8, zero_code(op.linear.weights));
-  std::vector<uint32_t> packed(columns() * words, pack(zeros.data()));
-  std::vector<float> scales(grouped ? 0 : columns());
-  std::vector<uint16_t> group_scales(grouped ? int64_t{columns()} * s.groups : 0);
-  std::vector<float> bias(kind.bias ? columns() : 0);
-  parallel(columns(), [&](int64_t column) {
-    const int64_t row = row_of_column(kind, column, block_columns / 2);
+  const int64_t all = int64_t{columns()} * op.expert_count();
+  std::vector<uint32_t> packed(all * words, pack(zeros.data()));
+  std::vector<float> scales(grouped ? 0 : all);
+  std::vector<uint16_t> group_scales(grouped ? all * s.groups : 0);
+  std::vector<float> bias(kind.bias ? all : 0);
+  parallel(all, [&](int64_t column) {
+    const int64_t row = row_of_column(kind, column % columns(), block_columns / 2);
     if (row < 0) return;
-    const SourceRow source = source_row(p, op, row);
+    const SourceRow source = source_row(p, op, static_cast<int>(column / columns()), row);
     std::vector<float> values(s.depth);
     millrace::read_row(*source.weight, source.row, values.data());
     const int64_t block = column / block_columns;

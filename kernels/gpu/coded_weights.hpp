@@ -42,16 +42,30 @@ class CodedWeights {
   void multiply(Stream& stream, const LinearKernel& k, int rows, void* out, Pointers... in) const {
     CodedShape shape = shape_;
     shape.rows = rows;
+    launch(stream, k, k.work_groups(rows, groups()), shape, in..., words(), scales(), bias(), out);
+  }
+  // The same over rows sorted by expert.
+  template <class... Pointers>
+  void multiply_tiles(Stream& stream, const LinearKernel& k, const TiledRows& rows, void* out,
+                      Pointers... in) const {
+    CodedShape shape = shape_;
+    shape.tiles = rows.count;
+    launch(stream, k, size_t(rows.count) * groups(), shape, in..., words(), scales(), bias(), out,
+           rows.tiles);
+  }
+
+ private:
+  template <class... Pointers>
+  void launch(Stream& stream, const LinearKernel& k, size_t work_groups, const CodedShape& shape,
+              Pointers... pointers) const {
     const size_t floats = k.local_bytes > 0
                               ? k.local_bytes / sizeof(float)
                               : size_t(shape.slices) * k.rows * layout_.block_columns() / shares();
     const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
-    stream.launch_local(k.kernel, k.work_groups(rows, groups()), size_t(sub_groups) * layout_.lanes,
-                        floats, shape, in..., static_cast<const void*>(words()), scales(), bias(),
-                        out);
+    stream.launch_local(k.kernel, work_groups, size_t(sub_groups) * layout_.lanes, floats, shape,
+                        pointers...);
   }
 
- private:
   void load(Stream& stream, const LinearKind& kind, const Program& program, const Op& op);
 
   CodedLayout layout_;

@@ -25,6 +25,18 @@ class DequantizedLinear : public Linear {
     }
   }
 
+  int tile_rows(int rows) const override {
+    return kernel_for(kernels_, rows, weights_.groups()).rows;
+  }
+  void run_tiles(Stream& stream, const TiledRows& rows, const void* in, void* out) override {
+    const LinearKernel& kernel = kernel_for(kernels_, rows.tile_rows, weights_.groups());
+    if (levels_ != nullptr) {
+      weights_.multiply_tiles(stream, kernel, rows, out, in, levels_);
+    } else {
+      weights_.multiply_tiles(stream, kernel, rows, out, in);
+    }
+  }
+
   uint64_t bytes() const override { return weights_.bytes(); }
 
  private:
@@ -51,9 +63,10 @@ std::vector<uint16_t> nf4_levels() {
 
 }  // namespace
 
-bool dequantizes(const Program& program) {
-  return std::any_of(program.ops.begin(), program.ops.end(), [](const Op& op) {
-    return op.linear.weights != MR_WEIGHTS_16BIT && !quantizes_rows(op.linear.weights);
+bool dequantizes(const Program& program, bool of_experts) {
+  return std::any_of(program.ops.begin(), program.ops.end(), [&](const Op& op) {
+    return op.kind == MR_OP_LINEAR && (op.linear.routed != MR_ROUTED_NONE) == of_experts &&
+           op.linear.weights != MR_WEIGHTS_16BIT && !quantizes_rows(op.linear.weights);
   });
 }
 

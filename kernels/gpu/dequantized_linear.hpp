@@ -12,8 +12,8 @@
 
 namespace millrace::gpu {
 
-// Whether some linear op of the program has such weights.
-bool dequantizes(const Program& program);
+// Whether some linear op of the program has such weights, of experts or not.
+bool dequantizes(const Program& program, bool of_experts = false);
 
 // Makes the ops with FP8 or NF4 weights of one program.
 class DequantizedLinears {

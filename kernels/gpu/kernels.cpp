@@ -39,15 +39,17 @@ LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
             {},
             {}};
   }
-  LinearKernels kernels{target.lanes, {}, {}, bundle.kernel("mr_finish")};
-  for (const int rows : {1, 2, 4, 8}) {
-    kernels.tiles.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
-  }
-  if (target.xmx()) kernels.tiles.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
+  LinearKernels kernels{target.lanes, row_kernels(bundle, target), {}, bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, kMostOwnRows}) {
     kernels.packed.push_back({rows, bundle.kernel("mr_packed_" + std::to_string(rows))});
   }
   return kernels;
+}
+
+// What experts and states run on: our kernels alone.
+Target without_onednn(Target target) {
+  target.onednn = false;
+  return target;
 }
 
 // The elements that a norm's weights are for.
@@ -84,7 +86,7 @@ mr_dtype operand_type(const Program& program, int32_t wanted) {
   if (wanted != 0) return static_cast<mr_dtype>(wanted);
   for (const Op& op : program.ops) {
     if (op.kind != MR_OP_LINEAR) continue;
-    return program.tensors[op.linear.parts[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
+    return program.tensors[op.parts_of(0)[0].weight].dtype == MR_BF16 ? MR_BF16 : MR_F16;
   }
   return program.tensors.empty() || program.tensors[0].dtype == MR_BF16 ? MR_BF16 : MR_F16;
 }
@@ -101,6 +103,17 @@ ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Progra
   if (millrace::gpu::dequantizes(program)) {
     dequantize = bundle_of(stream, dequantize_recipe(target, type));
   }
+  const Target own = without_onednn(target.written_out());
+  if (has_experts(program)) {
+    experts = {bundle_of(stream, experts_recipe(own, type)), {}, {}};
+    if (millrace::gpu::quantized(program, true)) {
+      experts->quantized = bundle_of(stream, of_experts(quantized_recipe(own, type)));
+    }
+    if (millrace::gpu::dequantizes(program, true)) {
+      experts->dequantize = bundle_of(stream, of_experts(dequantize_recipe(own, type)));
+    }
+  }
+  if (has_states(program)) states = bundle_of(stream, states_recipe(own, type));
 }
 
 CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
@@ -134,6 +147,14 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   if (bundles.dequantize) {
     dequantized_ = std::make_unique<DequantizedLinears>(*stream_, target, *bundles.dequantize);
   }
+  const Target own = without_onednn(target.written_out());
+  if (bundles.experts) {
+    experts_ = std::make_unique<Experts>(*stream_, own, type, *bundles.experts,
+                                         kernels_->select_rows, program);
+  }
+  if (bundles.states) {
+    states_ = std::make_unique<StateOps>(*stream_, own, *bundles.states, program, layout);
+  }
   load_attention(bundles.attention);
 
   int64_t rounded = 0;
@@ -144,7 +165,8 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
     }
   }
   for (const Op& op : program.ops) {
-    if (op.kind == MR_OP_LINEAR && program.slots[op.in].type == MR_SLOT_F32) {
+    if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE &&
+        program.slots[op.in].type == MR_SLOT_F32) {
       rounded = std::max(rounded, int64_t{program.max_rows} * program.slots[op.in].width);
     }
   }
@@ -206,22 +228,25 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.bias = raw(program_.tensor(op.embed.positions));
       break;
     case MR_OP_NORM:
-      c.weight = op.norm.weight >= 0 ? floats(program_.tensor(op.norm.weight))
+      c.weight = op.norm.weight >= 0 ? upload_floats(*stream_, program_.tensor(op.norm.weight))
                                      : stream_->upload(std::vector<float>(
                                            norm_width(op, program_.slots[op.in].width), 1.0f));
-      c.bias = floats(program_.tensor(op.norm.bias));
+      c.bias = upload_floats(*stream_, program_.tensor(op.norm.bias));
       break;
     case MR_OP_ROUTE:
-      fail(MR_UNSUPPORTED,
-           "op %d (ROUTE, layer %d): this backend has no kernels for mixtures of experts, expected "
-           "the cpu backend",
-           op.index, op.layer);
+      experts_->load(op);
+      break;
     case MR_OP_LINEAR:
-      c.linear = make_linear(op);
+      refuse_blocks(op);
+      if (op.linear.routed != MR_ROUTED_NONE) {
+        experts_->load(op);
+      } else {
+        c.linear = make_linear(op);
+      }
       break;
     case MR_OP_ROPE_STORE:
-      c.q_norm = floats(program_.tensor(op.attention.q_norm));
-      c.k_norm = floats(program_.tensor(op.attention.k_norm));
+      c.q_norm = upload_floats(*stream_, program_.tensor(op.attention.q_norm));
+      c.k_norm = upload_floats(*stream_, program_.tensor(op.attention.k_norm));
       c.inv_freq =
           stream_->upload(op.attention.inv_freq, op.attention.rotary_dim / 2 * sizeof(float));
       c.q_scales = stream_->upload(
@@ -232,21 +257,23 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.slopes = stream_->upload(
           op.attention.alibi_slopes,
           op.attention.alibi_slopes == nullptr ? 0 : op.attention.heads * sizeof(float));
-      c.null_scores = floats(program_.tensor(op.attention.null_scores));
+      c.null_scores = upload_floats(*stream_, program_.tensor(op.attention.null_scores));
       break;
     default:
       break;
   }
 }
 
+void GpuKernels::refuse_blocks(const Op& op) {
+  if (op.linear.weights != MR_WEIGHTS_BLOCKS) return;
+  fail(MR_UNSUPPORTED,
+       "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no "
+       "kernels for them",
+       op.index, op.layer);
+}
+
 std::unique_ptr<Linear> GpuKernels::make_linear(const Op& op) {
   const LinearKind kind = linear_kind(program_, op, type_);
-  if (op.linear.weights == MR_WEIGHTS_BLOCKS) {
-    fail(MR_UNSUPPORTED,
-         "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no "
-         "kernels for them",
-         op.index, op.layer);
-  }
   if (op.linear.weights == MR_WEIGHTS_16BIT) return linears_.make(kind, program_, op);
   if (quantizes_rows(op.linear.weights)) return quantized_->make(kind, program_, op);
   return dequantized_->make(kind, program_, op);
@@ -259,8 +286,9 @@ WeightBlocks GpuKernels::shared_table(const Op& embed) const {
   if (table == nullptr || type_of(table) != type_) return {};
   for (const Op& op : program_.ops) {
     const mr_part& part = op.linear.parts[0];
-    const bool same = op.kind == MR_OP_LINEAR && op.linear.n_parts == 1 && part.offset == 0 &&
-                      part.block == part.rows && part.rows == program_.vocab &&
+    const bool same = op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE &&
+                      op.linear.n_parts == 1 && part.offset == 0 && part.block == part.rows &&
+                      part.rows == program_.vocab &&
                       program_.tensor(part.weight)->data == table->data;
     if (same) return constants_[op.index].linear->blocks();
   }
@@ -281,13 +309,6 @@ Buffer GpuKernels::raw(const mr_tensor* tensor) {
     return stream_->upload(halves);
   }
   return stream_->upload(tensor->data, elements(*tensor) * dtype_bytes(tensor->dtype));
-}
-
-Buffer GpuKernels::floats(const mr_tensor* tensor) {
-  if (tensor == nullptr) return {};
-  std::vector<float> values(elements(*tensor));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = element(*tensor, i);
-  return stream_->upload(values);
 }
 
 void GpuKernels::begin(const Batch& batch) {
@@ -380,6 +401,27 @@ void GpuKernels::linear(const Op& op, int rows, Slot in, Slot out) {
   constants_[op.index].linear->run(*stream_, rows, operands, out.data);
 }
 
+void GpuKernels::route(const Op& op, int rows, Slot in, Slot out) {
+  experts_->route(op, rows, in, out);
+}
+
+void GpuKernels::experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) {
+  experts_->run(op, rows, in, chosen, out);
+}
+
+void GpuKernels::conv(const Op& op, const Batch& batch, Slot in, Slot out) {
+  states_->conv(op, batch, tables_.front(), in, out);
+}
+
+void GpuKernels::recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates,
+                       Slot out) {
+  states_->recur(op, batch, tables_.front(), in, gates, rates, out);
+}
+
+void GpuKernels::gate(const Op& op, int rows, Slot in, Slot gates, Slot out) {
+  states_->gate(op, rows, in, gates, out);
+}
+
 KvShape GpuKernels::kv_shape(const Op& op) const {
   return {static_cast<int64_t>(layout_.block(op.place, 0, 0)),
           static_cast<int64_t>(layout_.block(op.place, 1, 0)), op.attention.kv_heads,
@@ -444,7 +486,7 @@ void GpuKernels::select_rows(const Op&, const Batch& batch, Slot in, Slot out) {
 }
 
 uint64_t GpuKernels::weight_bytes() const {
-  uint64_t bytes = 0;
+  uint64_t bytes = (experts_ ? experts_->bytes() : 0) + (states_ ? states_->bytes() : 0);
   for (const Constants& c : constants_) {
     for (const Buffer* b : {&c.weight, &c.bias, &c.q_norm, &c.k_norm, &c.inv_freq, &c.q_scales,
                             &c.slopes, &c.null_scores}) {
@@ -458,15 +500,17 @@ uint64_t GpuKernels::weight_bytes() const {
 uint64_t GpuKernels::scratch_bytes() const {
   uint64_t tables = 0;
   for (const StepTables& t : tables_) tables += t.bytes();
-  return linears_.scratch_bytes() + (quantized_ ? quantized_->scratch_bytes() : 0) +
-         rounded_.size() + logits_.size() + best_.size() + tables;
+  return linears_.scratch_bytes() + (experts_ ? experts_->scratch_bytes() : 0) +
+         (quantized_ ? quantized_->scratch_bytes() : 0) + rounded_.size() + logits_.size() +
+         best_.size() + tables;
 }
 
 std::string GpuKernels::linear_name() const {
   const std::string onednn = linears_.onednn_name();
   return std::string(kPlatform) + " " + target_.name() + " " + dtype_name(type_) +
          (onednn.empty() ? "" : ", " + onednn) + (quantized_ ? ", " + quantized_->name() : "") +
-         (dequantized_ ? ", " + dequantized_->name() : "");
+         (dequantized_ ? ", " + dequantized_->name() : "") +
+         (experts_ ? ", " + experts_->name() : "");
 }
 
 // A driver compiles the kernels, and a sum is cut up for the device's units.

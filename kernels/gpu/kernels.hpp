@@ -8,9 +8,11 @@
 
 #include "exec/backend.hpp"
 #include "gpu/dequantized_linear.hpp"
+#include "gpu/experts.hpp"
 #include "gpu/linear_choice.hpp"
 #include "gpu/quantized_linear.hpp"
 #include "gpu/recordings.hpp"
+#include "gpu/states.hpp"
 #include "gpu/step_tables.hpp"
 #include "platform/bundle.hpp"
 #include "platform/runtime.hpp"
@@ -33,6 +35,8 @@ struct ProgramBundles {
 
   Bundle attention;                             // for the size of a head and the KV cache
   std::optional<Bundle> quantized, dequantize;  // where an op has such weights
+  std::optional<ExpertBundles> experts;         // where it has experts
+  std::optional<Bundle> states;                 // and states or gates
 };
 
 // Kernels that do not depend on the size of a head.
@@ -59,6 +63,11 @@ class GpuKernels : public Kernels {
   void embed(const Op& op, const Batch& batch, Slot out) override;
   void norm(const Op& op, int rows, Slot in, Slot out) override;
   void linear(const Op& op, int rows, Slot in, Slot out) override;
+  void route(const Op& op, int rows, Slot in, Slot out) override;
+  void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override;
+  void conv(const Op& op, const Batch& batch, Slot in, Slot out) override;
+  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override;
+  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override;
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override;
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override;
   void select_rows(const Op&, const Batch& batch, Slot in, Slot out) override;
@@ -88,10 +97,10 @@ class GpuKernels : public Kernels {
 
   void load(const Op& op);
   void load(const Op& op, Constants& c);
+  static void refuse_blocks(const Op& op);
   std::unique_ptr<Linear> make_linear(const Op& op);
   WeightBlocks shared_table(const Op& embed) const;
   Buffer raw(const mr_tensor* tensor);
-  Buffer floats(const mr_tensor* tensor);
   KvShape kv_shape(const Op& op) const;
 
   std::shared_ptr<Stream> stream_;
@@ -113,6 +122,8 @@ class GpuKernels : public Kernels {
   LinearMaker linears_;
   std::unique_ptr<QuantizedLinears> quantized_;
   std::unique_ptr<DequantizedLinears> dequantized_;
+  std::unique_ptr<Experts> experts_;
+  std::unique_ptr<StateOps> states_;
   std::vector<StepTables> tables_;    // [kv_groups]
   std::vector<Constants> constants_;  // [ops]
   Buffer rounded_;                    // operands of an F32 slot

@@ -7,19 +7,23 @@ namespace millrace::gpu {
 LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
   const mr_slot& in = p.slots[op.in];
   const mr_slot& out = p.slots[op.out];
-  const bool bias = std::any_of(op.linear.parts, op.linear.parts + op.linear.n_parts,
+  const mr_linear& l = op.linear;
+  const bool each = l.routed == MR_ROUTED_EACH, sum = l.routed == MR_ROUTED_SUM;
+  const mr_part* parts = op.parts_of(0);
+  const bool bias = std::any_of(parts, parts + op.expert_count() * op.parts_each(),
                                 [](const mr_part& part) { return part.bias >= 0; });
+  const int rows = op.index <= p.select      ? p.max_rows
+                   : op.out == p.logits_slot ? p.max_outputs
+                                             : p.max_selected();
   return {type,
-          in.width,
-          out.width,
-          {op.linear.activation, op.linear.act_a, op.linear.act_b},
-          op.linear.gated != 0,
-          op.linear.accumulate != 0,
+          sum ? in.width / l.top_k : in.width,
+          each ? out.width / l.top_k : out.width,
+          {l.activation, l.act_a, l.act_b},
+          l.gated != 0,
+          l.accumulate != 0 && !sum,
           bias,
-          out.type == MR_SLOT_F32,
-          op.index <= p.select      ? p.max_rows
-          : op.out == p.logits_slot ? p.max_outputs
-                                    : p.max_selected()};
+          out.type == MR_SLOT_F32 || sum,
+          each || sum ? rows * l.top_k : rows};
 }
 
 int64_t row_of_column(const LinearKind& kind, int64_t column, int unit) {

@@ -27,6 +27,8 @@ struct LinearKind {
 
   auto operator<=>(const LinearKind&) const = default;
 };
+// The kind of an op of experts is that of each of them, for pairs of a row and one of its experts. Their sums
+// are another kernel's.
 LinearKind linear_kind(const Program& program, const Op& op, mr_dtype type);
 
 // The row of W in a column of packed weights, -1: none. A gated op has `unit` columns of gate
@@ -47,12 +49,21 @@ struct WeightBlocks {
   int32_t columns, pairs;
 };
 
+// Rows sorted by expert, and the tiles that they are cut into.
+struct TiledRows {
+  int rows, count, tile_rows;  // tile_rows: of a tile, at most
+  const void* tiles;           // ExpertTile [count] on the device
+};
+
 class Linear {
  public:
   virtual ~Linear() = default;
   // in: [rows][depth] operands; out: [rows][width]. Memory after the rows, up
   // to most_rows, may be read and overwritten.
   virtual void run(Stream& stream, int rows, const void* in, void* out) = 0;
+  // Ops of experts have these instead. in, out: [rows], sorted. tile_rows: where each expert has about `rows`.
+  virtual int tile_rows(int /*rows*/) const { return 0; }
+  virtual void run_tiles(Stream&, const TiledRows&, const void* /*in*/, void* /*out*/) {}
   virtual uint64_t bytes() const = 0;
   // The weights, if they lie so and are not gated; else no data.
   virtual WeightBlocks blocks() const { return {}; }

@@ -27,6 +27,15 @@ std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
   return all;
 }
 
+std::vector<LinearKernel> row_kernels(const Bundle& bundle, Target target) {
+  std::vector<LinearKernel> all;
+  for (const int rows : {1, 2, 4, 8}) {
+    all.push_back({rows, bundle.kernel("mr_linear_" + std::to_string(rows))});
+  }
+  if (target.xmx()) all.push_back({2 * target.lanes, bundle.kernel("mr_linear_tiles")});
+  return all;
+}
+
 KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<LinearKernel>& kernels,
                            const LinearKind& kind, const Program& p, const Op& op)
     : kernels_(kernels), lanes_(target.lanes), columns_(block_columns(target)) {
@@ -53,12 +62,14 @@ KernelLinear::KernelLinear(Stream& stream, Target target, const std::vector<Line
 
   const int64_t packed_columns = column_groups_ * group;
   const int64_t block = int64_t{8} * block_columns * 2;  // 16-bit numbers
-  std::vector<uint16_t> weights(packed_columns / block_columns * s.depth_blocks * block);
-  std::vector<float> bias(s.bias ? packed_columns : 0);
-  parallel(packed_columns, [&](int64_t column) {
-    const int64_t row = row_of_column(kind, column, block_columns);
+  s.expert = {packed_columns / block_columns * s.depth_blocks * block / 2, 0, packed_columns};
+  const int64_t all_columns = packed_columns * op.expert_count();
+  std::vector<uint16_t> weights(all_columns / block_columns * s.depth_blocks * block);
+  std::vector<float> bias(s.bias ? all_columns : 0);
+  parallel(all_columns, [&](int64_t column) {
+    const int64_t row = row_of_column(kind, column % packed_columns, block_columns);
     if (row < 0) return;
-    const SourceRow source = source_row(p, op, row);
+    const SourceRow source = source_row(p, op, static_cast<int>(column / packed_columns), row);
     uint16_t* out = weights.data() + column / block_columns * s.depth_blocks * block;
     const auto place = static_cast<int>(column % block_columns);
     if (target.mma()) {
@@ -80,13 +91,30 @@ void KernelLinear::run(Stream& stream, int rows, const void* in, void* out) {
   const LinearKernel& k = kernel_for(kernels_, rows, column_groups_);
   LinearShape shape = shape_;
   shape.rows = rows;
+  launch(stream, k, k.work_groups(rows, column_groups_), shape, in, out);
+}
+
+int KernelLinear::tile_rows(int rows) const {
+  return kernel_for(kernels_, rows, column_groups_).rows;
+}
+
+void KernelLinear::run_tiles(Stream& stream, const TiledRows& rows, const void* in, void* out) {
+  LinearShape shape = shape_;
+  shape.tiles = rows.count;
+  launch(stream, kernel_for(kernels_, rows.tile_rows, column_groups_),
+         size_t(rows.count) * column_groups_, shape, in, out, rows.tiles);
+}
+
+template <class... Tiles>
+void KernelLinear::launch(Stream& stream, const LinearKernel& k, size_t work_groups,
+                          const LinearShape& shape, const void* in, void* out, Tiles... tiles) {
   const size_t floats = k.local_bytes > 0
                             ? k.local_bytes / sizeof(float)
                             : size_t(shape.slices) * k.rows * kColumnBlocks * columns_;
   const int sub_groups = k.sub_groups > 0 ? k.sub_groups : shape.slices;
-  stream.launch_local(k.kernel, k.work_groups(rows, column_groups_), size_t(sub_groups) * lanes_,
-                      floats, shape, in, static_cast<const void*>(weights_.data()),
-                      static_cast<const void*>(bias_.data()), out);
+  stream.launch_local(k.kernel, work_groups, size_t(sub_groups) * lanes_, floats, shape, in,
+                      static_cast<const void*>(weights_.data()),
+                      static_cast<const void*>(bias_.data()), out, tiles...);
 }
 
 }  // namespace millrace::gpu

@@ -44,6 +44,9 @@ std::vector<LinearKernel> mma_kernels(const Bundle& bundle, Target target,
                                       MmaTile large, int tile_steps, WideTile wide, WideTile widest,
                                       int units);
 
+// The kernels of device/linear.cpp.
+std::vector<LinearKernel> row_kernels(const Bundle& bundle, Target target);
+
 // Columns of a block of weights, and so of an embedding that shares them.
 inline int block_columns(Target target) { return target.mma() ? kMmaColumns : target.lanes; }
 
@@ -61,18 +64,26 @@ class KernelLinear : public Linear {
                const LinearKind& kind, const Program& program, const Op& op);
 
   void run(Stream& stream, int rows, const void* in, void* out) override;
+  int tile_rows(int rows) const override;
+  void run_tiles(Stream& stream, const TiledRows& rows, const void* in, void* out) override;
   uint64_t bytes() const override { return weights_.size() + bias_.size(); }
   WeightBlocks blocks() const override {
     return {shape_.gated ? nullptr : weights_.data(), columns_, shape_.depth_blocks * kDepth / 2};
   }
 
  private:
+  // tiles: of experts, the kernel's last pointer.
+  template <class... Tiles>
+  void launch(Stream& stream, const LinearKernel& k, size_t work_groups, const LinearShape& shape,
+              const void* in, void* out, Tiles... tiles);
+
   const std::vector<LinearKernel>& kernels_;
   int lanes_, columns_;  // of a sub-group, of a block
   LinearShape shape_{};
   int column_groups_;  // of kColumnBlocks blocks
-  Buffer weights_;     // [column blocks][depth blocks][8][columns] pairs, or tiles for tensor cores
-  Buffer bias_;        // [column blocks][columns] floats
+  Buffer
+      weights_;  // [experts][column blocks][depth blocks][8][columns] pairs, or tiles for tensor cores
+  Buffer bias_;  // [experts][column blocks][columns] floats
 };
 
 }  // namespace millrace::gpu

@@ -24,6 +24,10 @@ DevicePool::DevicePool(std::shared_ptr<Stream> stream, Kernel copy, const KvLayo
 }
 
 void DevicePool::copy_slab(int from, int to, int tokens) {
+  if (tokens == kSlabTokens) {  // with what lies after the blocks: a state fills a slab
+    stream_->copy(slab(to), slab(from), slab_bytes());
+    return stream_->wait();
+  }
   // check_program: layers with keys have one shape.
   const KvLayout::Layer& first = layout_.layers.front();
   const auto block = static_cast<int32_t>(first.bytes[0] / sizeof(uint32_t));

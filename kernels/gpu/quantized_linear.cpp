@@ -28,8 +28,7 @@ class QuantizedLinear : public Linear {
                  p, op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
-    stream.launch(shared_.quantize_, rows, kRowItems, in, shared_.codes_.data(),
-                  shared_.row_scales_.data(), kind_.depth, padded_depth());
+    quantize_rows(stream, rows, in);
     if (!onednn_ || rows <= kMostOwnInt8Rows) {
       weights_.multiply(stream, kernel_for(kernels_, rows, weights_.groups()), rows, out, codes(0),
                         row_scales(0));
@@ -42,6 +41,15 @@ class QuantizedLinear : public Linear {
     }
   }
 
+  int tile_rows(int rows) const override {
+    return kernel_for(kernels_, rows, weights_.groups()).rows;
+  }
+  void run_tiles(Stream& stream, const TiledRows& rows, const void* in, void* out) override {
+    quantize_rows(stream, rows.rows, in);
+    weights_.multiply_tiles(stream, kernel_for(kernels_, rows.tile_rows, weights_.groups()), rows,
+                            out, codes(0), row_scales(0));
+  }
+
   uint64_t bytes() const override { return weights_.bytes(); }
 
   int columns() const { return weights_.columns(); }
@@ -49,6 +57,10 @@ class QuantizedLinear : public Linear {
   void set_onednn(bool onednn) { onednn_ = onednn; }
 
  private:
+  void quantize_rows(Stream& stream, int rows, const void* in) {
+    stream.launch(shared_.quantize_, rows, kRowItems, in, shared_.codes_.data(),
+                  shared_.row_scales_.data(), kind_.depth, padded_depth());
+  }
   void run_onednn(Stream& stream, int first, int rows, void* out) {
     shared_.onednn_->run(kind_.most_rows, rows, padded_depth(), columns(), codes(first),
                          weights_.words(), shared_.sums_.data());
@@ -74,9 +86,11 @@ class QuantizedLinear : public Linear {
   bool onednn_ = false;  // computes many rows
 };
 
-bool quantized(const Program& program) {
-  return std::any_of(program.ops.begin(), program.ops.end(),
-                     [](const Op& op) { return quantizes_rows(op.linear.weights); });
+bool quantized(const Program& program, bool of_experts) {
+  return std::any_of(program.ops.begin(), program.ops.end(), [&](const Op& op) {
+    return op.kind == MR_OP_LINEAR && (op.linear.routed != MR_ROUTED_NONE) == of_experts &&
+           quantizes_rows(op.linear.weights);
+  });
 }
 
 QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& bundle)

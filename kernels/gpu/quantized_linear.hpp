@@ -15,8 +15,8 @@
 
 namespace millrace::gpu {
 
-// Whether some linear op of the program has such weights.
-bool quantized(const Program& program);
+// Whether some linear op of the program has such weights, of experts or not.
+bool quantized(const Program& program, bool of_experts = false);
 
 class QuantizedLinear;
 

@@ -64,6 +64,19 @@ Recipe dequantize_recipe(Target target, mr_dtype type) {
   return {{"dequantize.cpp"}, build_options(target, type)};
 }
 
+Recipe of_experts(Recipe linear) {
+  linear.options.push_back("-DMR_EXPERTS=1");
+  return linear;
+}
+
+Recipe experts_recipe(Target target, mr_dtype type) {
+  return of_experts({{"experts.cpp", "linear.cpp"}, build_options(target, type)});
+}
+
+Recipe states_recipe(Target target, mr_dtype type) {
+  return {{"states.cpp"}, build_options(target, type)};
+}
+
 Recipe measure_recipe(Target target) { return {{"measure.cpp"}, build_options(target, MR_BF16)}; }
 
 }  // namespace millrace::gpu

@@ -30,6 +30,11 @@ bool attention_by_mma(Target target, const AttentionKind& kind);
 // Linear ops with weights that are codes: of integers, and of others.
 Recipe quantized_recipe(Target target, mr_dtype type);
 Recipe dequantize_recipe(Target target, mr_dtype type);
+// Mixtures of experts: what all have with products of 16 bits, and products of codes. target: its written_out().
+Recipe experts_recipe(Target target, mr_dtype type);
+Recipe of_experts(Recipe linear);
+// Ops with a state, and gates. target: likewise
+Recipe states_recipe(Target target, mr_dtype type);
 Recipe measure_recipe(Target target);
 
 }  // namespace millrace::gpu

@@ -85,6 +85,16 @@ constexpr int kBestItems = 256;    // work-items of a row whose largest element 
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 
+// Some rows of an expert, of rows sorted by expert; 0 rows: there is none.
+struct ExpertTile {
+  int32_t expert, first_row, rows;
+};
+
+// Where an expert's weights lie after those of the one before it: words, scales and columns.
+struct ExpertStrides {
+  int64_t words, scales, columns;
+};
+
 // What a linear op ends with: mr_activation, and its a and b.
 struct Activation {
   int32_t kind;
@@ -118,6 +128,8 @@ struct LinearShape {
   int32_t rows, depth, width;
   int32_t depth_blocks;
   int32_t slices, slice_blocks;  // the sum is cut into slices, one per sub-group of a work-group
+  int32_t tiles;                 // of experts
+  ExpertStrides expert;
   Activation activation;
   int32_t gated, accumulate, bias, out_f32;
 };
@@ -134,6 +146,66 @@ struct PackedShape {
   int32_t gated, accumulate, bias, out_f32;
 };
 
+constexpr int kSortItems = 256;  // of the work-group that sorts rows by expert
+
+// mr_route_scores
+constexpr int kRouteSoftmax = 0, kRouteSigmoid = 1, kRouteSoftmaxChosen = 2, kRouteSparseMixer = 3;
+
+struct RouteShape {
+  int32_t experts, top_k, scores, bias, factors, normalize, groups, top_groups, group_scores;
+  float scale, jitter;
+};
+
+// A pair is a row and one of its experts.
+struct SortShape {
+  int32_t pairs, experts, tile_rows, tiles;
+};
+
+struct GatherShape {
+  int32_t width;
+  int32_t sharing;  // pairs that have the same row
+  int32_t in_f32, weighs;
+};
+
+struct SumShape {
+  int32_t width, top_k;
+  int32_t accumulate, weighs, out_f32;
+};
+
+// An op's state of a sequence: `first` is its first float in the sequence's first `slabs` slabs.
+struct StateShape {
+  uint32_t first, slab_floats;
+  int32_t slabs;
+};
+
+// As mr_conv says; weights are [kernel][channels].
+struct ConvShape {
+  StateShape state;
+  int32_t channels, kernel, offset, times, gate;
+  int32_t in_width, bias, silu, out_f32;
+};
+
+constexpr int kMostStateKeys = 512;  // of a head, whose state is in local memory
+
+// As mr_recur says.
+struct RecurShape {
+  StateShape state;
+  int32_t delta, heads, key_heads, keys, values, state_row;
+  int32_t q, k, v, decay, rate;
+  int32_t in_width, gates_width, rates_width;
+  float least_step, most_step, rate_scale;
+};
+
+// mr_gate_activation
+constexpr int kGateSilu = 0, kGateSigmoid = 1, kGateGelu = 3;
+
+// As mr_gate says; without a norm a group is the row. each: a group has weights of its own.
+struct GateShape {
+  int32_t width, group, gates_width, offset;
+  int32_t norm, each, first, activation, sparse, out_f32;
+  float eps, cutoff;
+};
+
 constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum
 constexpr int kDepthCodes = 64;  // the depth of weights as codes is padded to a multiple
 
@@ -147,6 +219,8 @@ struct CodedShape {
   int32_t blocks;  // of columns
   int32_t groups, group_steps;
   int32_t slices, slice_steps;
+  int32_t tiles;  // of experts
+  ExpertStrides expert;
   Activation activation;
   int32_t gated, accumulate, bias, out_f32;
 };

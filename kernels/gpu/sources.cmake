@@ -4,6 +4,7 @@ set(gpu_sources
   ${kernels}/gpu/backend.cpp
   ${kernels}/gpu/coded_weights.cpp
   ${kernels}/gpu/dequantized_linear.cpp
+  ${kernels}/gpu/experts.cpp
   ${kernels}/gpu/fault.cpp
   ${kernels}/gpu/kernels.cpp
   ${kernels}/gpu/kv_memory.cpp
@@ -14,11 +15,13 @@ set(gpu_sources
   ${kernels}/gpu/pool.cpp
   ${kernels}/gpu/quantized_linear.cpp
   ${kernels}/gpu/recordings.cpp
+  ${kernels}/gpu/states.cpp
   ${kernels}/gpu/step_tables.cpp
   ${kernels}/gpu/weights.cpp
   ${kernels}/exec/abi.cpp
   ${kernels}/exec/blocks.cpp
   ${kernels}/exec/executor.cpp
+  ${kernels}/exec/exponential.cpp
   ${kernels}/exec/kv.cpp
   ${kernels}/exec/limits.cpp
   ${kernels}/exec/mapped_pool.cpp

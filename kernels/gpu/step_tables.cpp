@@ -53,7 +53,10 @@ void StepTables::add_sequences(const Batch& batch, const DevicePool& pool) {
     const Sequence& s = batch.sequences[i];
     SequenceEntry entry{s.first_row, s.rows, s.position, 0, kNoPrompt, 0, 0, 0};
     if (s.beams == nullptr) {
-      entry.slabs = add_slabs(pool, s.slabs, s.position + s.rows);
+      // Before them those of the sequence's state.
+      const int head = pool.layout().head_slabs;
+      entry.slabs =
+          add_slabs(pool, s.slabs - head, head * kSlabTokens + s.position + s.rows) + head;
     } else {
       const Beams& beams = *s.beams;
       has_beams_ = true;

@@ -13,10 +13,17 @@ uint16_t to_operand(float x, mr_dtype type) {
   return cpu::f16_from_float(x);
 }
 
-SourceRow source_row(const Program& p, const Op& op, int64_t row) {
-  const mr_part* part = op.linear.parts;
+SourceRow source_row(const Program& p, const Op& op, int expert, int64_t row) {
+  const mr_part* part = op.parts_of(expert);
   while (row >= part->rows) row -= (part++)->rows;
   return {&op, p.tensor(part->weight), p.tensor(part->bias), part_row(*part, row)};
+}
+
+Buffer upload_floats(Stream& stream, const mr_tensor* tensor) {
+  if (tensor == nullptr) return {};
+  std::vector<float> values(tensor->dims[0] * (tensor->rank == 2 ? tensor->dims[1] : 1));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = element(*tensor, i);
+  return stream.upload(values);
 }
 
 void read_row(const SourceRow& source, int depth, mr_dtype type, uint16_t* out, int stride) {

@@ -11,6 +11,7 @@
 
 #include "exec/program.hpp"
 #include "exec/tensor.hpp"
+#include "platform/stream.hpp"
 
 namespace millrace::gpu {
 
@@ -23,7 +24,11 @@ struct SourceRow {
   const mr_tensor* bias;
   int64_t row;
 };
-SourceRow source_row(const Program& p, const Op& op, int64_t row);
+// expert: 0 of an op without experts.
+SourceRow source_row(const Program& p, const Op& op, int expert, int64_t row);
+
+// The numbers of a tensor of any float type as floats; none of null.
+Buffer upload_floats(Stream& stream, const mr_tensor* tensor);
 
 // The row's `depth` numbers in the operand type (MR_F16 or MR_BF16), pair by pair,
 // a pair `stride` numbers after the one before it. Throws Error(MR_UNSUPPORTED) for a number

@@ -43,6 +43,9 @@ list(TRANSFORM common_device_files REPLACE "(.+)" "#include \"device/\\1\"" OUTP
 list(JOIN includes "\n" includes)
 file(CONFIGURE OUTPUT ${common} CONTENT "${includes}\n" @ONLY)
 
+set(experts ${CMAKE_CURRENT_BINARY_DIR}/aot/experts.cpp)
+file(CONFIGURE OUTPUT ${experts} CONTENT "#include \"device/experts.cpp\"\n#include \"device/linear.cpp\"\n" @ONLY)
+
 set(aot_objects)
 # aot(GPU TYPE NAME SOURCE OPTION...): a shared object of the source's kernels.
 function(aot gpu type name source)
@@ -70,6 +73,10 @@ foreach(gpu IN LISTS MILLRACE_SYCL_AOT)
     aot(${gpu} ${type} common ${common})
     aot(${gpu} ${type} quantized ${kernels}/gpu/device/quantized.cpp)
     aot(${gpu} ${type} dequantize ${kernels}/gpu/device/dequantize.cpp)
+    aot(${gpu} ${type} states ${kernels}/gpu/device/states.cpp)
+    aot(${gpu} ${type} experts ${experts} -DMR_EXPERTS=1)
+    aot(${gpu} ${type} quantized_experts ${kernels}/gpu/device/quantized.cpp -DMR_EXPERTS=1)
+    aot(${gpu} ${type} dequantize_experts ${kernels}/gpu/device/dequantize.cpp -DMR_EXPERTS=1)
     foreach(head_dim 64 80 96 128 256)
       foreach(kv_bits 16 8 4)
         if(lanes EQUAL 8 AND kv_bits EQUAL 4 AND head_dim GREATER 96) # takes_kv_bits of shapes.hpp

@@ -293,7 +293,7 @@ class Opened : public OneDnn {
     parallel(columns, [&](int64_t column) {
       const int64_t row = row_of_column(kind, column, kPackedColumns / 2);
       if (row < 0) return;
-      const SourceRow source = source_row(program, op, row);
+      const SourceRow source = source_row(program, op, 0, row);
       read_row(source, kind.depth, kind.type, numbers.data() + column * kind.depth);
       if (source.bias != nullptr) bias[column] = element(*source.bias, source.row);
     });

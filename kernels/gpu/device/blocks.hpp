@@ -31,6 +31,7 @@ struct Pointers {
   const void* scales;  // floats [columns]; in groups: bf16 [block][group][64]
   const float* bias;   // [columns]
   void* out;
+  const mr::ExpertTile* tiles;  // of experts
 };
 
 // What a sub-group computes: some rows, and of a block the vectors of columns that are its share.
@@ -75,7 +76,7 @@ MR_INLINE void finish(const mr::CodedShape& s, const Pointers& p, int64_t row, i
 
 // T tiles of M rows each; local memory [slices][rows][kVectors][MR_LANES].
 template <int M, int T, class Format>
-MR_INLINE void run(const Format& format, const Pointers& p, float* local, const mr::CodedShape& s) {
+MR_INLINE void run(const Format& format, Pointers p, float* local, const mr::CodedShape& s) {
   constexpr int kVectors = Format::kVectors, kRows = M * T;
   using Sum = typename Format::Sum;
   using Total = std::conditional_t<Format::kInGroups, float, Sum>;
@@ -83,13 +84,20 @@ MR_INLINE void run(const Format& format, const Pointers& p, float* local, const 
   const Item item = this_item();
   const int lane = item.get_sub_group().get_local_linear_id();
   const int slice = sub_group_index(item);
-  // Row tiles run fastest: neighbors read the same weights.
-  const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
-  const int64_t first_row = item.get_group(0) % row_tiles * kRows;
-  const int64_t task = item.get_group(0) / row_tiles;
-  const int64_t block = task / kShares<kVectors>;
-  const int share = task % kShares<kVectors>;
-  const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
+  const mr_linear::RowTile tile = mr_linear::row_tile<kRows>(item, s, p.tiles);
+  const int64_t first_row = tile.first_row;
+  const int64_t block = tile.task / kShares<kVectors>;
+  const int share = tile.task % kShares<kVectors>;
+  const int rows = tile.rows;
+  if constexpr (MR_EXPERTS != 0) {
+    if (rows == 0) return;
+    p.weights += tile.expert * s.expert.words;
+    const int64_t scales = tile.expert * s.expert.scales;
+    p.scales = Format::kInGroups
+                   ? static_cast<const void*>(static_cast<const uint16_t*>(p.scales) + scales)
+                   : static_cast<const float*>(p.scales) + scales;
+    if (s.bias) p.bias += tile.expert * s.expert.columns;
+  }
   const Part part{first_row, rows, share, lane};
 
   mr_linear::Sums<Total, T, M, kVectors> sums;

@@ -3,6 +3,7 @@
 //   MR_LANES     work-items of a sub-group, and columns of a block: 16, or 8
 //   MR_XMX       1: matrix products by the matrix engine, 0: written out
 //   MR_MMA       1: by NVIDIA's tensor cores, with 32 lanes (cuda/device); not defined: 0
+//   MR_EXPERTS   1: linear ops over rows sorted by expert; not defined: 0
 //   MR_HEAD_DIM  elements of a head (attention only)
 //   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)

@@ -171,20 +171,20 @@ struct Format {
 
 #define MR_RUN(M, T, Codes, ...)                                                       \
   mr_blocks::run<M, T>(mr_dequantize::Format<mr_dequantize::Codes>{in, {__VA_ARGS__}}, \
-                       {weights, scales, bias, out},                                   \
+                       {weights, scales, bias, out, MR_TILES},                         \
                        local.get_multi_ptr<sycl::access::decorated::no>().get(), s)
-#define MR_FP8(name, M, T)                                                           \
-  MR_KERNEL name(const operand* in, const uint32_t* weights, const void* scales,     \
-                 const float* bias, void* out, sycl::local_accessor<float, 1> local, \
-                 mr::CodedShape s) {                                                 \
-    MR_RUN(M, T, Fp8);                                                               \
+#define MR_FP8(name, M, T)                                                                    \
+  MR_KERNEL name(const operand* in, const uint32_t* weights, const void* scales,              \
+                 const float* bias, void* out,                                                \
+                 MR_TILES_PARAMETER sycl::local_accessor<float, 1> local, mr::CodedShape s) { \
+    MR_RUN(M, T, Fp8);                                                                        \
   }
 // levels: bf16 [16].
-#define MR_NF4(name, M, T)                                                           \
-  MR_KERNEL name(const operand* in, const uint16_t* levels, const uint32_t* weights, \
-                 const void* scales, const float* bias, void* out,                   \
-                 sycl::local_accessor<float, 1> local, mr::CodedShape s) {           \
-    MR_RUN(M, T, Nf4, levels);                                                       \
+#define MR_NF4(name, M, T)                                                                    \
+  MR_KERNEL name(const operand* in, const uint16_t* levels, const uint32_t* weights,          \
+                 const void* scales, const float* bias, void* out,                            \
+                 MR_TILES_PARAMETER sycl::local_accessor<float, 1> local, mr::CodedShape s) { \
+    MR_RUN(M, T, Nf4, levels);                                                                \
   }
 MR_FP8(mr_fp8_1, 1, 1)
 MR_FP8(mr_fp8_2, 2, 1)

@@ -52,18 +52,21 @@ MR_INLINE void finish(const mr::LinearShape& s, const float* bias, void* out, in
 // T tiles of M rows each.
 template <int M, int T>
 MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
-                   float* slices, const mr::LinearShape& s) {
+                   const mr::ExpertTile* tiles, float* slices, const mr::LinearShape& s) {
   constexpr int kBlocks = mr::kColumnBlocks, kRows = M * T;
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
   const int slice = sub_group_index(item);
-  // Row tiles run fastest: neighbors read the same weights.
-  const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
-  const int64_t first_row = item.get_group(0) % row_tiles * kRows;
-  const int64_t group = item.get_group(0) / row_tiles;
-  const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
+  const RowTile tile = row_tile<kRows>(item, s, tiles);
+  const int64_t first_row = tile.first_row, group = tile.task;
+  const int rows = tile.rows;
+  if constexpr (MR_EXPERTS != 0) {
+    if (rows == 0) return;
+    weights += tile.expert * s.expert.words;
+    if (s.bias) bias += tile.expert * s.expert.columns;
+  }
 
   Sums<float, T, M> sums;
   clear(sums);
@@ -104,11 +107,11 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
 
 }  // namespace mr_linear
 
-#define MR_LINEAR(name, M, T)                                                              \
-  MR_KERNEL name(const operand* in, const uint32_t* weights, const float* bias, void* out, \
-                 sycl::local_accessor<float, 1> slices, mr::LinearShape s) {               \
-    mr_linear::run<M, T>(in, weights, bias, out,                                           \
-                         slices.get_multi_ptr<sycl::access::decorated::no>().get(), s);    \
+#define MR_LINEAR(name, M, T)                                                                   \
+  MR_KERNEL name(const operand* in, const uint32_t* weights, const float* bias, void* out,      \
+                 MR_TILES_PARAMETER sycl::local_accessor<float, 1> slices, mr::LinearShape s) { \
+    mr_linear::run<M, T>(in, weights, bias, out, MR_TILES,                                      \
+                         slices.get_multi_ptr<sycl::access::decorated::no>().get(), s);         \
   }
 
 MR_LINEAR(mr_linear_1, 1, 1)

@@ -63,13 +63,13 @@ struct Format {
 
 }  // namespace mr_quantized
 
-#define MR_QUANTIZED(name, M, T, kInt4)                                                 \
-  MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights, \
-                 const void* scales, const float* bias, void* out,                      \
-                 sycl::local_accessor<float, 1> local, mr::CodedShape s) {              \
-    mr_blocks::run<M, T>(mr_quantized::Format<kInt4>{codes, row_scales},                \
-                         {weights, scales, bias, out},                                  \
-                         local.get_multi_ptr<sycl::access::decorated::no>().get(), s);  \
+#define MR_QUANTIZED(name, M, T, kInt4)                                                       \
+  MR_KERNEL name(const int8_t* codes, const float* row_scales, const uint32_t* weights,       \
+                 const void* scales, const float* bias, void* out,                            \
+                 MR_TILES_PARAMETER sycl::local_accessor<float, 1> local, mr::CodedShape s) { \
+    mr_blocks::run<M, T>(mr_quantized::Format<kInt4>{codes, row_scales},                      \
+                         {weights, scales, bias, out, MR_TILES},                              \
+                         local.get_multi_ptr<sycl::access::decorated::no>().get(), s);        \
   }
 MR_QUANTIZED(mr_int8_1, 1, 1, false)
 MR_QUANTIZED(mr_int8_2, 2, 1, false)
@@ -101,5 +101,5 @@ MR_KERNEL mr_int8_finish(const int32_t* sums, const float* row_scales, const flo
     y[v] = static_cast<float>(sums[row * s.blocks * kBlock + column]) *
            (row_scales[row] * scales[column]);
   }
-  finish(s, {nullptr, scales, bias, out}, row, block, share, lane, y);
+  finish(s, {nullptr, scales, bias, out, nullptr}, row, block, share, lane, y);
 }

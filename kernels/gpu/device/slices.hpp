@@ -8,6 +8,41 @@
 
 namespace mr_linear {
 
+// Ops of experts have one more argument.
+#ifndef MR_EXPERTS
+#define MR_EXPERTS 0
+#endif
+#if MR_EXPERTS
+#define MR_TILES_PARAMETER const mr::ExpertTile *tiles,
+#define MR_TILES tiles
+#else
+#define MR_TILES_PARAMETER
+#define MR_TILES nullptr
+#endif
+
+// The rows of a work-group, and its task among those of the columns.
+struct RowTile {
+  int64_t first_row;
+  int rows;
+  int64_t task;
+  int expert;
+};
+
+// Row tiles run fastest: neighbors read the same weights.
+template <int kRows, class Shape>
+MR_INLINE RowTile row_tile(const Item& item, const Shape& s, const mr::ExpertTile* tiles) {
+#if MR_EXPERTS
+  const mr::ExpertTile tile = tiles[item.get_group(0) % s.tiles];
+  return {tile.first_row, tile.rows, static_cast<int64_t>(item.get_group(0) / s.tiles),
+          tile.expert};
+#else
+  const int64_t row_tiles = (s.rows + kRows - 1) / kRows;
+  const int64_t first_row = item.get_group(0) % row_tiles * kRows;
+  const int rows = static_cast<int>(s.rows - first_row < kRows ? s.rows - first_row : kRows);
+  return {first_row, rows, static_cast<int64_t>(item.get_group(0) / row_tiles), 0};
+#endif
+}
+
 template <class Sum, int T, int M, int C = mr::kColumnBlocks>
 using Sums = Sum[T][C][M];
 
