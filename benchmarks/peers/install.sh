@@ -26,7 +26,7 @@ if [ ! -e "$peers/$llama.installed" ]; then
   tar -xf "$peers/sdist/$llama.tar.gz" -C "$peers/sdist"
   # A release build for this CPU, as GGML_NATIVE's default has it, without what the benchmark does not need.
   cmake -S "$peers/sdist/$llama/vendor/llama.cpp" -B "$peers/llama" -DCMAKE_BUILD_TYPE=Release \
-    -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+    -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS="-include '$here/tile_config.h'" -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF >"$peers/llama.log"
   cmake --build "$peers/llama" --target llama llama-server --parallel "$(nproc)" >>"$peers/llama.log" 2>&1
   CMAKE_ARGS=-DLLAMA_BUILD=OFF "${pip[@]}" install "$peers/sdist/$llama"
