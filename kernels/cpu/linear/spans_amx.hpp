@@ -89,43 +89,52 @@ struct AmxSpan {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) totals[r] = t.fresh ? Floats{} : M::load(sums + r * kLanes);
     alignas(64) int32_t products[2][kRows][kLanes];
-    for (int g = 0; g < t.groups; ++g) {
-      auto& own = products[g % 2];
-      Policy::template zero<kSums + 2 * kHalf>();
+    const auto multiply = [&]<int kSlot>() {
+      constexpr int kSum = kSums + 2 * kHalf + kSlot;
+      Policy::template zero<kSum>();
 #pragma GCC unroll 2
       for (int k = 0; k < kGroup; k += kDepth) {
         Policy::template load<kRowTiles + kHalf>(operand + kFirst * kGroup + k, kGroup);
-        Policy::template load<kWeightTiles>(codes + k * kLanes, kAmxRowBytes);
-        Policy::template add_signed<kSums + 2 * kHalf, kRowTiles + kHalf, kWeightTiles>();
+        Policy::template load<kWeightTiles + kSlot>(codes + k * kLanes, kAmxRowBytes);
+        Policy::template add_signed<kSum, kRowTiles + kHalf, kWeightTiles + kSlot>();
       }
-      Policy::template store<kSums + 2 * kHalf>(own, kAmxRowBytes);
+      Policy::template store<kSum>(products[kSlot], kAmxRowBytes);
 #pragma GCC unroll 32
       for (int64_t at = 0; at < kFetched; at += kLine) __builtin_prefetch(next + at);
       for (int r = 0; r < 2; ++r, next_sums += kLanes) __builtin_prefetch(next_sums, 1);
       for (int i = 0; i < t.next_lines; ++i, next_span += kLine) __builtin_prefetch(next_span);
+      operand += kOperand;
+      next += kOperand;
+      codes += kGroup * kLanes;
+    };
+    const auto* rows = static_cast<const std::byte*>(t.operand) +
+                       kTileRows * (kGroup + sizeof(int32_t)) + kFirst * sizeof(float);
+    const auto add = [&]<int kSlot>() __attribute__((always_inline)) {
       const Floats scale = M::load(scales);
       [[maybe_unused]] Floats minimum{};
       if constexpr (kMinimums) minimum = M::load(minimums);
-      [[maybe_unused]] const float* rows = nullptr;  // their scales, then their totals
-      if constexpr (kScaled) {
-        rows = reinterpret_cast<const float*>(operand + kTileRows * (kGroup + sizeof(int32_t))) +
-               kFirst;
-      }
+      [[maybe_unused]] const auto* own =
+          reinterpret_cast<const float*>(rows);  // their scales, then their totals
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const auto sum = *reinterpret_cast<const Ints*>(own[r]);
+        const auto sum = *reinterpret_cast<const Ints*>(products[kSlot][r]);
         if constexpr (kScaled) {
           totals[r] = add_group<Base, kMinimums>(totals[r], (typename Base::Ints)sum, scale,
-                                                 minimum, rows[r], rows[kTileRows + r]);
+                                                 minimum, own[r], own[kTileRows + r]);
         } else {
           totals[r] = Base::multiply_add(__builtin_convertvector(sum, Floats), scale, totals[r]);
         }
       }
-      operand += kOperand;
-      next += kOperand;
-      codes += kGroup * kLanes;
+      rows += kOperand;
       scales += kLanes;
       if constexpr (kMinimums) minimums += kLanes;
+    };
+    multiply.template operator()<0>();
+    for (int g = 0; g < t.groups; g += 2) {
+      if (g + 1 < t.groups) multiply.template operator()<1>();
+      add.template operator()<0>();
+      if (g + 2 < t.groups) multiply.template operator()<0>();
+      if (g + 1 < t.groups) add.template operator()<1>();
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) std::memcpy(sums + r * kLanes, &totals[r], sizeof totals[r]);
