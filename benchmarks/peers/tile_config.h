@@ -2,5 +2,6 @@
 // then die of an illegal instruction. Included before each of its files.
 #if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
-#define _tile_loadconfig(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(const char(*)[64])(config)))
+#define _tile_loadconfig(config) \
+  __asm__ volatile("ldtilecfg %0" ::"m"(*(const char(*)[64])(config)))
 #endif

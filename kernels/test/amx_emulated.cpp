@@ -11,7 +11,7 @@
 namespace millrace::cpu {
 namespace {
 
-// What the instructions do, Intel SDM vol. 2.
+// What the instructions do, Intel SDM vol. 2. Calls, for they stand in every tile of every shape: inlined they take minutes to compile.
 class EmulatedTiles {
  public:
   static void configure(const TileShape& shape) {
@@ -29,7 +29,7 @@ class EmulatedTiles {
     std::memset(tile<kTile>(), 0, sizeof registers().tiles[kTile]);
   }
   template <int kTile>
-  static void load(const void* from, int64_t stride) {
+  [[gnu::noinline]] static void load(const void* from, int64_t stride) {
     zero<kTile>();
     for (int i = 0; i < registers().rows[kTile]; ++i) {
       std::memcpy(tile<kTile>()[i], static_cast<const std::byte*>(from) + i * stride,
@@ -37,7 +37,7 @@ class EmulatedTiles {
     }
   }
   template <int kTile>
-  static void store(void* to, int64_t stride) {
+  [[gnu::noinline]] static void store(void* to, int64_t stride) {
     for (int i = 0; i < registers().rows[kTile]; ++i) {
       std::memcpy(static_cast<std::byte*>(to) + i * stride, tile<kTile>()[i],
                   registers().row_bytes[kTile]);
@@ -46,7 +46,7 @@ class EmulatedTiles {
 
   // A product of two bf16 is exact, so that one rounding is that of the addition.
   template <int kTo, int kRows, int kWeights>
-  static void add_bf16() {
+  [[gnu::noinline]] static void add_bf16() {
     float w[kAmxWords][2][kAmxWords];  // even and odd
     for (int k = 0; k < kAmxWords; ++k) {
       for (int n = 0; n < kAmxWords; ++n) {
@@ -71,11 +71,11 @@ class EmulatedTiles {
     }
   }
   template <int kTo, int kRows, int kWeights>
-  static void add_int8() {
+  [[gnu::noinline]] static void add_int8() {
     add_bytes<uint8_t, kTo, kRows, kWeights>();
   }
   template <int kTo, int kRows, int kWeights>
-  static void add_signed() {
+  [[gnu::noinline]] static void add_signed() {
     add_bytes<int8_t, kTo, kRows, kWeights>();
   }
 
@@ -168,7 +168,7 @@ struct PlainBase {
     for (int lane = 0; lane < kLanes; ++lane) y[lane] = f16_to_float(x[lane]);
     return y;
   }
-  static Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
+  [[gnu::noinline]] static Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
     Floats sum;
     for (int lane = 0; lane < kLanes; ++lane) sum[lane] = std::fma(a[lane], b[lane], c[lane]);
     return sum;
