@@ -1,5 +1,6 @@
 """The systems under test, one active at a time, and the files that each wants."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -54,8 +55,9 @@ class Worker:
 
     def measure(self, case: Case) -> Times:
         assert self.process.stdin
-        self.process.stdin.write(json.dumps(asdict(case)) + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the answer says why
+            self.process.stdin.write(json.dumps(asdict(case)) + "\n")
+            self.process.stdin.flush()
         return Times(**self._answer())
 
     def _answer(self) -> dict:
@@ -68,7 +70,8 @@ class Worker:
 
     def close(self) -> None:
         if self.process.stdin:
-            self.process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
         try:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
