@@ -183,7 +183,7 @@ struct LinearKernels {
   // The codes of a span as bytes, wherever they are then.
   const uint8_t* (*expand)(const BlockExpand&);
   void (*expand_int4)(const Int4Expand&);
-  // Of blocks, for up to kBlockRows rows of an op with groups of that size; the tiles give the same bits.
+  // Blocks have these for up to kBlockRows rows of an op with groups of that size; the tiles give the same bits.
   BlockRowsKernel (*block_rows)(const BlockType&, int group, int rows);
   void (*finish)(const Finish&);
   // For cpu/linear/measure.hpp: that many rounds of products in registers alone; returns the

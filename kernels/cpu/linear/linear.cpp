@@ -297,7 +297,7 @@ bool Linear::by_spans(const Tiling& tiling) const {
   return kernels_.span_rows > 0 && tiling.rows >= kernels_.span_rows;
 }
 
-// Where a vector's span of a panel begins. Of int4, the vectors lie together: they share its bytes.
+// Where a vector's span of a panel begins. The vectors of int4 lie together: each stands for half of the bytes.
 const std::byte* Linear::span_of(int64_t p, int64_t k, int vector) const {
   if (blocks_) return memory_ + blocks_->at(p * kPanelVectors + vector, k);
   return panel(p) + k / group_ * unit_bytes_ + vector * (kSpan / group_ * unit_bytes_ / 2);

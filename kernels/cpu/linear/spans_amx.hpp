@@ -187,7 +187,7 @@ void configure_spans(int rows, int group) {
   const int depth = std::min(group, kAmxRowBytes);
   TileShape shape = amx_shape(rows);
   for (int i = 0; i < 2; ++i) {
-    shape.narrow(kRowTiles + i, depth);
+    shape.set_row_bytes(kRowTiles + i, depth);
     shape.rows[kWeightTiles + i] = static_cast<uint8_t>(depth / 4);
   }
   Policy::configure(shape);

@@ -38,8 +38,8 @@ struct alignas(64) TileShape {
     }
   }
 
-  // Gives the rows of a used register fewer bytes.
-  constexpr void narrow(int i, int bytes) {
+  // For a register whose rows have fewer bytes.
+  constexpr void set_row_bytes(int i, int bytes) {
     if (rows[i] > 0) row_bytes[i] = static_cast<uint16_t>(bytes);
   }
 };
