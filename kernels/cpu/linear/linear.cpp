@@ -325,10 +325,12 @@ SpanTile Linear::expand(int64_t p, int64_t k, int elements, float* room) const {
     span.codes[v] = int4.codes[v] = codes;
     span.scales[v] = int4.scales[v] = own_scales;
     if (!blocks_) continue;
-    if (blocks_->minimums()) span.minimums[v] = scales + (kPanelVectors + v) * scale_floats;
-    span.codes[v] = kernels_.expand(
-        {&blocks_->type(p * kPanelVectors + v), reinterpret_cast<const uint8_t*>(span_of(p, k, v)),
-         elements, group_, codes, own_scales, const_cast<float*>(span.minimums[v])});
+    float* const minimums =
+        blocks_->minimums() ? scales + (kPanelVectors + v) * scale_floats : nullptr;
+    span.minimums[v] = minimums;
+    span.codes[v] = kernels_.expand({&blocks_->type(p * kPanelVectors + v),
+                                     reinterpret_cast<const uint8_t*>(span_of(p, k, v)), elements,
+                                     group_, codes, own_scales, minimums});
   }
   if (!blocks_) kernels_.expand_int4(int4);
   return span;
