@@ -238,19 +238,10 @@ class CpuKernels : public Kernels {
   void pack(const Op& op) {
     Packed& packed = packed_[op.index];
     const Context& c = context_;
-    const auto linear = [&](int expert) {
-      const LinearSpec spec = linear_spec(c.program, op, expert);
-      auto made =
-          c.program.packed == nullptr ? Linear::pack(spec, c.kernels.isa, c.pool) : borrow(spec);
-      linears_.push_back(made.get());
-      return made;
-    };
     if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE) {
-      packed.linear = linear(0);
+      packed.linear = std::move(pack_linears(op, 1)[0]);
     } else if (op.kind == MR_OP_LINEAR) {
-      std::vector<std::unique_ptr<Linear>> experts;
-      for (int e = 0; e < op.linear.experts; ++e) experts.push_back(linear(e));
-      packed.experts = std::make_unique<Experts>(std::move(experts), op.linear);
+      packed.experts = std::make_unique<Experts>(pack_linears(op, op.linear.experts), op.linear);
     } else if (op.kind == MR_OP_ROUTE) {
       packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias),
                                                c.program.tensor(op.route.factors));
@@ -265,6 +256,20 @@ class CpuKernels : public Kernels {
     } else if (op.kind == MR_OP_GATE) {
       packed.gate = std::make_unique<Gate>(c, op);
     }
+  }
+
+  // An op, or its experts.
+  std::vector<std::unique_ptr<Linear>> pack_linears(const Op& op, int count) {
+    std::vector<LinearSpec> specs;
+    for (int i = 0; i < count; ++i) specs.push_back(linear_spec(context_.program, op, i));
+    std::vector<std::unique_ptr<Linear>> made;
+    if (context_.program.packed == nullptr) {
+      made = Linear::pack(specs, context_.kernels.isa, context_.pool);
+    } else {
+      for (const LinearSpec& spec : specs) made.push_back(borrow(spec));
+    }
+    for (const auto& linear : made) linears_.push_back(linear.get());
+    return made;
   }
 
   std::unique_ptr<Linear> borrow(const LinearSpec& spec) {

@@ -108,11 +108,11 @@ func (r *run) result() Result {
 }
 
 func (r *run) prefillFlops(tokens int) float64 {
-	return float64(tokens) * float64(linearCost(r.m, 0).Flops)
+	return float64(tokens) * float64(linearCost(r.m, 1, 0).Flops)
 }
 
 func (r *run) weightBytes(steps int) float64 {
-	return float64(steps) * float64(linearCost(r.m, 1).WeightBytes)
+	return float64(steps) * float64(linearCost(r.m, r.c.Batch, r.c.Batch).WeightBytes)
 }
 
 func (r *run) once() error {

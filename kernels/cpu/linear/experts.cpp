@@ -61,7 +61,8 @@ Experts::Sorted Experts::sort(const float* chosen, int rows, int threads) const 
 void Experts::pack(const Sorted& sorted, const bf16* in, const float* chosen, std::byte* copies,
                    ThreadPool& pool) const {
   const int64_t width = experts_[0]->in_width();
-  pool.parallel_for(sorted.packs, [&](int task, int thread) {
+  const int64_t elements = static_cast<int64_t>(sorted.from.size()) * width;
+  Linear::for_operand(pool, elements, sorted.packs, [&](int task, int thread) {
     const Share& share = share_of(sorted.shares, &Share::packs, task);
     auto* const copy = reinterpret_cast<bf16*>(copies) + thread * Linear::kPackRows * width;
     experts_[share.expert]->pack_task(share.batch, task - share.packs, [&](int first, int count) {

@@ -57,6 +57,9 @@ class Linear {
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, Isa isa, ThreadPool& pool);
   static std::unique_ptr<Linear> pack(const LinearSpec& spec, const LinearKernels& kernels,
                                       ThreadPool& pool);
+  // The same for several specs, whose weights lie together, so that small ones are in huge pages too.
+  static std::vector<std::unique_ptr<Linear>> pack(std::span<const LinearSpec> specs, Isa isa,
+                                                   ThreadPool& pool);
   // What pack made of the same spec and isa: the bytes of packed(), borrowed. nullptr where
   // there are fewer.
   static std::unique_ptr<Linear> borrow(const LinearSpec& spec, Isa isa,
@@ -97,12 +100,7 @@ class Linear {
     const auto pack = [&](int i, int thread) {
       pack_task(operand, i, [&](int first, int count) { return rows_of(first, count, thread); });
     };
-    const int tasks = pack_tasks(operand.tiling);
-    if (rows * in_width_ > kSmallOperand) {
-      pool.parallel_for(tasks, pack);
-    } else {
-      for (int i = 0; i < tasks; ++i) pack(i, 0);
-    }
+    for_operand(pool, rows * in_width_, pack_tasks(operand.tiling), pack);
     return operand;
   }
   size_t operand_room(int rows) const;
@@ -131,6 +129,11 @@ class Linear {
 
   // Elements below which the driver alone packs an operand.
   static constexpr int64_t kSmallOperand = 16 << 10;
+  template <class F>
+  static void for_operand(ThreadPool& pool, int64_t elements, int tasks, F&& pack) {
+    if (elements > kSmallOperand) return pool.parallel_for(tasks, pack);
+    for (int i = 0; i < tasks; ++i) pack(i, 0);
+  }
 
   // How the work of a run is cut up.
   struct Plan {
@@ -149,11 +152,12 @@ class Linear {
 
   Linear(const LinearSpec& spec, const LinearKernels& kernels);
   struct Room;
+  // Packs into memory, which is zero.
+  void fill(const LinearSpec& spec, std::shared_ptr<Pages> memory, size_t at, ThreadPool& pool);
   // A place in the memory that pack fills.
   template <class T>
   T* own(const T* place) {
-    return reinterpret_cast<T*>(static_cast<std::byte*>(own_.data()) +
-                                (reinterpret_cast<const std::byte*>(place) - memory_));
+    return const_cast<T*>(place);
   }
   std::unique_ptr<BlockPanels> block_panels(const LinearSpec& spec) const;
   void pack_panel(const LinearSpec& spec, int64_t p, Room& room);
@@ -230,7 +234,7 @@ class Linear {
   // In the memory: [panels][units], see cpu/linear/kernels.hpp; [panels][2 * lanes] float scales
   // of int8 and FP8; [panels][2 * lanes] float biases. 0: there are none.
   size_t scales_at_ = 0, bias_at_ = 0, bytes_ = 0;
-  Pages own_;  // empty where the memory is borrowed
+  std::shared_ptr<Pages> own_;  // null where the memory is borrowed
   const std::byte* memory_ = nullptr;
 };
 

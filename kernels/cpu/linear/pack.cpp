@@ -143,7 +143,7 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
       const auto* row = static_cast<const uint8_t*>(weight.data) +
                         from.row * (in_width_ / type.elements) * type.bytes;
       blocks_->pack(type, row, p * kPanelVectors + c / kernels_.lanes, c % kernels_.lanes,
-                    kernels_.weight_offset, static_cast<std::byte*>(own_.data()));
+                    kernels_.weight_offset, own(memory_));
     } else if (weight_type_ == MR_WEIGHTS_16BIT) {
       copy_row(weight, from.row, in_width_, room.row.data(), room.pairs.data());
       place_pairs(room.pairs.data(), p, c);
@@ -240,18 +240,39 @@ std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, Isa isa, ThreadPool
 std::unique_ptr<Linear> Linear::pack(const LinearSpec& spec, const LinearKernels& kernels,
                                      ThreadPool& pool) {
   std::unique_ptr<Linear> op(new Linear(spec, kernels));
-  op->own_ = Pages(op->bytes_);
-  op->memory_ = static_cast<const std::byte*>(op->own_.data());
-  const size_t width = op->units_ * op->unit_;  // what fills up the last unit stays zero
+  op->fill(spec, std::make_shared<Pages>(op->bytes_), 0, pool);
+  return op;
+}
+
+std::vector<std::unique_ptr<Linear>> Linear::pack(std::span<const LinearSpec> specs, Isa isa,
+                                                  ThreadPool& pool) {
+  std::vector<std::unique_ptr<Linear>> ops;
+  size_t bytes = 0;
+  for (const LinearSpec& spec : specs) {
+    ops.emplace_back(new Linear(spec, linear_kernels(isa, spec.weights)));
+    bytes += ops.back()->bytes_;
+  }
+  const auto memory = std::make_shared<Pages>(bytes);
+  size_t at = 0;
+  for (size_t i = 0; i < ops.size(); at += ops[i++]->bytes_) {
+    ops[i]->fill(specs[i], memory, at, pool);
+  }
+  return ops;
+}
+
+void Linear::fill(const LinearSpec& spec, std::shared_ptr<Pages> memory, size_t at,
+                  ThreadPool& pool) {
+  own_ = std::move(memory);
+  memory_ = static_cast<const std::byte*>(own_->data()) + at;
+  const size_t width = units_ * unit_;  // what fills up the last unit stays zero
   std::vector<Room> rooms(pool.size());
   for (Room& room : rooms) {
     room.pairs.resize(width);
     room.row.resize(width);
     room.codes.resize(width);
   }
-  pool.parallel_for(static_cast<int>(op->panels_),
-                    [&](int p, int thread) { op->pack_panel(spec, p, rooms[thread]); });
-  return op;
+  pool.parallel_for(static_cast<int>(panels_),
+                    [&](int p, int thread) { pack_panel(spec, p, rooms[thread]); });
 }
 
 std::unique_ptr<Linear> Linear::borrow(const LinearSpec& spec, Isa isa,
