@@ -258,6 +258,8 @@ void block_rows(const BlockRows& t) {
                           : kRows == 2 ? 2
                                        : 1;
   constexpr int kQuads = kOpGroup / 4;
+  // The share of a whole span that is fetched with each unit: all at once are more than a core has in flight.
+  constexpr int64_t kUnitBytes = span_bytes(F::kLayout, kLanes, kSpan) / (kSpan / kSpanUnit);
   using S = Span<Base>;
   using M = Math<kLanes>;
   using Ints = typename Base::Ints;
@@ -277,9 +279,9 @@ void block_rows(const BlockRows& t) {
   for (int64_t k = 0, bytes = 0; k < t.width; k += kSpan, span += bytes) {
     const auto elements = static_cast<int>(std::min<int64_t>(kSpan, t.width - k));
     bytes = span_bytes(F::kLayout, kLanes, elements);
-    fetch_ahead(span, bytes);
     const SpanScales<Base, F::kScales> scales(F::kLayout, span, elements);
     for (int unit = 0; unit < elements / kSpanUnit; ++unit) {
+      fetch_ahead(span + unit * kUnitBytes, kUnitBytes);
       const uint8_t* codes = span + unit * F::kBits * kLine;
 #pragma GCC unroll 2
       for (int half = 0; half < kSpanUnit / kOpGroup; ++half) {
