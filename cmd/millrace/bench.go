@@ -47,7 +47,6 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
   millrace bench --model DIR --ops --batch 1,8
   millrace bench --model DIR --sdpa --prompt 1024 --batch 1,2,4,8,16
   millrace bench --url http://127.0.0.1:8080 --rate 4 --requests 200 --prompt 256 --gen 64`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.server.url != "" {
 				prompt, err := o.onePrompt(true)
@@ -59,6 +58,7 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 			return o.run(cmd.OutOrStdout(), a.log)
 		},
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	o.device.Register(f)
 	config.RegisterModel(f, &o.model)

@@ -38,7 +38,7 @@ func completeValues(cmd *cobra.Command) {
 		cmd.RegisterFlagCompletionFunc("model", downloaded(cobra.ShellCompDirectiveDefault)) //nolint:errcheck // the flag exists
 	}
 	switch cmd.CommandPath() {
-	case "millrace serve", "millrace run", "millrace explain":
+	case "millrace run":
 		cmd.ValidArgsFunction = downloaded(cobra.ShellCompDirectiveDefault) // or a path
 	case "millrace models remove", "millrace pull":
 		cmd.ValidArgsFunction = downloaded(cobra.ShellCompDirectiveNoFileComp)

@@ -67,7 +67,6 @@ func newDoctor() *cobra.Command {
 limits) and check what a server needs. The exit code is 1 if a check fails; warnings leave it 0.`,
 		Example: `  millrace doctor
   millrace doctor --model DIR --measure --json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.Validate(); err != nil {
 				return err
@@ -76,6 +75,7 @@ limits) and check what a server needs. The exit code is 1 if a check fails; warn
 			return errors.Join(printReport(cmd.OutOrStdout(), r, o.json), r.err())
 		},
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	o.Register(f)
 	config.RegisterModel(f, &o.model)

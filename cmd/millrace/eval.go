@@ -41,7 +41,6 @@ with each of these.`,
   millrace eval --text testdata/eval/tiny-chat.txt --compare-weights int8,int4,fp8,nf4,int8+attn.out=bf16
   millrace eval --text testdata/eval/tiny-chat.txt --compare-kv int8,int4
   millrace eval --model QUANTIZED --against DIR --text FILE --json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
 				return err
@@ -57,6 +56,7 @@ with each of these.`,
 			return show(cmd.OutOrStdout(), r, o.asJSON, err)
 		},
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	o.device.Register(f)
 	config.RegisterModel(f, &o.model)

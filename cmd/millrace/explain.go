@@ -30,7 +30,7 @@ type explainOptions struct {
 func newExplain() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use:   "explain [MODEL]",
+		Use:   "explain",
 		Short: "Print a model's op program with bytes and flops per op",
 		Long: `Print the op program that a model's configuration becomes: the ops of each layer, their shapes, and the
 bytes and flops of each for a prefill of --prefill tokens and for a decode step at --context tokens.
@@ -45,20 +45,14 @@ settings of arXiv:2401.05391.`,
   millrace explain DIR --prefill 1024 --beams 4 --batch 32 --gen 1024
   millrace explain DIR --roofline max-1550-tile --prefill 1024 --gen 128
   millrace explain --paper`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				if cmd.Flags().Changed("model") && o.model != args[0] {
-					return config.Usagef("found both MODEL %s and --model %s, expected one", args[0], o.model)
-				}
-				o.model = args[0]
-			}
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.roof.wanted() {
 				return explainRoofline(cmd, o)
 			}
 			return explainProgram(cmd.OutOrStdout(), o)
 		},
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	config.RegisterModel(f, &o.model)
 	f.StringVar(&o.device.Backend, "backend", "", "sycl or cuda: load the model and count the kernels that each op launches (default: load nothing)")

@@ -41,9 +41,9 @@ func TestExplainNamesWhatIsWrong(t *testing.T) {
 		want string
 	}{
 		{[]string{"no/such"}, 1, "no/such"},
-		{[]string{"a", "--model", "b"}, 2, "found both MODEL a and --model b, expected one"},
+		{[]string{"a", "--model", "b"}, 2, `found MODEL "a" and --model "b", expected one of them`},
 		{[]string{"--prefill", "0"}, 2, "--prefill 0"},
-		{[]string{"a", "b"}, 2, "accepts at most 1 arg(s), received 2"},
+		{[]string{"a", "b"}, 2, `found the arguments ["a" "b"], expected MODEL alone`},
 		{[]string{"--kv-eviction", "snapkv"}, 2, `--kv-eviction: found "snapkv"`},
 		{[]string{"--kv-eviction", "h2o:heavy=100000"}, 2, "found 100000 heavy and"},
 		{[]string{"--kv-eviction", "streaming:window=1000000"}, 2, "found 4 sinks and a window of 1000000"},

@@ -8,10 +8,31 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/models"
 	"github.com/millrace/millrace/models/hub"
 )
+
+// takesModel lets a command take its model as an argument in place of --model.
+func takesModel(cmd *cobra.Command) {
+	cmd.Use += " [MODEL]"
+	cmd.ValidArgsFunction = downloaded(cobra.ShellCompDirectiveDefault) // or a path
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		model := cmd.Flags().Lookup("model")
+		switch {
+		case len(args) == 0:
+			return nil
+		case len(args) > 1:
+			return fmt.Errorf("found the arguments %q, expected MODEL alone; everything else is a flag", args)
+		case model.Changed && model.Value.String() != args[0]:
+			return config.Usagef("found MODEL %q and --model %q, expected one of them", args[0], model.Value)
+		}
+		return cmd.Flags().Set(model.Name, args[0])
+	}
+}
 
 // modelDir is the directory or file that --model names, or the demo model's directory.
 func modelDir(flag string) (string, error) {

@@ -47,7 +47,6 @@ as a user's turn and the log says so; with --json it does not.`,
   millrace generate --prompt "The capital of France is" -n 20 --temperature 0
   millrace generate --model DIR --tokens 5,6,7 -n 40 --temperature 0 --json
   millrace generate --prompt "The capital of France is" -n 20 --beams 4 --length-penalty 0.8`,
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{quietLogs: "true"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("seed") {
@@ -59,6 +58,7 @@ as a user's turn and the log says so; with --json it does not.`,
 			return generate(cmd.Context(), cmd.OutOrStdout(), a, &o)
 		},
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	o.serve.Device.Register(f)
 	config.RegisterModel(f, &o.serve.Model)

@@ -42,7 +42,6 @@ func newLogits() *cobra.Command {
 given ones. They serve to compare a model with another system.`,
 		Example: `  millrace logits --tokens 1,2,3 --positions 0,2 --json
   millrace logits --model DIR --tokens 1,2,3 --backend ref`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
 				return err
@@ -57,6 +56,7 @@ given ones. They serve to compare a model with another system.`,
 			return printLogits(cmd.OutOrStdout(), r)
 		},
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	o.Register(f)
 	config.RegisterModel(f, &o.model)

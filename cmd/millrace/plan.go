@@ -49,9 +49,9 @@ Several devices are compared, each at the most users within --slo-tpot.`,
   millrace plan --model DIR/config.json --device h100 --prompt 1536 --gen 512 --kv-type int8 --price 3
   millrace plan --shape params=7e9,layers=32,kv-heads=32,head-dim=128 --device a100-80gb,h100 --price 2,3
   millrace plan --model DIR --device all --svg devices.svg`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.OutOrStdout()) },
 	}
+	takesModel(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.model, "model", "", "directory of a Hugging Face model, its config.json, or a GGUF file (default: the demo model)")
 	f.StringVar(&o.shape, "shape", "", "numbers in place of a model: params=7e9,layers=32,kv-heads=32,head-dim=128; bits=4 for other than 16-bit weights")

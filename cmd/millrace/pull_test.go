@@ -67,9 +67,11 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 
 	args := []string{"generate", "--prompt", "The capital of", "-n", "5", "--temperature", "0", "--json"}
 	_, want, stderr := millrace(t, nil, args...)
-	code, got, stderr2 := millrace(t, nil, append(args, "--model", "o/tiny")...)
-	require.Equal(t, 0, code, stderr+stderr2)
-	require.Equal(t, want, got)
+	for _, model := range [][]string{{"--model", "o/tiny"}, {"o/tiny"}} {
+		code, got, stderr2 := millrace(t, nil, append(args, model...)...)
+		require.Equal(t, 0, code, stderr+stderr2)
+		require.Equal(t, want, got)
+	}
 
 	code, _, stderr = millrace(t, nil, "serve", "o/tiny", "--model", "o/other")
 	require.Equal(t, 2, code)

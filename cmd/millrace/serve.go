@@ -37,7 +37,7 @@ const answersEnd = 5 * time.Second
 func newServe(a *app) *cobra.Command {
 	var s config.Serve
 	cmd := &cobra.Command{
-		Use:   "serve [MODEL]",
+		Use:   "serve",
 		Short: "Serve a model over HTTP and NATS",
 		Long: `Serve a model over OpenAI-style HTTP with server-sent events and as a NATS micro service, with a chat
 page at /. MODEL is what --model is: a folder, a GGUF file, or the name of a model that "millrace pull" has
@@ -54,14 +54,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
   millrace serve --model DIR --listen 127.0.0.1:8080 --kv-memory 2GiB
   millrace serve --roles gateway --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8080
   millrace serve --roles compute --nats nats://127.0.0.1:4222 --listen 127.0.0.1:8081 --model DIR`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				if s.Model != "" && s.Model != args[0] {
-					return config.Usagef("found MODEL %q and --model %q, expected one of them", args[0], s.Model)
-				}
-				s.Model = args[0]
-			}
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.Validate(); err != nil {
 				return err
 			}
@@ -72,6 +65,7 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 			return serve(cmd.Context(), &s, a.log, func(string) {})
 		},
 	}
+	takesModel(cmd)
 	s.Register(cmd.Flags())
 	briefHelp(cmd, "model", "served-model-name", "weights", "kv-memory", "max-batch-size", "listen", "api-keys", "nats", "roles", "data-dir")
 	return cmd

@@ -49,11 +49,11 @@ plain LRU, of an oracle and of a cache without a limit. It needs no model.`,
   millrace simulate --model DIR --calibrate mine.json
   millrace simulate --model DIR --device mine.json --validate --requests 50 --qps 0.5
   millrace simulate --prefix-trace conversation_trace.jsonl --cache-blocks 10000,20000,50000 --curves build/prefix`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return simulateCommand(cmd.Context(), cmd.OutOrStdout(), a, &s, asJSON)
 		},
 	}
+	takesModel(cmd)
 	s.Register(cmd.Flags())
 	jsonFlag(cmd, &asJSON)
 	return cmd
