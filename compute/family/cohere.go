@@ -9,7 +9,7 @@ var cohere = family{
 	tensors: cohereNorm,
 	gguf: &ggufForm{
 		name: "command-r", keys: cohereKeys, tensors: cohereNorm,
-		spell: func(f *fields) { f.set("use_qk_norm", f.inLayers(&ggufForm{}, "attn_q_norm.weight")) },
+		spell: func(f *fields) { f.set("use_qk_norm", f.inLayers("attn_q_norm.weight")) },
 	},
 
 	models:   "Command-R, Command-R+, Aya 23, Aya Expanse",

@@ -126,10 +126,9 @@ func falconH1Tensors(c *Config, w *weights.Checkpoint) error {
 
 // falconH1GGUF: llama.cpp applies the gate before the norm.
 func falconH1GGUF(f *fields) {
-	form := &ggufForm{parts: ssmParts("mamba.")}
-	f.mixer(form, bambaNames)
+	f.mixer(bambaNames)
 	f.members["mamba_d_ssm"] = f.members[ggufInner]
-	f.set("mamba_rms_norm", f.inLayers(form, "ssm_norm.weight"))
+	f.set("mamba_rms_norm", f.inLayers("ssm_norm.weight"))
 	f.set("mamba_norm_before_gate", false)
-	f.set("projectors_bias", f.inLayers(form, "ssm_out.bias"))
+	f.set("projectors_bias", f.inLayers("ssm_out.bias"))
 }

@@ -22,6 +22,7 @@ type fields struct {
 	members map[string]json.RawMessage
 	alias   map[string]string // whole names in faults, where the file has others
 	tensors describer         // of a GGUF file; nil: of none
+	form    *ggufForm         // of that file
 	err     error
 }
 

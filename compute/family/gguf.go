@@ -126,6 +126,7 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 			strings.Join(nearest.Names(kind, ggufNames(), 3), ", "))
 		return nil, f.err
 	}
+	f.form = known.gguf
 	f.set("architectures", []string{known.class})
 	rename := func(key, name string) {
 		f.alias[name] = key
@@ -164,7 +165,7 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 	if ids := ggufEnds(m); len(ids) > 0 {
 		f.set("eos_token_id", ids)
 	}
-	f.setTensors(known.gguf)
+	f.setTensors()
 	f.setRopeScaling(m, kind)
 	f.refuse(ggufKeys{m, kind}, keys, known.gguf.partial)
 	if known.gguf.spell != nil {
@@ -258,14 +259,14 @@ func spelled(v any) any {
 }
 
 // describe is a tensor of the file by the name that it has there; false if there is none.
-func (f *fields) describe(form *ggufForm, name string) (weights.Tensor, bool) {
-	return f.tensors.Describe(form.huggingFaceName(name))
+func (f *fields) describe(name string) (weights.Tensor, bool) {
+	return f.tensors.Describe(f.form.huggingFaceName(name))
 }
 
 // inLayers says whether any layer has a tensor.
-func (f *fields) inLayers(form *ggufForm, part string) bool {
+func (f *fields) inLayers(part string) bool {
 	for i := range f.integer(0, 1, maxLayers, "num_hidden_layers") {
-		if _, ok := f.describe(form, fmt.Sprintf("blk.%d.%s", i, part)); ok {
+		if _, ok := f.describe(fmt.Sprintf("blk.%d.%s", i, part)); ok {
 			return true
 		}
 	}
@@ -273,12 +274,12 @@ func (f *fields) inLayers(form *ggufForm, part string) bool {
 }
 
 // setTensors takes from the tensors what GGUF has no keys for.
-func (f *fields) setTensors(form *ggufForm) {
-	_, head := f.describe(form, "output.weight")
+func (f *fields) setTensors() {
+	_, head := f.describe("output.weight")
 	f.set("tie_word_embeddings", !head)
-	f.set("attention_bias", f.inLayers(form, "attn_q.bias"))
-	f.set("mlp_bias", f.inLayers(form, "ffn_up.bias"))
-	if table, ok := f.describe(form, "token_embd.weight"); ok && len(table.Shape) == 2 {
+	f.set("attention_bias", f.inLayers("attn_q.bias"))
+	f.set("mlp_bias", f.inLayers("ffn_up.bias"))
+	if table, ok := f.describe("token_embd.weight"); ok && len(table.Shape) == 2 {
 		f.set("vocab_size", table.Shape[0])
 	} else {
 		f.fault("token_embd.weight", "no such matrix", "the token table")

@@ -57,5 +57,5 @@ func (p gptneoxPlan) build(b *builder) {
 // gptneoxGGUF gives members the names that the class reads.
 func gptneoxGGUF(f *fields) {
 	f.members["rotary_emb_base"], f.members["rotary_pct"] = f.members["rope_theta"], f.members["partial_rotary_factor"]
-	f.set("attention_bias", f.inLayers(&ggufForm{decoder: "gpt_neox.", parts: map[string]string{"attn_qkv": "attention.query_key_value"}}, "attn_qkv.bias"))
+	f.set("attention_bias", f.inLayers("attn_qkv.bias"))
 }

@@ -137,7 +137,7 @@ var graniteExpertKeys = merged(graniteKeys, map[string]string{
 
 // graniteHybridGGUF: layers without KV heads have the mixer.
 func graniteHybridGGUF(f *fields) {
-	f.mixer(&ggufForm{parts: ssmParts("mamba.")}, bambaNames)
+	f.mixer(bambaNames)
 	f.set("mamba_expand", f.expandedBy())
 	f.hybridKinds(linearAttention)
 	if f.flag(false, "gguf.rotated") {

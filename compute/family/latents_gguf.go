@@ -51,7 +51,7 @@ func latentTensors(c *Config, w *weights.Checkpoint) error {
 
 // latentGGUF sets the sizes of heads. Files of before the two tensors have them without _mla.
 func (f *fields) latentGGUF() {
-	f.set("attention_bias", f.inLayers(&ggufForm{}, "attn_output.bias"))
+	f.set("attention_bias", f.inLayers("attn_output.bias"))
 	rotated := f.size(maxHeadDim, "qk_rope_head_dim")
 	head := f.integer(f.integer(0, 1, 1<<16, "gguf.key_length"), 1, maxHeadDim, "gguf.key_length_mla")
 	if f.err == nil && head <= rotated {

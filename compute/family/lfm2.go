@@ -140,7 +140,7 @@ var lfm2Names = map[string]string{"output_norm": "embedding_norm", "token_embd_n
 // shortConvGGUF: layers without KV heads are convolutions.
 func (f *fields) shortConvGGUF() {
 	f.hybridKinds("conv")
-	f.set("conv_bias", f.inLayers(&ggufForm{parts: lfm2Parts}, "shortconv.conv.bias"))
+	f.set("conv_bias", f.inLayers("shortconv.conv.bias"))
 }
 
 // lfm2GGUF: the width of the MLP is that of the tensors.
@@ -153,5 +153,5 @@ func lfm2GGUF(f *fields) {
 func lfm2MoeGGUF(f *fields) {
 	f.shortConvGGUF()
 	f.gating(gatingSigmoid)
-	f.set("use_expert_bias", f.inLayers(&ggufForm{parts: lfm2Parts}, "exp_probs_b.bias"))
+	f.set("use_expert_bias", f.inLayers("exp_probs_b.bias"))
 }

@@ -172,7 +172,7 @@ func bambaConfig(f *fields, c *Config) plan {
 
 // bambaGGUF: layers with KV heads have attention.
 func bambaGGUF(f *fields) {
-	f.mixer(&ggufForm{parts: ssmParts("mamba.")}, bambaNames)
+	f.mixer(bambaNames)
 	f.set("mamba_expand", f.expandedBy())
 	attention := []int{}
 	for i, heads := range f.uniform("num_key_value_heads") {

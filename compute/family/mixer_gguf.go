@@ -26,15 +26,15 @@ func ssmKeys(n mambaNames) map[string]string {
 // ggufInner is the member of ssm.inner_size.
 const ggufInner = "gguf.ssm.inner_size"
 
-// mixer sets what a mixer of Mamba-2 has no keys for. at is before the names of its tensors.
-func (f *fields) mixer(form *ggufForm, n mambaNames) {
+// mixer sets what a mixer of Mamba-2 has no keys for.
+func (f *fields) mixer(n mambaNames) {
 	inner, heads := f.size(maxWidth, ggufInner), f.size(maxHeads, n.heads)
 	f.divides(ggufInner, inner, n.heads, heads)
 	if f.err == nil {
 		f.set(n.headDim, inner/heads)
 	}
-	f.set(n.convBias, f.inLayers(form, "ssm_conv1d.bias"))
-	f.set(n.inBias, f.inLayers(form, "ssm_in.bias"))
+	f.set(n.convBias, f.inLayers("ssm_conv1d.bias"))
+	f.set(n.inBias, f.inLayers("ssm_in.bias"))
 }
 
 // stateTensors brings the tensors of states into the form of checkpoints: GGUF files have -exp(A_log), and matrices in place of some vectors.

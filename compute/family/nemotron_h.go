@@ -43,11 +43,10 @@ var nemotronHParts = merged(ssmParts("mixer."), map[string]string{
 
 // nemotronHGGUF: a layer with KV heads has attention, one with a width an MLP or experts, and one with neither a mixer.
 func nemotronHGGUF(f *fields) {
-	form := &ggufForm{decoder: "backbone.", parts: nemotronHParts}
-	f.mixer(form, nemotronHNames)
+	f.mixer(nemotronHNames)
 	f.mixture(gatingSigmoid)
 	experts := func(layer int) bool {
-		_, ok := f.describe(form, fmt.Sprintf("blk.%d.ffn_up_exps.weight", layer))
+		_, ok := f.describe(fmt.Sprintf("blk.%d.ffn_up_exps.weight", layer))
 		return ok
 	}
 	heads, widths := f.uniform("num_key_value_heads"), f.uniform("intermediate_size")

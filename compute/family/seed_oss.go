@@ -8,7 +8,7 @@ var seedOSS = family{
 	gguf: &ggufForm{
 		name:  "seed_oss",
 		parts: map[string]string{"post_attention_norm": "post_attention_layernorm"},
-		spell: func(f *fields) { f.set("attention_out_bias", f.inLayers(&ggufForm{}, "attn_output.bias")) },
+		spell: func(f *fields) { f.set("attention_out_bias", f.inLayers("attn_output.bias")) },
 	},
 
 	models:   "Seed-OSS",

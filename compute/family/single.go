@@ -83,7 +83,7 @@ var mamba2GGUF = ggufForm{
 		"attention.head_count": "", "feed_forward_length": "", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
 		"attention.layer_norm_epsilon": "", // the same
 	}),
-	spell:   func(f *fields) { f.mixer(&ggufForm{decoder: "backbone.", parts: ssmParts("mixer.")}, mamba2Names) },
+	spell:   func(f *fields) { f.mixer(mamba2Names) },
 	tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
 }
 

@@ -32,5 +32,5 @@ func stablelmConfig(f *fields, c *Config) plan {
 // stablelmGGUF: a block without a norm of its own runs beside the other, as in llama.cpp.
 func stablelmGGUF(f *fields) {
 	f.members["use_qkv_bias"] = f.members["attention_bias"]
-	f.set("use_parallel_residual", !f.inLayers(&ggufForm{}, "ffn_norm.weight"))
+	f.set("use_parallel_residual", !f.inLayers("ffn_norm.weight"))
 }
