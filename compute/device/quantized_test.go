@@ -42,7 +42,7 @@ func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 	require.Len(t, files, 14)
 	converted, err := filepath.Glob("../../testdata/gguf/*.gguf")
 	require.NoError(t, err)
-	require.Len(t, converted, 74)
+	require.Len(t, converted, 77)
 	for _, file := range append(files, converted...) {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
@@ -115,6 +115,8 @@ func asLlamaCppKnows(t *testing.T, folder string) string {
 		"cohere2":       {"sliding_window_pattern": 4},
 		"deepseek-v3":   {"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4, "original_max_position_embeddings": 32, "mscale": 0.8, "mscale_all_dim": 0.8}},
 		"dots1":         {"sliding_window": nil},
+		"falcon":        {"max_position_embeddings": 2048},
+		"falcon-groups": {"max_position_embeddings": 2048},
 		"gpt-oss-mxfp4": {"swiglu_limit": 7},
 		"llama4":        {"attention_chunk_size": 8192, "floor_scale": 8192, "layer_types": nil, "no_rope_layers": nil, "no_rope_layer_interval": 4},
 		"minicpm3":      {"scale_emb": 12, "dim_model_base": 256},

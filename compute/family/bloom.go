@@ -5,12 +5,21 @@ import (
 	"math"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // bloom is BLOOM and BLOOMZ.
 var bloom = family{
 	class: "BloomForCausalLM", bare: "BloomModel", kind: "bloom",
 	config: bloomConfig,
+	gguf: &ggufForm{
+		name: "bloom", decoder: "transformer.", layers: "h.",
+		names: map[string]string{"token_embd": "word_embeddings", "token_embd_norm": "word_embeddings_layernorm", "output_norm": "ln_f"},
+		parts: map[string]string{
+			"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
+		},
+		keys: map[string]string{"attention.layer_norm_epsilon": "layer_norm_epsilon"},
+	},
 
 	models:   "BLOOM, BLOOMZ",
 	features: "ALiBi for any number of heads, norm after the embedding, fused q/k/v, `apply_residual_connection_post_layernorm`",
@@ -30,7 +39,7 @@ func bloomConfig(f *fields, c *Config) plan {
 	// ALiBi has no limit of its own; the models were trained at 2048.
 	c.MaxPositions = f.integer(2048, 1, maxPositions, "seq_length", "max_position_embeddings")
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "layer_norm_epsilon"))
-	c.Activation = model.ActGELUTanh
+	c.Activation, c.QKVBias = model.ActGELUTanh, true
 	c.TieEmbeddings = f.flag(true, "tie_word_embeddings")
 	return bloomPlan{f.flag(false, "apply_residual_connection_post_layernorm")}
 }
@@ -47,6 +56,7 @@ func (p bloomPlan) build(b *builder) {
 	attended := b.slot("attended", model.SlotOperand, c.Hidden)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
 	slopes := ALiBiSlopes(c.Heads)
+	names := blockNames{fused: "self_attention.query_key_value", inOrder: weights.IsGGUF(c.File)}
 
 	b.layer = model.None
 	table := b.tokenTable("word_embeddings.weight", c.Hidden)
@@ -56,7 +66,7 @@ func (p bloomPlan) build(b *builder) {
 		b.layer = i
 		at := fmt.Sprintf("h.%d.", i)
 		b.layerNorm("attn.norm", at+"input_layernorm", x, normed)
-		b.linear("attn.qkv", normed, qkv, model.ActNone, b.fusedQKV(at+"self_attention.query_key_value", true)...)
+		b.linear("attn.qkv", normed, qkv, model.ActNone, names.qkv(b, at)...)
 		b.attention(qkv, attended, func(_, att *model.Op) { att.ALiBiSlopes = slopes })
 		b.selectInLast(&x, &attended)
 		if p.normedResidual {

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -235,7 +236,7 @@ func (f *fields) rename(names map[string]string) {
 func (f *fields) prefer(names map[string]string) {
 	for own, name := range names {
 		if _, raw := f.get(own); raw != nil {
-			f.members[name], f.alias[name] = raw, own
+			f.members[name], f.alias[name] = raw, cmp.Or(f.alias[own], own)
 		}
 	}
 }
