@@ -32,7 +32,8 @@ func (t tables) Describe(name string) (weights.Tensor, bool) {
 func (t tables) Tensor(name string) (weights.Tensor, bool) { return t.Describe(name) }
 
 func ggufTables() tables {
-	return tables{"model.embed_tokens.weight": {DType: weights.F16, Shape: []int64{131, 48}}}
+	t := weights.Tensor{DType: weights.F16, Shape: []int64{131, 48}}
+	return tables{"model.embed_tokens.weight": t, "transformer.wte.weight": t}
 }
 
 func TestGGUFMetadataGivesTheConfigurationWithLlamaCppsDefaults(t *testing.T) {
@@ -204,6 +205,8 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 		{"olmo2", nil, "attention.sliding_window_pattern", []any{true}, "olmo2.attention.sliding_window_pattern: found [true], expected none"},
 		{"exaone4", []weights.Metadata{{"attention.sliding_window": int64(8)}}, "attention.sliding_window_pattern", []any{true},
 			"exaone4.attention.sliding_window_pattern: found 1 entries, expected one for each of 2 layers"},
+		{"starcoder", nil, "attention.head_count_kv", int64(6), "starcoder.attention.head_count_kv: found 6, expected 1"},
+		{"starcoder", []weights.Metadata{{"attention.head_count_kv": int64(1)}}, "feed_forward_length", int64(0), "starcoder.feed_forward_length: found 0, expected an integer in 1.."},
 		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0}, "apertus.xielu.alpha_p: found 2 and 0 numbers, expected two for each of 2 layers"},
 	} {
 		t.Run(c.kind+" "+c.key, func(t *testing.T) {

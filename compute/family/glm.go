@@ -7,6 +7,11 @@ var glm = family{
 	class: "GlmForCausalLM", bare: "GlmModel", kind: "glm",
 	spell:  glmSpell,
 	config: glmConfig,
+	gguf: &ggufForm{ // q, k and v are one tensor in files of checkpoints with ChatGLM's own code
+		name: "chatglm", partial: true,
+		parts: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+		spell: glmGGUF,
+	},
 
 	models:   "GLM-4 9B, GLM-Edge",
 	features: "+ biases on q, k, v, fused gate/up, `partial_rotary_factor` with pairs (2i, 2i+1)",
@@ -49,7 +54,15 @@ func glm4Config(f *fields, c *Config) plan {
 func glmPlan(f *fields, c *Config) llamaPlan {
 	rotary := partialDecoder(f, c, 0)
 	c.QKVBias = f.flag(true, "attention_bias")
-	return llamaPlan{rotary: rotary, interleaved: true, fusedMLP: true}
+	return llamaPlan{rotary: rotary, interleaved: true, fused: f.flag(false, ggufFused), fusedMLP: true}
+}
+
+// ggufFused says whether q, k and v are one tensor, which no config.json has.
+const ggufFused = "gguf.fused_qkv"
+
+func glmGGUF(f *fields) {
+	f.set(ggufFused, f.inLayers("attn_qkv.weight"))
+	f.set("attention_bias", f.flag(false, "attention_bias") || f.inLayers("attn_qkv.bias"))
 }
 
 // glm4Moe is GLM-4.5: GLM-4's attention with a mixture of experts that are chosen within groups, after some plain layers.

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
@@ -12,15 +13,7 @@ var gpt2 = family{
 	spell:   gpt2Spell,
 	config:  gpt2Config,
 	tensors: gpt2Tensors,
-	gguf: &ggufForm{ // whose weights have rows already
-		name: "gpt2", decoder: "transformer.", layers: "h.",
-		names: map[string]string{"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f"},
-		parts: map[string]string{
-			"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
-		},
-		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps"},
-		spell: func(f *fields) { f.members["n_inner"] = f.members["intermediate_size"] },
-	},
+	gguf:    gpt2Form("gpt2", nil),
 
 	models:   "GPT-2, Cerebras-GPT",
 	features: "learned positions, layer norms, biases, fused q/k/v, weights with rows in place of columns (`Conv1D`)",
@@ -31,9 +24,30 @@ var gptBigCode = family{
 	class: "GPTBigCodeForCausalLM", bare: "GPTBigCodeModel", kind: "gpt_bigcode",
 	spell:  gptBigCodeSpell,
 	config: gptBigCodeConfig,
+	gguf:   gpt2Form("starcoder", gptBigCodeGGUF),
 
 	models:   "SantaCoder, StarCoder",
 	features: "GPT-2 with `multi_query` or not",
+}
+
+// gpt2Form is that of GGUF files with GPT-2's tensors, whose weights have rows already.
+func gpt2Form(name string, spell func(*fields)) *ggufForm {
+	return &ggufForm{
+		name: name, decoder: "transformer.", layers: "h.",
+		names: map[string]string{"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f"},
+		parts: map[string]string{
+			"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+		},
+		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "feed_forward_length": "n_inner"},
+		spell: spell,
+	}
+}
+
+// gptBigCodeGGUF: the converter has one KV head for all models.
+func gptBigCodeGGUF(f *fields) {
+	if n := f.integer(1, 0, maxHeads, "num_key_value_heads"); n != 1 {
+		f.fault("num_key_value_heads", fmt.Sprint(n), "1")
+	}
 }
 
 // gptNeo is GPT-Neo.

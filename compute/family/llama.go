@@ -419,7 +419,7 @@ func (p llamaPlan) addNorm(b *builder, name, tensor string, in, out int) {
 func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 	c := b.cfg
 	if p.fused {
-		return b.fusedParts(at+"qkv_proj", false, c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
+		return b.fusedParts(at+"qkv_proj", c.QKVBias, c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
 	}
 	if p.gatedAttention {
 		q, _ := b.gatedQuery(at)
