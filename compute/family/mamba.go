@@ -1,9 +1,11 @@
 package family
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // mamba is the mixer of Mamba (arXiv:2312.00752): a convolution over x, then a state of each channel, whose decay, input and output are made of x.
@@ -31,6 +33,7 @@ const (
 var mambaLM = family{
 	class: "MambaForCausalLM", bare: "MambaModel", kind: "mamba",
 	config: mambaConfig,
+	gguf:   mambaForm(func(k ggufKeys) bool { return k.of("ssm.dt_b_c_rms") != true }),
 
 	models:   "Mamba 130M to 2.8B",
 	features: "Mamba layers alone",
@@ -40,6 +43,7 @@ var mambaLM = family{
 var falconMamba = family{
 	class: "FalconMambaForCausalLM", bare: "FalconMambaModel", kind: "falcon_mamba",
 	config: falconMambaConfig,
+	gguf:   mambaForm(func(k ggufKeys) bool { return k.of("ssm.dt_b_c_rms") == true }),
 
 	models:   "Falcon Mamba 7B",
 	features: "Mamba layers alone, with norms of what steps, inputs and outputs are made of",
@@ -49,6 +53,19 @@ var falconMamba = family{
 var jamba = family{
 	class: "JambaForCausalLM", bare: "JambaModel", kind: "jamba",
 	config: jambaConfig,
+	gguf: &ggufForm{
+		name: "jamba", names: map[string]string{"output_norm": "final_layernorm"},
+		parts: merged(mambaParts("mamba."), map[string]string{
+			"ffn_norm": "pre_ff_layernorm", "ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
+			"ffn_gate_inp": "feed_forward.router", "ffn_gate_exps": "feed_forward.experts.gate_proj", "ffn_up_exps": "feed_forward.experts.up_proj",
+			"ffn_down_exps": "feed_forward.experts.down_proj",
+		}),
+		keys: merged(mambaKeys("mamba_d_conv", "mamba_d_state", "mamba_dt_rank"), map[string]string{
+			"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
+		}),
+		spell:   jambaGGUF,
+		tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
+	},
 
 	models:   "Jamba 1.5 to 1.7, Jamba Reasoning 3B, Jamba2",
 	features: "Mamba layers, attention without a rotary embedding by `attn_layer_period`, experts by `expert_layer_period`: softmax",
@@ -98,9 +115,16 @@ func jambaConfig(f *fields, c *Config) plan {
 	m := readMambaMixer(f, c, "mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias")
 	m.at, m.norms = "mamba.", weightedNorms
 	p.mixer = m
-	p.recurrent = f.periodic(c, "attn_layer", 8, 4)
+	if types := f.texts("layer_types"); types != nil { // of a GGUF file
+		p.recurrent = f.layersOf(c, types, linearAttention)
+	} else {
+		p.recurrent = f.periodic(c, "attn_layer", 8, 4)
+	}
 	p.experts = readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
 	p.experts.names.layer, p.experts.names.router = "feed_forward.", "router"
+	if p.experts.dense = f.integers("mlp_only_layers"); p.experts.dense != nil { // of a GGUF file
+		return p
+	}
 	for i, dense := range f.periodic(c, "expert_layer", 2, 1) {
 		if dense || p.experts.routing.Experts == 1 {
 			p.experts.dense = append(p.experts.dense, i)
@@ -179,4 +203,49 @@ func (m *mamba) heads() int {
 		n++
 	}
 	return n
+}
+
+// mambaParts are the names of the tensors of a mixer; at is before those of its checkpoint.
+func mambaParts(at string) map[string]string {
+	return merged(ssmParts(at), map[string]string{
+		"ssm_x": at + "x_proj", "ssm_dt": at + "dt_proj", "ssm_dt.bias": at + "dt_proj.bias", "ssm_dt_norm": at + "dt_layernorm", "ssm_b_norm": at + "b_layernorm",
+		"ssm_c_norm": at + "c_layernorm",
+	})
+}
+
+// mambaKeys are the keys of a mixer to its sizes in config.json.
+func mambaKeys(kernel, states, rank string) map[string]string {
+	return map[string]string{"ssm.conv_kernel": kernel, "ssm.state_size": states, "ssm.time_step_rank": rank, "ssm.inner_size": ggufInner}
+}
+
+// mambaForm is that of Mamba alone. The norms of what steps are made of have an epsilon of their own, which the files do not have.
+func mambaForm(only func(ggufKeys) bool) *ggufForm {
+	return &ggufForm{
+		name: "mamba", only: only, decoder: "backbone.", names: backboneNames,
+		parts: merged(mambaParts("mixer."), map[string]string{"attn_norm": "norm"}),
+		keys: merged(mambaKeys("conv_kernel", "state_size", "time_step_rank"), map[string]string{
+			"attention.head_count": "", "feed_forward_length": "", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon", "ssm.dt_b_c_rms": "",
+		}),
+		spell: func(f *fields) {
+			f.set("expand", f.expandedBy())
+			f.set("use_conv_bias", f.inLayers("ssm_conv1d.bias"))
+			f.set("use_bias", f.inLayers("ssm_in.bias"))
+		},
+		tensors: func(_ *Config, w *weights.Checkpoint) error { return stateTensors(w) },
+	}
+}
+
+// jambaGGUF: layers with KV heads have attention, those with a router experts.
+func jambaGGUF(f *fields) {
+	f.set("mamba_expand", f.expandedBy())
+	f.set("mamba_conv_bias", f.inLayers("ssm_conv1d.bias"))
+	f.set("mamba_proj_bias", f.inLayers("ssm_in.bias"))
+	f.hybridKinds(linearAttention)
+	plain := []int{}
+	for i := range f.size(maxLayers, "num_hidden_layers") {
+		if _, ok := f.describe(fmt.Sprintf("blk.%d.ffn_gate_inp.weight", i)); !ok {
+			plain = append(plain, i)
+		}
+	}
+	f.set("mlp_only_layers", plain)
 }

@@ -49,7 +49,8 @@ func stateTensors(w *weights.Checkpoint) error {
 			return false
 		}
 	}
-	w.Flatten(named(w, ends(".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight")))
+	w.Squeeze(named(w, ends(".A_log", "conv1d.weight")))
+	w.Flatten(named(w, ends(".D", ".mamba.norm.weight", ".mixer.norm.weight")))
 	return w.Replace(named(w, ends(".A_log")), func(a float32) float32 { return float32(math.Log(-float64(a))) })
 }
 

@@ -57,20 +57,20 @@ func (c *Checkpoint) derive(tensors []*derived) error {
 	return nil
 }
 
-// Replace gives vectors other values: those that f gives for their own, in F32. A name that is not there, or of a tensor that is no
-// vector of floats, is left out: its use is the error.
+// Replace gives tensors other values: those that f gives for their own, in F32. A name that is not there, or of a tensor of no floats, is left out: its use is
+// the error.
 func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 	var all []*derived
 	for _, name := range names {
 		t, ok := c.tensors[name]
-		if !ok || len(t.Shape) != 1 || t.DType == Other {
+		if !ok || len(t.Shape) == 0 || t.DType == Other || t.DType.Blocks() {
 			continue
 		}
-		from := t
+		from, width := t, t.elements()/max(1, t.Shape[0])
 		t.DType, t.Type = F32, F32.String()
 		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
-			for i := first; i < last; i++ {
-				binary.LittleEndian.PutUint32(dst[4*(i-first):], math.Float32bits(f(number(from, int(i)))))
+			for i := first * width; i < last*width; i++ {
+				binary.LittleEndian.PutUint32(dst[4*(i-first*width):], math.Float32bits(f(number(from, int(i)))))
 			}
 		}})
 	}
@@ -109,6 +109,16 @@ func (c *Checkpoint) Flatten(names []string) {
 	for _, name := range names {
 		if t, ok := c.tensors[name]; ok && t.DType != Other && !t.DType.Blocks() {
 			t.Shape = []int64{t.elements()}
+			c.tensors[name] = t
+		}
+	}
+}
+
+// Squeeze takes the dimensions of one element from tensors of floats. A name that is not there is left out.
+func (c *Checkpoint) Squeeze(names []string) {
+	for _, name := range names {
+		if t, ok := c.tensors[name]; ok && t.DType != Other && !t.DType.Blocks() {
+			t.Shape = slices.DeleteFunc(slices.Clone(t.Shape), func(n int64) bool { return n == 1 })
 			c.tensors[name] = t
 		}
 	}

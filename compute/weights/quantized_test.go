@@ -144,8 +144,8 @@ func TestTypesRoundToTheNearestEven(t *testing.T) {
 	}
 }
 
-// TestReplacedVectorsHaveOtherValues of each type. What is no vector of floats stays.
-func TestReplacedVectorsHaveOtherValues(t *testing.T) {
+// TestReplacedTensorsHaveOtherValues of each type, vectors and matrices. What has no floats stays.
+func TestReplacedTensorsHaveOtherValues(t *testing.T) {
 	for dtype, data := range map[DType][]byte{
 		F32:  {0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0},
 		F16:  {0, 0x3c, 0, 0xc0},
@@ -153,19 +153,19 @@ func TestReplacedVectorsHaveOtherValues(t *testing.T) {
 	} {
 		c := &Checkpoint{tensors: map[string]Tensor{
 			"v": {Name: "v", DType: dtype, Shape: []int64{2}, Data: data, File: "f"},
-			"m": {Name: "m", DType: dtype, Shape: []int64{1, 2}, Data: data},
+			"m": {Name: "m", DType: dtype, Shape: []int64{1, 2}, Data: data, File: "f"},
 			"o": {Name: "o", DType: Other, Shape: []int64{2}, Data: data},
 		}}
 		require.NoError(t, c.Replace([]string{"v", "m", "o", "absent"}, func(x float32) float32 { return 10 * x }))
-		v, ok := c.Tensor("v")
-		require.True(t, ok)
-		require.Equal(t, []float32{10, -20}, []float32{readFloat(v.Data), readFloat(v.Data[4:])}, dtype)
-		v.Data = nil
-		require.Equal(t, Tensor{Name: "v", DType: F32, Type: "F32", Shape: []int64{2}, File: "f"}, v)
-		for _, same := range []string{"m", "o"} {
-			x, _ := c.Tensor(same)
-			require.Equal(t, data, x.Data)
+		for name, shape := range map[string][]int64{"v": {2}, "m": {1, 2}} {
+			got, ok := c.Tensor(name)
+			require.True(t, ok)
+			require.Equal(t, []float32{10, -20}, []float32{readFloat(got.Data), readFloat(got.Data[4:])}, dtype)
+			got.Data = nil
+			require.Equal(t, Tensor{Name: name, DType: F32, Type: "F32", Shape: shape, File: "f"}, got)
 		}
+		x, _ := c.Tensor("o")
+		require.Equal(t, data, x.Data)
 		require.Equal(t, []string{"m", "o", "v"}, c.Names())
 		require.NoError(t, c.Close())
 	}
@@ -197,7 +197,7 @@ func TestTransposedMatricesHaveTheirColumnsAsRows(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-func TestRowsAreGatheredAndTensorsFlattened(t *testing.T) {
+func TestRowsAreGatheredAndTensorsFlattenedOrSqueezed(t *testing.T) {
 	data := []byte{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}
 	c := &Checkpoint{tensors: map[string]Tensor{
 		"m": {Name: "m", DType: BF16, Shape: []int64{3, 2}, Data: data, File: "f"},
@@ -205,15 +205,18 @@ func TestRowsAreGatheredAndTensorsFlattened(t *testing.T) {
 		"v": {Name: "v", DType: BF16, Shape: []int64{6}, Data: data},
 		"o": {Name: "o", DType: Other, Shape: []int64{3, 2}, Data: data},
 		"s": {Name: "s", DType: F16, Shape: []int64{2, 1, 3}, Data: data},
+		"q": {Name: "q", DType: F16, Shape: []int64{1, 2, 1, 3}, Data: data},
 	}}
 	require.NoError(t, c.Gather([]string{"m", "n", "v", "o", "absent"}, []int64{2, 0, 2, 1}))
 	c.Flatten([]string{"s", "o", "absent"})
+	c.Squeeze([]string{"q", "o", "absent"})
 	for name, want := range map[string]Tensor{
 		"m": {DType: BF16, Shape: []int64{4, 2}, Data: []byte{5, 5, 6, 6, 1, 1, 2, 2, 5, 5, 6, 6, 3, 3, 4, 4}, File: "f"},
 		"n": {DType: BF16, Shape: []int64{2, 3}, Data: data},
 		"v": {DType: BF16, Shape: []int64{6}, Data: data},
 		"o": {DType: Other, Shape: []int64{3, 2}, Data: data},
 		"s": {DType: F16, Shape: []int64{6}, Data: data},
+		"q": {DType: F16, Shape: []int64{2, 3}, Data: data},
 	} {
 		want.Name = name
 		got, ok := c.Tensor(name)
