@@ -207,6 +207,7 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 			"exaone4.attention.sliding_window_pattern: found 1 entries, expected one for each of 2 layers"},
 		{"starcoder", nil, "attention.head_count_kv", int64(6), "starcoder.attention.head_count_kv: found 6, expected 1"},
 		{"starcoder", []weights.Metadata{{"attention.head_count_kv": int64(1)}}, "feed_forward_length", int64(0), "starcoder.feed_forward_length: found 0, expected an integer in 1.."},
+		{"kimi-linear", []weights.Metadata{experts, latents}, "expert_gating_func", int64(1), "kimi-linear.expert_gating_func: found 1, expected 2"},
 		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0}, "apertus.xielu.alpha_p: found 2 and 0 numbers, expected two for each of 2 layers"},
 	} {
 		t.Run(c.kind+" "+c.key, func(t *testing.T) {

@@ -16,9 +16,42 @@ var kimiLinear = family{
 	spell:   kimiLinearSpell,
 	config:  kimiLinearConfig,
 	tensors: kimiLinearTensors,
+	gguf:    kimiLinearForm(),
 
 	models:   "Kimi-Linear-48B-A3B",
 	features: "delta nets with a decay of each key channel (KDA), latents without a rotary embedding in the layers of `full_attn_layers` or `layer_types`, experts as DeepSeek-V3",
+}
+
+// kimiLinearForm has delta nets beside the latents of others.
+func kimiLinearForm() *ggufForm {
+	g := latentForm("kimi-linear", nil, kimiLinearGGUF)
+	g.parts = merged(g.parts, sparseMoeParts, map[string]string{
+		"ssm_conv1d_q": "self_attn.q_conv1d", "ssm_conv1d_k": "self_attn.k_conv1d", "ssm_conv1d_v": "self_attn.v_conv1d",
+		"ssm_f_a": "self_attn.f_a_proj", "ssm_f_b": "self_attn.f_b_proj", "ssm_g_a": "self_attn.g_a_proj", "ssm_g_b": "self_attn.g_b_proj",
+		"ssm_beta": "self_attn.b_proj", "ssm_a": "self_attn.A_log", "ssm_dt.bias": "self_attn.dt_bias", "ssm_norm": "self_attn.o_norm",
+		"exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias", "ffn_gate_shexp": "block_sparse_moe.shared_experts.gate_proj",
+		"ffn_up_shexp": "block_sparse_moe.shared_experts.up_proj", "ffn_down_shexp": "block_sparse_moe.shared_experts.down_proj",
+	})
+	g.keys = merged(g.keys, map[string]string{
+		"attention.head_count_kv": "num_key_value_heads", "kda.head_dim": "linear_head_dim", "ssm.conv_kernel": "linear_conv_kernel_dim",
+	})
+	g.tensors = func(c *Config, w *weights.Checkpoint) error {
+		return errors.Join(stateTensors(w), latentTensors(c, w), stackFilters("self_attn.")(c, w))
+	}
+	return g
+}
+
+// kimiLinearGGUF: layers without KV heads are delta nets, whose heads no key counts.
+func kimiLinearGGUF(f *fields) {
+	f.mixture(gatingSigmoid)
+	f.set("norm_topk_prob", true) // as llama.cpp has it
+	f.hybridKinds(linearAttention)
+	for i := range f.size(maxLayers, "num_hidden_layers") {
+		if rates, ok := f.describe(fmt.Sprintf("blk.%d.ssm_beta.weight", i)); ok && len(rates.Shape) == 2 {
+			f.set("linear_num_heads", rates.Shape[0])
+			return
+		}
+	}
 }
 
 // kimiDelta is Kimi Delta Attention (arXiv:2510.26692).
@@ -110,6 +143,9 @@ func (d *kimiDelta) open(b *builder) func(at string, in int) (out int, back mode
 		narrow("delta.decay", "f_a_proj", "f_b_proj", decay)
 		narrow("delta.gates", "g_a_proj", "g_b_proj", gates)
 		b.linear("delta.rate", in, rate, model.ActNone, b.part(at+"b_proj", false, d.heads, hidden))
+		for _, part := range "qkv" { // which conv1d is made of
+			b.find(b.name(fmt.Sprintf("%s%c_conv1d.weight", at, part)))
+		}
 		b.conv("delta.conv", at+"conv1d", qkv, mixed, 3*width, d.kernel, false).SiLU = true
 		b.recur("delta.recur", mixed, read, model.Recur{
 			Rule: model.RecurChannels, Heads: d.heads, KeyHeads: d.heads, Keys: d.size, Values: d.size,
