@@ -77,16 +77,16 @@ func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 func TestGGUFOfAnEncoderIsTheSameEncoder(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/gguf/encoders/*.gguf")
 	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, files, 9)
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join("../../testdata/encoders", name)
 			var texts []encoded
 			require.NoError(t, weights.ReadJSON(filepath.Join(folder, "expected.json"), &texts, "texts"))
-			run := func(path string) (*family.Config, [][]float32) {
+			run := func(path, backend string) (*family.Config, [][]float32) {
 				cfg, p, w := openModel(t, path)
-				d, err := device.Open(device.Options{Backend: "ref"})
+				d, err := device.Open(device.Options{Backend: backend})
 				require.NoError(t, err)
 				defer d.Close()
 				e, err := d.Load(p, w, device.Limits{MaxRows: 500, MaxOutputs: len(texts), MaxHidden: len(texts)})
@@ -95,12 +95,15 @@ func TestGGUFOfAnEncoderIsTheSameEncoder(t *testing.T) {
 				require.NoError(t, e.ReserveKV(100))
 				return cfg, runEncoder(t, e, p, texts)
 			}
-			cfg, want := run(folder)
-			own, got := run(file)
-			require.Equal(t, cfg.Pooling.Mode, own.Pooling.Mode)
-			require.Equal(t, cfg.MaxPositions, own.MaxPositions)
-			for i := range want {
-				requireSameBits(t, want[i], got[i], i)
+			for _, backend := range []string{"ref", "cpu"} {
+				cfg, want := run(folder, backend)
+				own, got := run(file, backend)
+				require.Equal(t, cfg.Pooling.Mode, own.Pooling.Mode)
+				require.Equal(t, cfg.MaxPositions, own.MaxPositions)
+				require.Equal(t, cfg.Classifier, own.Classifier)
+				for i := range want {
+					requireSameBits(t, want[i], got[i], i)
+				}
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // bert is BERT.
@@ -20,7 +21,8 @@ var bert = family{
 			"attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value", "attn_output": "attention.output.dense",
 			"attn_output_norm": "attention.output.LayerNorm", "ffn_up": "intermediate.dense", "ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm",
 		},
-		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "attention.causal": "gguf.causal"},
+		head:  map[string]string{"cls": "classifier.dense", "cls.output": "classifier.out_proj"},
+		keys:  bertKeys,
 		spell: bertGGUF,
 	},
 
@@ -51,6 +53,18 @@ var nomicBERT = family{
 	class: "NomicBertModel", also: []string{"NomicBertForSequenceClassification", "NomicBertForMaskedLM"}, kind: "nomic_bert",
 	spell:  nomicSpell,
 	config: nomicConfig,
+	gguf: &ggufForm{ // with the names of the files that Nomic published
+		name: "nomic-bert", decoder: "nomic_bert.", layers: nomicOwnNames.layers,
+		names: map[string]string{
+			"token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings", "token_embd_norm": nomicOwnNames.embedNorm,
+		},
+		parts: map[string]string{
+			"attn_qkv": nomicOwnNames.fused, "attn_output": nomicOwnNames.out, "attn_output_norm": nomicOwnNames.attnNorm, "ffn_gate": nomicOwnNames.gate,
+			"ffn_up": nomicOwnNames.up, "ffn_down": nomicOwnNames.down, "layer_output_norm": nomicOwnNames.mlpNorm,
+		},
+		keys:  bertKeys,
+		spell: bertGGUF,
+	},
 
 	models:   "Nomic Embed Text 1 and 1.5",
 	features: "BERT with a rotary embedding, gated SiLU, and no biases",
@@ -90,7 +104,7 @@ func bertConfig(f *fields, c *Config) plan {
 	if kind := f.text("absolute", "position_embedding_type"); kind != "absolute" {
 		f.fault("position_embedding_type", fmt.Sprintf("%.40q", kind), "absolute")
 	}
-	return bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, pooler: true}
+	return bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, pooler: !weights.IsGGUF(c.File)}
 }
 
 // bertSizes reads what these encoders have in common.
@@ -232,12 +246,23 @@ func (p bertPlan) dense(b *builder, in int) (out int) {
 	return out
 }
 
+// bertKeys are the keys of encoders.
+var bertKeys = map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "attention.causal": ggufCausal}
+
+// ggufCausal is the member of attention.causal of encoders.
+const ggufCausal = "gguf.causal"
+
+// bothWays refuses an encoder that says that it is a decoder.
+func (f *fields) bothWays() {
+	if f.flag(false, ggufCausal) {
+		f.fault(ggufCausal, "true", "false")
+	}
+}
+
 // bertGGUF takes the number of types of tokens from their table.
 func bertGGUF(f *fields) {
-	if f.flag(false, "gguf.causal") {
-		f.fault("gguf.causal", "true", "false")
-	}
-	if t, ok := f.tensors.Describe("bert.embeddings.token_type_embeddings.weight"); ok && len(t.Shape) == 2 {
+	f.bothWays()
+	if t, ok := f.describe("token_types.weight"); ok && len(t.Shape) == 2 {
 		f.set("type_vocab_size", t.Shape[0])
 	}
 }

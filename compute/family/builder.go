@@ -76,7 +76,7 @@ func (b *builder) find(name string) (weights.Tensor, bool) {
 }
 
 // refuseUnread reports a tensor of a GGUF file that no op reads: the converter writes none that the result does not depend on, but for layers after the
-// last one, the parts of models with images, and the factors of the rotary embedding, which the configuration has.
+// last one, the parts of models with images, the head of a masked language model, and the factors of the rotary embedding, which the configuration has.
 func (b *builder) refuseUnread() {
 	named, ok := b.source.(interface{ Names() []string })
 	if !ok || !weights.IsGGUF(b.cfg.File) {
@@ -90,7 +90,8 @@ func (b *builder) refuseUnread() {
 			_, _ = fmt.Sscan(strings.Split(rest, ".")[0], &layer)
 		}
 		idle := layer >= b.cfg.Layers || strings.HasPrefix(name, "rope_") || strings.HasSuffix(name, ".attn_rot_embd.weight") ||
-			strings.HasPrefix(name, "v.") || strings.HasPrefix(name, "a.") || strings.HasPrefix(name, "mm.")
+			strings.HasPrefix(name, "v.") || strings.HasPrefix(name, "a.") || strings.HasPrefix(name, "mm.") ||
+			b.cfg.Encoder && len(b.cfg.Classifier.Labels) == 0 && strings.HasPrefix(name, "head.")
 		if !b.sought[name] && !idle {
 			b.fault(b.cfg.File, name, "a tensor that nothing reads", "none")
 		}

@@ -10,6 +10,9 @@ import (
 var euroBERT = family{
 	class: "EuroBertModel", also: []string{"EuroBertForSequenceClassification", "EuroBertForMaskedLM"}, kind: "eurobert",
 	config: euroBERTConfig,
+	gguf: &ggufForm{
+		name: "eurobert", keys: map[string]string{"attention.causal": ggufCausal}, spell: (*fields).bothWays,
+	},
 
 	models:   "EuroBERT",
 	features: "encoder: Llama with attention both ways",

@@ -25,6 +25,7 @@ type ggufForm struct {
 	layers      string                                   // before the number of a layer; "": "layers."
 	names       map[string]string                        // names of tensors outside of layers that differ from Llama's, without .weight and .bias
 	parts       map[string]string                        // those of a layer's tensors; with .weight or .bias, the name there has none
+	head        map[string]string                        // those of a head for classes, which have no prefix; nil: there is none
 	keys        map[string]string                        // keys beside Llama's, without the architecture, to members of config.json; "": of no effect
 	spell       func(*fields)                            // sets what has no key; nil: nothing
 	tensors     func(*Config, *weights.Checkpoint) error // replaces tensors; nil: none
@@ -86,7 +87,11 @@ func loadGGUF(path string) (*Config, error) {
 // ggufPooling is the pooling of a file that says it: enum llama_pooling_type of llama.h.
 func (c *Config) ggufPooling(m weights.Metadata) {
 	_, kind := ggufFamily(m)
-	switch v, _ := (ggufKeys{m, kind}).of("pooling_type").(int64); v {
+	v, _ := (ggufKeys{m, kind}).of("pooling_type").(int64)
+	if v == 4 && len(c.Classifier.Labels) > 0 { // that of the classes
+		v = 0
+	}
+	switch v {
 	case 0: // none
 	case 1:
 		c.Pooling.Mode = "mean"
@@ -166,6 +171,7 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 		f.set("eos_token_id", ids)
 	}
 	f.setTensors()
+	f.setClasses(known, ggufKeys{m, kind})
 	f.setRopeScaling(m, kind)
 	f.refuse(ggufKeys{m, kind}, keys, known.gguf.partial)
 	if known.gguf.spell != nil {
@@ -286,6 +292,31 @@ func (f *fields) setTensors() {
 	}
 }
 
+// setClasses says that there is a head for classes, where the file has one, and their labels.
+func (f *fields) setClasses(known *family, keys ggufKeys) {
+	out, ok := f.describe("cls.output.weight")
+	if f.form.head == nil || !ok || len(out.Shape) != 2 {
+		return
+	}
+	if _, ok := f.describe("cls.weight"); !ok { // llama.cpp's converter leaves it out of BERT's
+		f.fault("cls.weight", "no such tensor", "the layer before cls.output")
+	}
+	f.set("architectures", []string{known.class, classifierHead})
+	f.set("num_labels", out.Shape[0])
+	labels, ok := keys.of("classifier.output_labels").([]string)
+	if !ok {
+		return
+	}
+	if int64(len(labels)) != out.Shape[0] {
+		f.fault(keys.kind+".classifier.output_labels", fmt.Sprintf("%d labels", len(labels)), fmt.Sprintf("%d, the rows of cls.output", out.Shape[0]))
+	}
+	names := map[string]string{}
+	for i, label := range labels {
+		names[strconv.Itoa(i)] = label
+	}
+	f.set("id2label", names)
+}
+
 // setRopeScaling spells the scaling as llama.cpp reads it: a factor without a type is linear, and the factor of old files has another
 // key. No factor, or 0, is 1.
 func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
@@ -389,6 +420,7 @@ func ggufIdle(key string) bool {
 	switch key {
 	case "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
 		"rope.scale_linear", "rope.dimension_count", "attention.value_length", "pooling_type", // read
+		"classifier.output_labels",                                   // read
 		"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", // of the tokens, and of the training
 		"rope.dimension_sections": // of images: the positions of a token of text are the same
 		return true

@@ -77,6 +77,9 @@ func (g *ggufForm) huggingFaceName(name string) string {
 	if name == "output.weight" || name == "output.bias" {
 		return "lm_head" + strings.TrimPrefix(name, "output")
 	}
+	if end := strings.LastIndexByte(name, '.'); end > 0 && g.head[name[:end]] != "" {
+		return g.head[name[:end]] + name[end:]
+	}
 	layer, rest, ok := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
 	if !strings.HasPrefix(name, "blk.") {
 		part, kind, _ := strings.Cut(name, ".")

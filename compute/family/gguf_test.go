@@ -2,6 +2,7 @@ package family
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func (t tables) Tensor(name string) (weights.Tensor, bool) { return t.Describe(n
 
 func ggufTables() tables {
 	t := weights.Tensor{DType: weights.F16, Shape: []int64{131, 48}}
-	return tables{"model.embed_tokens.weight": t, "transformer.wte.weight": t}
+	return tables{"model.embed_tokens.weight": t, "transformer.wte.weight": t, "bert.embeddings.word_embeddings.weight": t, "model.embeddings.tok_embeddings.weight": t}
 }
 
 func TestGGUFMetadataGivesTheConfigurationWithLlamaCppsDefaults(t *testing.T) {
@@ -208,6 +209,8 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 		{"starcoder", nil, "attention.head_count_kv", int64(6), "starcoder.attention.head_count_kv: found 6, expected 1"},
 		{"starcoder", []weights.Metadata{{"attention.head_count_kv": int64(1)}}, "feed_forward_length", int64(0), "starcoder.feed_forward_length: found 0, expected an integer in 1.."},
 		{"kimi-linear", []weights.Metadata{experts, latents}, "expert_gating_func", int64(1), "kimi-linear.expert_gating_func: found 1, expected 2"},
+		{"bert", nil, "attention.causal", true, "bert.attention.causal: found true, expected false"},
+		{"modern-bert", nil, "classifier.pooling_type", int64(3), "modern-bert.classifier.pooling_type: found 3, expected an integer in 1..2"},
 		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0}, "apertus.xielu.alpha_p: found 2 and 0 numbers, expected two for each of 2 layers"},
 	} {
 		t.Run(c.kind+" "+c.key, func(t *testing.T) {
@@ -224,6 +227,48 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 			require.ErrorContains(t, err, "a.gguf: "+c.want)
 		})
 	}
+}
+
+// TestGGUFClassesAreTheRowsOfTheHead, whose labels are as many. The pooling is that of the classes.
+func TestGGUFClassesAreTheRowsOfTheHead(t *testing.T) {
+	read := func(kind string, keys weights.Metadata, more tables) (*Config, error) {
+		found := ggufTables()
+		maps.Copy(found, more)
+		m := ggufOf(kind, keys)
+		f, err := ggufFields("a.gguf", m, found)
+		if err != nil {
+			return nil, err
+		}
+		c, err := parseConfig(f)
+		if err == nil {
+			c.ggufPooling(m)
+		}
+		return c, err
+	}
+	dense, out := weights.Tensor{Shape: []int64{48, 48}}, weights.Tensor{Shape: []int64{3, 48}}
+	roberta := tables{"classifier.dense.weight": dense, "classifier.out_proj.weight": out}
+	c, err := read("bert", weights.Metadata{"classifier.output_labels": []string{"a", "b", "c"}, "pooling_type": int64(4)}, roberta)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c"}, c.Classifier.Labels)
+	require.Empty(t, c.Pooling.Problem)
+	c, err = read("modern-bert", nil, tables{"head.dense.weight": dense, "classifier.weight": out})
+	require.NoError(t, err)
+	require.Equal(t, []string{"LABEL_0", "LABEL_1", "LABEL_2"}, c.Classifier.Labels)
+	vectors, err := read("modern-bert", nil, tables{"head.dense.weight": dense})
+	require.NoError(t, err)
+	for own, refused := range map[*Config]bool{c: true, vectors: false} { // a masked language model's head is left out
+		b := &builder{cfg: own, source: unread{ggufTables(), []string{"head.dense.weight"}}, sought: map[string]bool{}}
+		b.refuseUnread()
+		require.Equal(t, refused, b.err != nil)
+	}
+	c, err = read("bert", weights.Metadata{"pooling_type": int64(4)}, nil)
+	require.NoError(t, err)
+	require.Empty(t, c.Classifier.Labels)
+	require.Contains(t, c.Pooling.Problem, "the pooling 4")
+	_, err = read("bert", weights.Metadata{"classifier.output_labels": []string{"a"}}, roberta)
+	require.ErrorContains(t, err, "a.gguf: bert.classifier.output_labels: found 1 labels, expected 3, the rows of cls.output")
+	_, err = read("bert", nil, tables{"classifier.out_proj.weight": out})
+	require.ErrorContains(t, err, "a.gguf: cls.weight: found no such tensor, expected the layer before cls.output")
 }
 
 // TestGGUFOfDeepSeekIsOneOfItsFamilies by the function of its gates, or by its size where llama.cpp knows that.

@@ -11,6 +11,19 @@ var modernBERT = family{
 	class: "ModernBertModel", also: []string{"ModernBertForSequenceClassification", "ModernBertForMaskedLM"}, kind: "modernbert",
 	spell:  modernBERTSpell,
 	config: modernBERTConfig,
+	gguf: &ggufForm{
+		name:  "modern-bert",
+		names: map[string]string{"token_embd": "embeddings.tok_embeddings", "token_embd_norm": "embeddings.norm", "output_norm": "final_norm"},
+		parts: map[string]string{
+			"attn_norm": "attn_norm", "attn_qkv": "attn.Wqkv", "attn_output": "attn.Wo", "ffn_norm": "mlp_norm", "ffn_up": "mlp.Wi", "ffn_down": "mlp.Wo",
+		},
+		head: map[string]string{"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"},
+		keys: merged(bertKeys, map[string]string{
+			"attention.sliding_window": "local_attention", "attention.sliding_window_pattern": "global_attn_every_n_layers",
+			"rope.freq_base_swa": "local_rope_theta", "hidden_activation": "hidden_act", "classifier.pooling_type": "gguf.classifier_pooling",
+		}),
+		spell: modernBERTGGUF,
+	},
 
 	models:   "ModernBERT, GTE-ModernBERT",
 	features: "encoder: attention both ways, in windows of both sides by `layer_types` or `global_attn_every_n_layers`, with a rotary base of their own; norms before, gated GELU",
@@ -106,4 +119,17 @@ func (p modernPlan) dense(b *builder, in int) (out int) {
 		b.anyNorm("head.norm", "head.norm", p.normBias, out, out)
 	})
 	return out
+}
+
+// modernBERTGGUF takes from the tensors which biases there are. Classes are of the mean where the file does not say it, as in llama.cpp.
+func modernBERTGGUF(f *fields) {
+	f.bothWays()
+	if f.integer(1, 1, 2, "gguf.classifier_pooling") == 1 {
+		f.set("classifier_pooling", "mean")
+	}
+	for name, tensor := range map[string]string{"norm_bias": "token_embd_norm.bias", "classifier_bias": "cls.bias"} {
+		_, ok := f.describe(tensor)
+		f.set(name, ok)
+	}
+	f.set("attention_bias", f.inLayers("attn_qkv.bias"))
 }
