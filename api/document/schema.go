@@ -1,70 +1,82 @@
 package document
 
 import (
+	"math"
 	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/millrace/millrace/api/proof"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 // The types below describe requests in the OpenAPI document. Package openai decodes them, with errors
 // that name the field. A test compares both, field by field and bound by bound.
 
-// Sampled are the fields that chat and plain completions share.
+// Sampled are the fields that chat and plain completions share, but for the numbers of package sample.
 type Sampled struct {
-	Model             string             `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
-	N                 int                `json:"n,omitempty" minimum:"1" maximum:"128" default:"1" doc:"Choices; with several prompts at most 128 over all."`
-	Temperature       float64            `json:"temperature,omitempty" minimum:"0" maximum:"2" default:"1" doc:"0 is greedy."`
-	TopP              float64            `json:"top_p,omitempty" minimum:"0" maximum:"1" default:"1"`
-	TopK              int                `json:"top_k,omitempty" minimum:"-1" default:"0" doc:"0 or -1: off. (vLLM)"`
-	MinP              float64            `json:"min_p,omitempty" minimum:"0" maximum:"1" default:"0" doc:"(vLLM)"`
-	TypicalP          float64            `json:"typical_p,omitempty" exclusiveMinimum:"0" maximum:"1" default:"1" doc:"Locally typical sampling."`
-	RepetitionPenalty float64            `json:"repetition_penalty,omitempty" exclusiveMinimum:"0" maximum:"10" default:"1" doc:"Over prompt and output. (vLLM)"`
-	PresencePenalty   float64            `json:"presence_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
-	FrequencyPenalty  float64            `json:"frequency_penalty,omitempty" minimum:"-2" maximum:"2" default:"0"`
-	DRYMultiplier     float64            `json:"dry_multiplier,omitempty" minimum:"0" maximum:"100" default:"0" doc:"Lowers the logits of tokens that would continue a repetition, by dry_multiplier * dry_base^(its length - dry_allowed_length). (llama.cpp)"`
-	DRYBase           float64            `json:"dry_base,omitempty" minimum:"1" maximum:"100" default:"1.75" doc:"(llama.cpp)"`
-	DRYAllowed        int                `json:"dry_allowed_length,omitempty" minimum:"0" maximum:"16777216" default:"2" doc:"(llama.cpp)"`
-	DRYLast           int                `json:"dry_penalty_last_n,omitempty" minimum:"-1" maximum:"2147483647" default:"-1" doc:"Tokens in which repetitions are found; -1: all, 0: none. (llama.cpp)"`
-	DRYBreakers       []string           `json:"dry_sequence_breakers,omitempty" maxItems:"16" doc:"Texts that no repetition crosses, of at most 64 bytes; a line feed, colon, quotation mark and asterisk when left out. (llama.cpp)"`
-	XTCProbability    float64            `json:"xtc_probability,omitempty" minimum:"0" maximum:"1" default:"0" doc:"How often the tokens that reach xtc_threshold, but the least likely of them, are left out. (llama.cpp)"`
-	XTCThreshold      float64            `json:"xtc_threshold,omitempty" minimum:"0" maximum:"1" default:"0.1" doc:"Over 0.5: off. (llama.cpp)"`
-	TopNSigma         float64            `json:"top_n_sigma,omitempty" minimum:"-1" maximum:"100" default:"-1" doc:"Leaves out tokens whose logit is more than this many standard deviations below the largest. 0 or below: off. (llama.cpp)"`
-	BadWords          []string           `json:"bad_words,omitempty" maxItems:"256" doc:"Texts of at most 256 bytes whose tokens the answer does not have. (vLLM)"`
-	LogitBias         map[string]float64 `json:"logit_bias,omitempty" doc:"Token id to a bias from -100 to 100."`
-	Seed              int64              `json:"seed,omitempty" doc:"The same seed and request give the same tokens. Random when left out."`
-	Stop              *stringOrStrings   `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
-	StopTokenIDs      []int32            `json:"stop_token_ids,omitempty" maxItems:"256" doc:"(vLLM)"`
-	IncludeStop       bool               `json:"include_stop_str_in_output,omitempty" default:"false" doc:"(vLLM)"`
-	MinTokens         int                `json:"min_tokens,omitempty" minimum:"0" maximum:"16777216" default:"0" doc:"Tokens before the end-of-sequence token or one of stop_token_ids may come. Not with a grammar. (vLLM)"`
-	PromptLogprobs    int                `json:"prompt_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Log probabilities of the prompt's tokens, with this many alternatives. Not with stream. (vLLM)"`
-	IgnoreEOS         bool               `json:"ignore_eos,omitempty" default:"false" doc:"Continue to the token limit. (vLLM)"`
-	SkipSpecial       bool               `json:"skip_special_tokens,omitempty" default:"true" doc:"Leave special tokens out of the text. (vLLM)"`
-	ReturnTokenIDs    bool               `json:"return_token_ids,omitempty" default:"false" doc:"Token ids beside the text. (vLLM)"`
-	Proof             *boolOrProof       `json:"proof,omitempty" doc:"true: the answer has its proof, and token ids. The proof of an earlier answer: that answer, from workers of the same digests."`
-	Stream            bool               `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
-	StreamOptions     *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
-	StreamResume      *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection can resume it with GET /v1/streams/{id} at any gateway; auto: if the server can."`
-	RequestID         string             `json:"request_id,omitempty" maxLength:"64" doc:"Only with stream_resume: the call's id is made of it, and sending the same request again does not run it again."`
-	Priority          int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
-	CacheSalt         string             `json:"cache_salt,omitempty" maxLength:"256" doc:"Shares prefixes in the cache only with requests of the same tenant and salt. At most 256 bytes. (vLLM)"`
-	Timeout           float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
-	BestOf            int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n, or the number of beams. (vLLM)"`
-	UseBeamSearch     bool               `json:"use_beam_search,omitempty" default:"false" doc:"The n best answers of a beam search, in place of sampling; the text comes at the end. Not with temperature over 0, penalties, logit_bias, stop or logprobs. (vLLM)"`
-	NumBeams          int                `json:"num_beams,omitempty" minimum:"2" maximum:"64" doc:"Only with use_beam_search: beams, best_of or n when left out."`
-	LengthPenalty     float64            `json:"length_penalty,omitempty" minimum:"-10" maximum:"10" default:"1" doc:"Only with use_beam_search: an answer's score is its log probability / length^length_penalty. (vLLM)"`
-	EarlyStopping     *boolOrNever       `json:"early_stopping,omitempty" doc:"Only with use_beam_search, as in transformers. (vLLM)"`
-	ResponseFormat    *responseFormat    `json:"response_format,omitempty" doc:"What the text of the answer may be. At most one of this and the next five fields. Not with use_beam_search."`
-	Structured        *structuredOutputs `json:"structured_outputs,omitempty" doc:"(vLLM)"`
-	GuidedJSON        *schemaOrText      `json:"guided_json,omitempty" doc:"A JSON schema, or a string that holds one. (vLLM)"`
-	GuidedRegex       string             `json:"guided_regex,omitempty" minLength:"1" maxLength:"262144" doc:"A regular expression that the whole answer matches. (vLLM)"`
-	GuidedChoice      []string           `json:"guided_choice,omitempty" minItems:"1" maxItems:"4096" doc:"The answer is one of these strings. (vLLM)"`
-	GuidedGrammar     string             `json:"guided_grammar,omitempty" minLength:"1" maxLength:"262144" doc:"A grammar in Lark or EBNF (root ::= ...). (vLLM)"`
-	User              string             `json:"user,omitempty" doc:"Ignored."`
-	ServiceTier       string             `json:"service_tier,omitempty" doc:"Ignored."`
-	Store             bool               `json:"store,omitempty" doc:"Ignored."`
-	Metadata          map[string]any     `json:"metadata,omitempty" doc:"Ignored."`
+	Model          string             `json:"model,omitempty" doc:"A served model. May be left out where one is served."`
+	N              int                `json:"n,omitempty" minimum:"1" maximum:"128" default:"1" doc:"Choices; with several prompts at most 128 over all."`
+	DRYMultiplier  float64            `json:"dry_multiplier,omitempty" minimum:"0" maximum:"100" default:"0" doc:"Lowers the logits of tokens that would continue a repetition, by dry_multiplier * dry_base^(its length - dry_allowed_length). (llama.cpp)"`
+	DRYBase        float64            `json:"dry_base,omitempty" minimum:"1" maximum:"100" default:"1.75" doc:"(llama.cpp)"`
+	DRYAllowed     int                `json:"dry_allowed_length,omitempty" minimum:"0" maximum:"16777216" default:"2" doc:"(llama.cpp)"`
+	DRYLast        int                `json:"dry_penalty_last_n,omitempty" minimum:"-1" maximum:"2147483647" default:"-1" doc:"Tokens in which repetitions are found; -1: all, 0: none. (llama.cpp)"`
+	DRYBreakers    []string           `json:"dry_sequence_breakers,omitempty" maxItems:"16" doc:"Texts that no repetition crosses, of at most 64 bytes; a line feed, colon, quotation mark and asterisk when left out. (llama.cpp)"`
+	XTCProbability float64            `json:"xtc_probability,omitempty" minimum:"0" maximum:"1" default:"0" doc:"How often the tokens that reach xtc_threshold, but the least likely of them, are left out. (llama.cpp)"`
+	XTCThreshold   float64            `json:"xtc_threshold,omitempty" minimum:"0" maximum:"1" default:"0.1" doc:"Over 0.5: off. (llama.cpp)"`
+	BadWords       []string           `json:"bad_words,omitempty" maxItems:"256" doc:"Texts of at most 256 bytes whose tokens the answer does not have. (vLLM)"`
+	LogitBias      map[string]float64 `json:"logit_bias,omitempty" doc:"Token id to a bias from -100 to 100."`
+	Seed           int64              `json:"seed,omitempty" doc:"The same seed and request give the same tokens. Random when left out."`
+	Stop           *stringOrStrings   `json:"stop,omitempty" doc:"At most 16 strings of at most 1024 bytes."`
+	StopTokenIDs   []int32            `json:"stop_token_ids,omitempty" maxItems:"256" doc:"(vLLM)"`
+	IncludeStop    bool               `json:"include_stop_str_in_output,omitempty" default:"false" doc:"(vLLM)"`
+	PromptLogprobs int                `json:"prompt_logprobs,omitempty" minimum:"0" maximum:"20" doc:"Log probabilities of the prompt's tokens, with this many alternatives. Not with stream. (vLLM)"`
+	IgnoreEOS      bool               `json:"ignore_eos,omitempty" default:"false" doc:"Continue to the token limit. (vLLM)"`
+	SkipSpecial    bool               `json:"skip_special_tokens,omitempty" default:"true" doc:"Leave special tokens out of the text. (vLLM)"`
+	ReturnTokenIDs bool               `json:"return_token_ids,omitempty" default:"false" doc:"Token ids beside the text. (vLLM)"`
+	Proof          *boolOrProof       `json:"proof,omitempty" doc:"true: the answer has its proof, and token ids. The proof of an earlier answer: that answer, from workers of the same digests."`
+	Stream         bool               `json:"stream,omitempty" default:"false" doc:"Answer with server-sent events."`
+	StreamOptions  *streamOptions     `json:"stream_options,omitempty" doc:"Only with stream."`
+	StreamResume   *boolOrAuto        `json:"stream_resume,omitempty" doc:"Keep the answer, so that a client that lost its connection can resume it with GET /v1/streams/{id} at any gateway; auto: if the server can."`
+	RequestID      string             `json:"request_id,omitempty" maxLength:"64" doc:"Only with stream_resume: the call's id is made of it, and sending the same request again does not run it again."`
+	Priority       int32              `json:"priority,omitempty" default:"0" doc:"Lower runs first. (vLLM)"`
+	CacheSalt      string             `json:"cache_salt,omitempty" maxLength:"256" doc:"Shares prefixes in the cache only with requests of the same tenant and salt. At most 256 bytes. (vLLM)"`
+	Timeout        float64            `json:"timeout,omitempty" exclusiveMinimum:"0" maximum:"86400" doc:"Seconds after which the request ends with an error."`
+	BestOf         int                `json:"best_of,omitempty" minimum:"1" maximum:"128" doc:"Only equal to n, or the number of beams. (vLLM)"`
+	UseBeamSearch  bool               `json:"use_beam_search,omitempty" default:"false" doc:"The n best answers of a beam search, in place of sampling; the text comes at the end. Not with temperature over 0, penalties, logit_bias, stop or logprobs. (vLLM)"`
+	NumBeams       int                `json:"num_beams,omitempty" minimum:"2" maximum:"64" doc:"Only with use_beam_search: beams, best_of or n when left out."`
+	LengthPenalty  float64            `json:"length_penalty,omitempty" minimum:"-10" maximum:"10" default:"1" doc:"Only with use_beam_search: an answer's score is its log probability / length^length_penalty. (vLLM)"`
+	EarlyStopping  *boolOrNever       `json:"early_stopping,omitempty" doc:"Only with use_beam_search, as in transformers. (vLLM)"`
+	ResponseFormat *responseFormat    `json:"response_format,omitempty" doc:"What the text of the answer may be. At most one of this and the next five fields. Not with use_beam_search."`
+	Structured     *structuredOutputs `json:"structured_outputs,omitempty" doc:"(vLLM)"`
+	GuidedJSON     *schemaOrText      `json:"guided_json,omitempty" doc:"A JSON schema, or a string that holds one. (vLLM)"`
+	GuidedRegex    string             `json:"guided_regex,omitempty" minLength:"1" maxLength:"262144" doc:"A regular expression that the whole answer matches. (vLLM)"`
+	GuidedChoice   []string           `json:"guided_choice,omitempty" minItems:"1" maxItems:"4096" doc:"The answer is one of these strings. (vLLM)"`
+	GuidedGrammar  string             `json:"guided_grammar,omitempty" minLength:"1" maxLength:"262144" doc:"A grammar in Lark or EBNF (root ::= ...). (vLLM)"`
+	User           string             `json:"user,omitempty" doc:"Ignored."`
+	ServiceTier    string             `json:"service_tier,omitempty" doc:"Ignored."`
+	Store          bool               `json:"store,omitempty" doc:"Ignored."`
+	Metadata       map[string]any     `json:"metadata,omitempty" doc:"Ignored."`
+}
+
+// TransformSchema adds the parameters that are one number, as the decoder does.
+func (Sampled) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	for _, n := range sample.Numbers() {
+		field := &huma.Schema{Type: huma.TypeNumber, Format: "double", Description: n.Doc, Default: n.Default}
+		if _, ok := n.In(new(sample.Params)).(*int); ok {
+			field.Type, field.Format = huma.TypeInteger, "int64"
+		}
+		if n.Open {
+			field.ExclusiveMinimum = &n.Min
+		} else {
+			field.Minimum = &n.Min
+		}
+		if n.Max != math.MaxInt32 {
+			field.Maximum = &n.Max
+		}
+		s.Properties[n.Name] = field
+	}
+	return s
 }
 
 type streamOptions struct {

@@ -14,28 +14,6 @@ import (
 // maxLengthPenalty is the maximum absolute value of length_penalty.
 const maxLengthPenalty = 10
 
-// notWithBeams are the fields that a beam search does not support, with their neutral values. The
-// engine refuses stop and logprobs.
-var notWithBeams = []struct {
-	name    string
-	neutral []float64
-}{
-	{"temperature", []float64{0}},
-	{"top_p", []float64{1}},
-	{"top_k", []float64{-1, 0}},
-	{"min_p", []float64{0}},
-	{"typical_p", []float64{1}},
-	{"repetition_penalty", []float64{1}},
-	{"presence_penalty", []float64{0}},
-	{"frequency_penalty", []float64{0}},
-	{"logit_bias", nil},
-	{"min_tokens", []float64{0}},
-	{"dry_multiplier", []float64{0}},
-	{"top_n_sigma", []float64{-1, 0}},
-	{"xtc_probability", []float64{0}},
-	{"bad_words", nil},
-}
-
 // beams reads the fields of a beam search. Its width is num_beams or, as in vLLM, best_of or n. Without
 // use_beam_search the other fields must be neutral.
 func (o *object) beams(r *api.Request) {
@@ -65,8 +43,11 @@ func (o *object) beams(r *api.Request) {
 	}
 	o.lengthPenalty(p)
 	o.earlyStopping(p)
-	for _, f := range notWithBeams {
-		o.refuseWithBeams(f.name, f.neutral)
+	for _, n := range sample.Numbers() {
+		o.refuseWithBeams(n.Name, n.Off...)
+	}
+	for _, name := range []string{"dry_multiplier", "xtc_probability", "logit_bias", "bad_words"} {
+		o.refuseWithBeams(name, 0)
 	}
 	r.Beams, r.Sampling = p, sample.Params{}
 }
@@ -97,13 +78,14 @@ func (o *object) earlyStopping(p *sample.BeamParams) {
 	}
 }
 
-func (o *object) refuseWithBeams(name string, neutral []float64) {
+// refuseWithBeams refuses a field with a value that is not off. The engine refuses stop and logprobs.
+func (o *object) refuseWithBeams(name string, off ...float64) {
 	raw, ok := o.get(name)
 	if !ok {
 		return
 	}
 	var v float64
-	if string(raw) == "{}" || string(raw) == "[]" || json.Unmarshal(raw, &v) == nil && slices.Contains(neutral, v) {
+	if string(raw) == "{}" || string(raw) == "[]" || json.Unmarshal(raw, &v) == nil && slices.Contains(off, v) {
 		return
 	}
 	o.fail(name, "not supported together with use_beam_search, found %s", jsonbody.Snippet(raw))

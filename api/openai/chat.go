@@ -25,8 +25,8 @@ func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*call.Call,
 	}
 	c, r := o.common(models, "chatcmpl-", arrival)
 	c.Kind = call.Chat
-	o.int("max_tokens", 1, maxMaxTokens, &r.MaxTokens)
-	o.int("max_completion_tokens", 1, maxMaxTokens, &r.MaxTokens)
+	o.int("max_tokens", 1, sample.MaxTokens, &r.MaxTokens)
+	o.int("max_completion_tokens", 1, sample.MaxTokens, &r.MaxTokens)
 	o.chatLogprobs(r)
 	o.promptLogprobs(c, r)
 	v := o.conversation()
@@ -54,7 +54,7 @@ func DecodeChat(body []byte, models []api.Model, arrival time.Time) (*call.Call,
 // thinkingBudget reads "thinking_token_budget". It has no effect on a model without reasoning.
 func (o *object) thinkingBudget(c *call.Call, models []api.Model) {
 	var budget int64
-	if !o.integer("thinking_token_budget", 0, maxMaxTokens, &budget) {
+	if !o.integer("thinking_token_budget", 0, sample.MaxTokens, &budget) {
 		return
 	}
 	r := c.Requests[0]

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/jsonbody"
+	"github.com/millrace/millrace/compute/sample"
 )
 
 const (
@@ -26,7 +27,7 @@ func DecodeCompletion(body []byte, models []api.Model, arrival time.Time) (*call
 	c, r := o.common(models, "cmpl-", arrival)
 	c.Kind = call.Completion
 	r.MaxTokens = defaultMaxTokens
-	o.int("max_tokens", 0, maxMaxTokens, &r.MaxTokens)
+	o.int("max_tokens", 0, sample.MaxTokens, &r.MaxTokens)
 	o.int("logprobs", 0, maxTopLogprobs, &r.TopLogprobs)
 	o.boolean("echo", &c.Echo)
 	if c.Echo && r.TopLogprobs >= 0 {

@@ -25,7 +25,6 @@ const (
 	maxStopTokens  = 256
 	maxLogitBias   = 1024
 	maxTopLogprobs = 20
-	maxMaxTokens   = 1 << 24
 	maxTimeout     = 24 * time.Hour
 )
 
@@ -181,19 +180,18 @@ func defaults(models []api.Model, id string) sample.Params {
 
 // sampling overwrites the parameters that the request has.
 func (o *object) sampling(p *sample.Params) {
-	o.number("temperature", 0, 2, false, &p.Temperature)
-	o.number("top_p", 0, 1, false, &p.TopP)
-	if p.TopP == 0 { // the smallest nucleus: one token; sample's 0 means "off"
+	for _, n := range sample.Numbers() {
+		switch v := n.In(p).(type) {
+		case *float32:
+			o.number(n.Name, n.Min, n.Max, n.Open, v)
+		case *int:
+			o.int(n.Name, int64(n.Min), int64(n.Max), v)
+		}
+	}
+	p.TopK, p.TopNSigma = max(p.TopK, 0), max(p.TopNSigma, 0) // -1 is off, as in vLLM and llama.cpp
+	if p.TopP == 0 {                                          // the smallest nucleus: one token; sample's 0 means "off"
 		p.TopP = math.SmallestNonzeroFloat32
 	}
-	o.int("top_k", -1, math.MaxInt32, &p.TopK)
-	p.TopK = max(p.TopK, 0) // -1 is off, as in vLLM
-	o.number("min_p", 0, 1, false, &p.MinP)
-	o.number("typical_p", 0, 1, true, &p.TypicalP)
-	o.number("repetition_penalty", 0, 10, true, &p.RepetitionPenalty)
-	o.number("presence_penalty", -2, 2, false, &p.PresencePenalty)
-	o.number("frequency_penalty", -2, 2, false, &p.FrequencyPenalty)
-	o.int("min_tokens", 0, maxMaxTokens, &p.MinTokens)
 	o.samplers(p)
 	o.logitBias(p)
 	var seed int64

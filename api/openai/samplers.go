@@ -9,8 +9,6 @@ import (
 
 // samplers reads the parameters that llama.cpp has beside the usual ones, under its names, and vLLM's bad_words.
 func (o *object) samplers(p *sample.Params) {
-	o.number("top_n_sigma", -1, sample.MaxSigmas, false, &p.TopNSigma)
-	p.TopNSigma = max(p.TopNSigma, 0) // -1 is off, as in llama.cpp
 	xtc := sample.XTC{Threshold: 0.1} // llama.cpp's default
 	o.number("xtc_probability", 0, 1, false, &xtc.Probability)
 	o.number("xtc_threshold", 0, 1, false, &xtc.Threshold)
@@ -20,7 +18,7 @@ func (o *object) samplers(p *sample.Params) {
 	dry := sample.DefaultDRY()
 	o.number("dry_multiplier", 0, sample.MaxDRY, false, &dry.Multiplier)
 	o.number("dry_base", 1, sample.MaxDRY, false, &dry.Base)
-	o.int("dry_allowed_length", 0, maxMaxTokens, &dry.Allowed)
+	o.int("dry_allowed_length", 0, sample.MaxTokens, &dry.Allowed)
 	o.int("dry_penalty_last_n", -1, math.MaxInt32, &dry.Last)
 	o.words("dry_sequence_breakers", sample.MaxBreakers, sample.MaxBreakerBytes, &dry.Breakers)
 	if dry.Multiplier > 0 {

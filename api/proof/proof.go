@@ -210,22 +210,26 @@ func settings(c *call.Call) map[string]string {
 	return s
 }
 
+// always are the numbers that proofs have with any value. Others have one that is not 0.
+var always = []string{"temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+
 // sampling adds the parameters of the sampler.
 func sampling(r *api.Request, s map[string]string) {
 	p := &r.Sampling
-	for name, v := range map[string]float32{
-		"temperature": p.Temperature, "top_p": p.TopP, "min_p": p.MinP, "typical_p": p.TypicalP, "repetition_penalty": p.RepetitionPenalty,
-		"presence_penalty": p.PresencePenalty, "frequency_penalty": p.FrequencyPenalty,
-	} {
-		s[name] = number(v)
+	for _, n := range sample.Numbers() {
+		text := "0"
+		switch v := n.In(p).(type) {
+		case *float32:
+			text = number(*v)
+		case *int:
+			text = strconv.Itoa(*v)
+		}
+		if text != "0" || slices.Contains(always, n.Name) {
+			s[n.Name] = text
+		}
 	}
-	s["top_k"], s["seed"] = strconv.Itoa(p.TopK), strconv.FormatUint(p.Seed, 10)
-	if p.MinTokens > 0 {
-		s["min_tokens"] = strconv.Itoa(p.MinTokens)
-	}
-	if p.Texts() != nil || p.DRY != nil || p.TopNSigma != 0 || p.XTC.Probability != 0 {
-		samplers(p, s)
-	}
+	s["seed"] = strconv.FormatUint(p.Seed, 10)
+	samplers(p, s)
 	if t := p.Thinking; t != nil {
 		s["thinking_token_budget"] = strconv.Itoa(t.Budget)
 	}
@@ -246,9 +250,6 @@ func samplers(p *sample.Params, s map[string]string) {
 	}
 	if p.XTC.Probability != 0 {
 		s["xtc_probability"], s["xtc_threshold"] = number(p.XTC.Probability), number(p.XTC.Threshold)
-	}
-	if p.TopNSigma != 0 {
-		s["top_n_sigma"] = number(p.TopNSigma)
 	}
 	if len(p.BadWords) > 0 {
 		s["bad_words"] = list(p.BadWords)

@@ -18,6 +18,7 @@ package sample
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -50,6 +51,41 @@ const MaxTopLogprobs = 20
 
 // Default is OpenAI's default: temperature 1, nothing cut off.
 func Default() Params { return Params{Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1} }
+
+// Number is a parameter that is one number, as a request has it. What reads requests, describes them or proves answers takes all numbers from
+// Numbers, and knows none of them.
+type Number struct {
+	Name     string // in a request
+	Min, Max float64
+	Open     bool      // Min itself is not allowed
+	Default  float64   // of a request to a model that recommends none
+	Off      []float64 // have no effect
+	Doc      string
+	In       func(p *Params) any // where p has it: a *float32 or a *int
+}
+
+// MaxTokens bounds the numbers of tokens in a request.
+const MaxTokens = 1 << 24
+
+var numbers = []Number{
+	{Name: "temperature", Max: 2, Default: 1, Off: []float64{0}, Doc: "0 is greedy.", In: func(p *Params) any { return &p.Temperature }},
+	{Name: "top_p", Max: 1, Default: 1, Off: []float64{1}, In: func(p *Params) any { return &p.TopP }},
+	{Name: "top_k", Min: -1, Max: math.MaxInt32, Off: []float64{-1, 0}, Doc: "0 or -1: off. (vLLM)", In: func(p *Params) any { return &p.TopK }},
+	{Name: "min_p", Max: 1, Off: []float64{0}, Doc: "(vLLM)", In: func(p *Params) any { return &p.MinP }},
+	{Name: "typical_p", Max: 1, Open: true, Default: 1, Off: []float64{1}, Doc: "Locally typical sampling.",
+		In: func(p *Params) any { return &p.TypicalP }},
+	{Name: "repetition_penalty", Max: 10, Open: true, Default: 1, Off: []float64{1}, Doc: "Over prompt and output. (vLLM)",
+		In: func(p *Params) any { return &p.RepetitionPenalty }},
+	{Name: "presence_penalty", Min: -2, Max: 2, Off: []float64{0}, In: func(p *Params) any { return &p.PresencePenalty }},
+	{Name: "frequency_penalty", Min: -2, Max: 2, Off: []float64{0}, In: func(p *Params) any { return &p.FrequencyPenalty }},
+	{Name: "min_tokens", Max: MaxTokens, Off: []float64{0}, In: func(p *Params) any { return &p.MinTokens },
+		Doc: "Tokens before the end-of-sequence token or one of stop_token_ids may come. Not with a grammar. (vLLM)"},
+	{Name: "top_n_sigma", Min: -1, Max: MaxSigmas, Default: -1, Off: []float64{-1, 0}, In: func(p *Params) any { return &p.TopNSigma },
+		Doc: "Leaves out tokens whose logit is more than this many standard deviations below the largest. 0 or below: off. (llama.cpp)"},
+}
+
+// Numbers returns the parameters that are one number, in the order in which a request is checked. It is not to be changed.
+func Numbers() []Number { return numbers }
 
 // ParamError is a parameter out of its range.
 type ParamError struct {

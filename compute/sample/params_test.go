@@ -62,3 +62,28 @@ func TestBiasOutsideTheVocabularyIsAnError(t *testing.T) {
 	require.NoError(t, p.ValidateVocab(11))
 	require.EqualError(t, p.ValidateVocab(10), "logit_bias[10]: found token 10, expected a token id below 10")
 }
+
+// TestNumbersAreEachAFieldOfTheirOwn: a row with the field of another would read one parameter of a request into two.
+func TestNumbersAreEachAFieldOfTheirOwn(t *testing.T) {
+	var p Params
+	seen := map[any]string{}
+	for _, n := range Numbers() {
+		field := n.In(&p)
+		require.NotContains(t, seen, field, n.Name)
+		seen[field] = n.Name
+		switch v := field.(type) {
+		case *float32:
+			*v = 1
+		case *int:
+			*v = 1
+		default:
+			require.Failf(t, "found another type", "%s: %T, expected *float32 or *int", n.Name, field)
+		}
+		require.NotEmpty(t, n.Off, n.Name)
+		for _, v := range append(n.Off, n.Default) {
+			require.True(t, v >= n.Min && v <= n.Max, "%s: %g", n.Name, v)
+		}
+	}
+	require.Equal(t, Params{Temperature: 1, TopP: 1, TopK: 1, MinP: 1, TypicalP: 1, RepetitionPenalty: 1, PresencePenalty: 1, FrequencyPenalty: 1,
+		MinTokens: 1, TopNSigma: 1}, p)
+}
