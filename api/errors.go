@@ -104,9 +104,9 @@ func GrammarWithBeams(param string) *Error {
 	return Invalid(param, "%s: not supported together with use_beam_search", param)
 }
 
-// LossyWithBeams returns the error of a beam search where a worker keeps keys and values as KIVI or H2O does.
+// LossyWithBeams returns the error of a beam search where beams cannot share the slabs of a worker.
 func LossyWithBeams() *Error {
-	return Invalid("use_beam_search", "found a beam search, expected none with --kv-type kivi or --kv-eviction h2o, or with a model whose layers keep a state")
+	return Invalid("use_beam_search", "found a beam search, expected none with this --kv-type or --kv-eviction, or with a model whose layers keep a state")
 }
 
 // InvalidParam returns an Invalid error for a *sample.ParamError.

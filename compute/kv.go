@@ -16,11 +16,7 @@ func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
 		return StateKV(cmp.Or(info.HeadSlabs, p.StateSlabs(SlabBytes(p))), rows)
 	}
 	c := counts(p)
-	full := kvmgr.Group(kvmgr.Full{Head: info.HeadSlabs})
-	if info.MostSlabs > 0 {
-		full = kvmgr.Bounded{Slabs: info.MostSlabs}
-	}
-	groups := slices.Repeat([]kvmgr.Group{full}, c.Full)
+	groups := slices.Repeat([]kvmgr.Group{p.Eviction.Group(info.HeadSlabs, device.SlabTokens)}, c.Full)
 	if c.Windowed > 0 {
 		w := kvmgr.NewWindow(p.Window(), p.SinkSlabs(device.SlabTokens), rows, slabs, c, device.SlabTokens)
 		groups = append(groups, slices.Repeat([]kvmgr.Group{w}, c.Windowed)...)

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/api/tools"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // Device chooses what computes.
@@ -226,17 +227,22 @@ func (s *Serve) spill() error {
 	return nil
 }
 
+// KVUses returns what may be done with keys and values, and the flag, with its value, that says so. A wrong value, which Validate refuses,
+// is as none.
+func (d *Device) KVUses() (uses kvmgr.Uses, cause string) {
+	kv, _ := model.ParseKVType(d.KVType)
+	eviction, _ := model.ParseEviction(d.KVEviction)
+	if eviction.None() {
+		return model.KVUses(kv, eviction), "--kv-type " + d.KVType
+	}
+	return model.KVUses(kv, eviction), "--kv-eviction " + d.KVEviction
+}
+
 // lossy refuses settings that copy keys and values where these are lossy.
 func (s *Serve) lossy() error {
-	kv, kvErr := model.ParseKVType(s.KVType)
-	eviction, evictionErr := model.ParseEviction(s.KVEviction)
-	valid := kvErr == nil && evictionErr == nil // else Device.Validate says so
-	if !valid || model.KVUses(kv, eviction).Copies {
+	uses, cause := s.KVUses()
+	if uses.Copies {
 		return nil
-	}
-	cause := "--kv-eviction " + s.KVEviction
-	if eviction.None() {
-		cause = "--kv-type " + s.KVType
 	}
 	var copies string
 	roles := s.Roles.List()

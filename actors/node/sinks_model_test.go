@@ -233,7 +233,7 @@ func TestKiviChangesNoTokenBesideOthers(t *testing.T) {
 			q := modelRequest(0)
 			q.Beams = &sample.BeamParams{Width: 3, LengthPenalty: 1}
 			_, err := p.Submit(t.Context(), q)
-			require.ErrorContains(t, err, "found a beam search, expected none with --kv-type kivi")
+			require.ErrorContains(t, err, "found a beam search, expected none with this --kv-type")
 			requireModelClean(t, p, m)
 		})
 	}
@@ -268,7 +268,7 @@ func TestHeavyTokensStayAndNoTokenChanges(t *testing.T) {
 			q := modelRequest(0)
 			q.Beams = &sample.BeamParams{Width: 3, LengthPenalty: 1}
 			_, err := p.Submit(t.Context(), q)
-			require.ErrorContains(t, err, "found a beam search, expected none with --kv-type kivi or --kv-eviction h2o")
+			require.ErrorContains(t, err, "found a beam search, expected none with this --kv-type or --kv-eviction")
 			q = modelRequest(0)
 			q.ID, q.N = "choices", 3
 			_, last := answer(t, p, q)

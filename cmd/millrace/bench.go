@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/compute/device"
-	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/lab/bench"
@@ -113,11 +112,8 @@ func (o *benchFlags) validate() error {
 		return config.Usagef("--prompt %d, --gen %d, --repeat %d, --max-batch-tokens %d: expected at least 1, 0, 1, 1",
 			prompt, o.Gen, o.Repeat, o.Rows)
 	}
-	if o.device.KVType == model.KVKivi.String() {
-		return config.Usagef("--kv-type: found %s, expected another one: bench maps slabs by itself", o.device.KVType)
-	}
-	if e, err := model.ParseEviction(o.device.KVEviction); err == nil && e.H2O {
-		return config.Usagef("--kv-eviction: found %s, expected none or streaming: bench runs tokens again", o.device.KVEviction)
+	if uses, cause := o.device.KVUses(); !uses.Rollback {
+		return config.Usagef("found %s, expected another value: bench maps slabs by itself, and runs tokens again", cause)
 	}
 	return o.device.Validate()
 }

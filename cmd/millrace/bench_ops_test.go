@@ -14,13 +14,13 @@ import (
 func TestBenchRefusesKivi(t *testing.T) {
 	code, _, stderr := millrace(t, nil, "bench", "--kv-type", "kivi")
 	require.Equal(t, 2, code)
-	require.Contains(t, stderr, "--kv-type: found kivi, expected another one")
+	require.Contains(t, stderr, "found --kv-type kivi, expected another value")
 }
 
 func TestBenchRefusesHeavyTokens(t *testing.T) {
 	code, _, stderr := millrace(t, nil, "bench", "--kv-eviction", "h2o:recent=9")
 	require.Equal(t, 2, code)
-	require.Contains(t, stderr, "--kv-eviction: found h2o:recent=9, expected none or streaming")
+	require.Contains(t, stderr, "found --kv-eviction h2o:recent=9, expected another value")
 }
 
 func TestBenchOfEachPromptWithEachBatch(t *testing.T) {

@@ -15,7 +15,7 @@ func flagValues() map[string][]string {
 		"admission":     {"predicted", "declared"},
 		"backend":       append(device.Backends(), "sim"),
 		"dtype":         {"auto", "f16", "bf16"},
-		"kv-eviction":   {"none", "streaming", "h2o"},
+		"kv-eviction":   model.EvictionNames(),
 		"kv-type":       model.KVTypeNames(),
 		"log-format":    {"auto", "console", "json"},
 		"log-level":     {"trace", "debug", "info", "warn", "error", "disabled"},

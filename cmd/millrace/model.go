@@ -125,8 +125,8 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if err := m.program.SetWeights(o.Weights); err != nil {
 		return config.Usagef("--weights: %w", err)
 	}
-	if o.Eviction.H2O {
-		return config.Usagef("--kv-eviction: found %s with --backend sim, expected none or streaming", o.Eviction)
+	if !model.KVUses(model.KVAuto, o.Eviction).Rollback { // its tokens do not stay where they are
+		return config.Usagef("--kv-eviction: found %s with --backend sim, expected another value", o.Eviction)
 	}
 	m.program.KV, m.program.OneGroup = o.KV, o.OneGroup
 	if err := m.program.SetEviction(o.Eviction); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // SlabTokens is the number of tokens of a KV slab.
@@ -33,7 +34,6 @@ type ProgramInfo struct {
 	SlabBytes       uint64 `json:"slab_bytes"`
 	MaxSlabs        int    `json:"max_slabs"`            // that ReserveKV takes
 	HeadSlabs       int    `json:"head_slabs,omitempty"` // of a region, before those of its tokens
-	MostSlabs       int    `json:"most_slabs,omitempty"` // of a region: later tokens take the places of those that a sequence gave up; 0: any number
 	KVType          string `json:"kv_type"`              // of keys and values: "f32", "f16", "bf16", "int8", "int4", "kivi"
 	Linear          string `json:"linear"`               // what runs the linear ops
 }
@@ -45,8 +45,9 @@ type Engine struct {
 	limits  Limits
 	vocab   int // logits of an output
 	groups  model.Groups
-	sinks   int // leading slabs that a region keeps when it advances
-	width   int // of a hidden state
+	need    kvmgr.Need // of a sequence in each group, in which it keeps all slabs that it has
+	sinks   int        // leading slabs that a region keeps when it advances
+	width   int        // of a hidden state
 	info    ProgramInfo
 	opNames []string
 
@@ -104,10 +105,10 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		SlabBytes:       uint64(i.slab_bytes),
 		MaxSlabs:        int(i.max_slabs),
 		HeadSlabs:       int(i.head_slabs),
-		MostSlabs:       int(i.most_slabs),
 		KVType:          kvType(i.kv_type),
 		Linear:          C.GoString(&i.linear[0]),
 	}
+	e.need = kvmgr.NewSpec(SlabTokens, p.Eviction.Group(e.info.HeadSlabs, SlabTokens)).Need()
 	var device C.mr_device_info
 	if C.mr_device_get_info(d.backend, d.handle, &device, &me) != C.MR_OK {
 		e.Close()

@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"fmt"
-	"math"
 	"unsafe"
 
 	"github.com/millrace/millrace/compute/model"
@@ -18,6 +17,7 @@ import (
 type Region struct {
 	engine *Engine
 	handle *C.mr_region
+	tokens int // at most
 	slabs  int // of each group
 	first  int // slabs [first, mapped) of windowed groups are mapped, and those of sinks, and [0, mapped) of the others
 	mapped int
@@ -49,22 +49,16 @@ func Slabs(tokens int) int { return (tokens + SlabTokens - 1) / SlabTokens }
 // Groups are the groups of layers, see model.Groups.
 func (e *Engine) Groups() model.Groups { return e.groups }
 
-// Slabs is the number of slabs of a region for n tokens, for all groups of layers: its HeadSlabs, and those that hold the tokens, at most MostSlabs.
+// Slabs is the number of slabs of a region for n tokens, for all groups of layers: its HeadSlabs, and those that hold the tokens.
 func (e *Engine) Slabs(tokens int) int { return e.groups.Count() * e.places(tokens) }
 
 // places is the number of slabs of each group.
-func (e *Engine) places(tokens int) int {
-	n := e.info.HeadSlabs + Slabs(tokens)
-	if e.info.MostSlabs > 0 {
-		n = min(n, e.info.MostSlabs)
-	}
-	return n
-}
+func (e *Engine) places(tokens int) int { return e.need.AtOnce(Slabs(tokens)) }
 
 // NewRegion reserves addresses for a sequence of up to the given tokens.
 // Nothing is mapped yet.
 func (e *Engine) NewRegion(tokens int) (*Region, error) {
-	r := &Region{engine: e, slabs: e.places(tokens)}
+	r := &Region{engine: e, tokens: tokens, slabs: e.places(tokens)}
 	var me C.mr_error
 	if C.mr_region_create(e.dev.backend, e.handle, C.int32_t(r.slabs), &r.handle, &me) != C.MR_OK {
 		return nil, fail("create region", &me)
@@ -200,10 +194,10 @@ func (r *Region) unmap(group, first, n int) error {
 	return nil
 }
 
-// Tokens is the number of tokens up to the end of the mapped slabs: any number where these are the engine's MostSlabs.
+// Tokens is the number of tokens up to the end of the mapped slabs: those that the region is for where these are all of its slabs.
 func (r *Region) Tokens() int {
-	if most := r.engine.info.MostSlabs; most > 0 && r.mapped == most {
-		return math.MaxInt32
+	if r.mapped == r.slabs {
+		return r.tokens
 	}
 	return max(0, r.mapped-r.engine.info.HeadSlabs) * SlabTokens
 }

@@ -180,7 +180,7 @@ func requireOracleOf(t *testing.T, e model.Eviction, all []device.Options, oracl
 			limit := tolerance(o, m)
 			s := openWith(t, o, m.Program, m.Weights, len(tokens))
 			if e.H2O {
-				require.Equal(t, (e.Heavy+e.Recent+64+15)/16, s.engine.Info().MostSlabs)
+				require.Equal(t, (e.Heavy+e.Recent+64+15)/16, s.engine.Slabs(1<<20))
 			}
 			for row, got := range s.run(t, tokens) {
 				for i, v := range got {

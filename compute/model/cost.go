@@ -246,13 +246,10 @@ func (p *Program) attentionCost(op *Op, w Work, s Sizes) Cost {
 
 // keysSeen is how many keys the row at a position sees, its own among them.
 func keysSeen(op *Op, position int) int {
-	switch {
-	case op.Window > 0:
+	if op.Window > 0 {
 		return min(op.Sinks+op.Window, position+1)
-	case op.Heavy > 0:
-		return min(position/EvictedTokens*EvictedTokens, op.Heavy+op.Recent) + position%EvictedTokens + 1
 	}
-	return position + 1
+	return op.seen(position)
 }
 
 // WeightBytes is the size of all tensors with s.Weight bytes per value, of blocks as they are; a tied

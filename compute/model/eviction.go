@@ -40,6 +40,32 @@ type Eviction struct {
 	Recent int // last tokens; 0: likewise
 }
 
+// Evicts are the attributes of attention that an Eviction sets.
+type Evicts struct {
+	Sinks         int // beside the window
+	SinkQ         int // a slot; without Sinks not used
+	Heavy, Recent int // of H2O
+}
+
+// seen is how many keys the row at a position sees without a window, its own among them.
+func (e Evicts) seen(position int) int {
+	if e.Heavy > 0 {
+		return min(position/EvictedTokens*EvictedTokens, e.Heavy+e.Recent) + position%EvictedTokens + 1
+	}
+	return position + 1
+}
+
+// Kept names the tokens that are kept, "" for all.
+func (e Evicts) Kept() string {
+	switch {
+	case e.Heavy > 0:
+		return fmt.Sprintf("heavy %d, recent %d", e.Heavy, e.Recent)
+	case e.Sinks > 0:
+		return fmt.Sprintf("sinks %d", e.Sinks)
+	}
+	return ""
+}
+
 const (
 	noEviction = "none"
 	streaming  = "streaming"
@@ -48,6 +74,9 @@ const (
 
 // EvictionForms are the values that ParseEviction takes, for messages.
 const EvictionForms = "none, streaming[:sinks=N,window=N,context=N], or h2o[:heavy=N,recent=N]"
+
+// EvictionNames are the names that ParseEviction takes.
+func EvictionNames() []string { return []string{noEviction, streaming, h2o} }
 
 // number is a setting of an Eviction.
 type number struct {
@@ -88,6 +117,14 @@ func ParseEviction(text string) (Eviction, error) {
 		*f.value = n
 	}
 	return e, nil
+}
+
+// Group is what a sequence keeps of layers without a window. A region has some slabs before those of its tokens.
+func (e Eviction) Group(head, slabTokens int) kvmgr.Group {
+	if e.H2O {
+		return kvmgr.Bounded{Slabs: (e.Heavy + e.Recent + EvictedTokens + slabTokens - 1) / slabTokens}
+	}
+	return kvmgr.Full{Head: head}
 }
 
 // None says that nothing is evicted.
@@ -248,14 +285,13 @@ func (p *Program) Lossy() string {
 
 // KVUses returns what may be done with keys and values of a type of which an eviction gives some up, before a program and its slabs are known.
 func KVUses(t KVType, e Eviction) kvmgr.Uses {
-	g := kvmgr.Group(kvmgr.Full{})
-	switch {
-	case e.H2O:
-		g = kvmgr.Bounded{}
-	case e.Sinks > 0:
-		g = kvmgr.Window{Sinks: 1}
-	case t == KVKivi:
-		g = kvmgr.Full{Head: 1}
+	head := 0
+	if t == KVKivi {
+		head = 1
 	}
-	return kvmgr.NewSpec(0, g).Uses
+	g := e.Group(head, 1)
+	if e.Sinks > 0 {
+		g = kvmgr.Window{Sinks: 1}
+	}
+	return kvmgr.NewSpec(1, g).Uses
 }

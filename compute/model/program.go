@@ -177,9 +177,7 @@ type Op struct {
 	QScales                 []float32 // factors of queries, of QScaleTokens positions each; nil: none
 	QScaleOffset            int
 	QScaleTokens            int
-	Sinks                   int
-	SinkQ                   int // a slot; without Sinks not used
-	Heavy, Recent           int // of H2O, see Eviction
+	Evicts
 
 	// Route, which has Bias too, and as its Weight a tensor of factors of the experts' weights. Linear with Routed has Experts and TopK; its Parts are those of all experts, one after the other.
 	Routing Routing

@@ -201,8 +201,7 @@ func attribute(p *model.Program, op *model.Op) string {
 	add(op.RotaryInterleaved, "interleaved")
 	add(op.Window > 0, fmt.Sprintf("window %d", op.Window))
 	add(op.BothWays, "both ways")
-	add(op.Sinks > 0, fmt.Sprintf("sinks %d", op.Sinks))
-	add(op.Heavy > 0, fmt.Sprintf("heavy %d, recent %d", op.Heavy, op.Recent))
+	add(op.Kept() != "", op.Kept())
 	add(op.ALiBiSlopes != nil, "alibi")
 	return strings.Join(a, ", ")
 }
