@@ -132,8 +132,8 @@ func (t *Tokenizer) variables(tpl *template, c Chat) (named, given []byte, err e
 			return nil, nil, fmt.Errorf("messages[%d].content: %w", i, err)
 		}
 	}
-	if named, err = plainJSON(tokens); err == nil {
-		given, err = plainJSON(all)
+	if named, err = api.Marshal(tokens); err == nil {
+		given, err = api.Marshal(all)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: variables: %w", jinja.ErrTemplate, err)
@@ -177,20 +177,11 @@ func quoted(arguments json.RawMessage) json.RawMessage {
 	if len(arguments) > 0 && arguments[0] == '"' {
 		return arguments
 	}
-	text, err := plainJSON(string(arguments))
+	text, err := api.Marshal(string(arguments))
 	if err != nil { // a string always has a JSON form
 		return arguments
 	}
 	return text
-}
-
-// plainJSON is json.Marshal without the escapes of <, > and &.
-func plainJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return b.Bytes(), err
 }
 
 // toolCall is a call of a function in the order in which the OpenAI API documents it.
@@ -206,7 +197,7 @@ type toolCall struct {
 // templateToolCall is call as templates read it: its arguments are an object, where the API has the
 // object's JSON as a string. What is no such call stays as it is.
 func templateToolCall(call any) any {
-	raw, err := plainJSON(call)
+	raw, err := api.Marshal(call)
 	if err != nil {
 		return call // rendering will say why
 	}

@@ -105,7 +105,7 @@ func (t *Tokenizer) shows(tpl *template, role string, form contentForm) bool {
 		for name, text := range t.special.text {
 			all[name] = text
 		}
-		variables, err := plainJSON(all)
+		variables, err := api.Marshal(all)
 		if err != nil {
 			return false
 		}

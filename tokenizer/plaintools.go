@@ -36,9 +36,9 @@ func callText(c any) string {
 	if !ok || made.Function == nil {
 		return ""
 	}
-	text, err := plainJSON(made.Function)
+	text, err := api.Marshal(made.Function)
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(text))
+	return string(text)
 }

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/tokenizer/jinja"
 )
 
@@ -160,12 +161,12 @@ func mapStrings(value []byte, change func(string) string) ([]byte, error) {
 		if err := json.Unmarshal(value[start:end], &text); err != nil {
 			return nil, err
 		}
-		changed, err := plainJSON(change(text))
+		changed, err := api.Marshal(change(text))
 		if err != nil {
 			return nil, err
 		}
 		out.Write(value[:start])
-		out.Write(bytes.TrimSpace(changed))
+		out.Write(changed)
 		value = value[end:]
 	}
 }

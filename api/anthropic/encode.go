@@ -1,7 +1,6 @@
 package anthropic
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 
@@ -139,20 +138,9 @@ func stopReason(f api.Finish, stop string) (reason string, sequence *string) {
 func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	ch := &r.Choices[0]
 	reason, sequence := stopReason(ch.Finish, ch.Stop)
-	return marshal(MessageAnswer{ID: messageID(c), Type: "message", Role: "assistant", Model: c.Model, Content: blocks(ch),
+	return api.Marshal(MessageAnswer{ID: messageID(c), Type: "message", Role: "assistant", Model: c.Model, Content: blocks(ch),
 		StopReason:   &reason,
 		StopSequence: sequence, Usage: usageOf(r.Usage, r.Reasoning), Proof: proof.Of(c, r)})
-}
-
-// marshal is json.Marshal without the escapes of <, > and &.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 // ErrorAnswer is an error in Anthropic's shape.
@@ -171,7 +159,7 @@ type TypedMessage struct {
 func EncodeError(e *api.Error) []byte {
 	out := ErrorAnswer{Type: "error"}
 	out.Error.Type, out.Error.Message = errorType(e.Code), e.Message
-	body, err := marshal(out)
+	body, err := api.Marshal(out)
 	if err != nil { // strings always marshal
 		return []byte(`{"type":"error","error":{"type":"api_error","message":"internal error"}}`)
 	}
@@ -202,7 +190,7 @@ func errorType(code api.Code) string {
 
 // EncodeCount returns the body of the answer to a count_tokens call.
 func EncodeCount(_ *api.TokenizeRequest, tokens []int32, _ []api.Model) ([]byte, error) {
-	return marshal(struct {
+	return api.Marshal(struct {
 		InputTokens int `json:"input_tokens"`
 	}{len(tokens)})
 }

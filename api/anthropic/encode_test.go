@@ -70,7 +70,7 @@ func withoutIDs(t *testing.T, list []Block) string {
 			list[i].ID = "ID"
 		}
 	}
-	body, err := marshal(list)
+	body, err := api.Marshal(list)
 	require.NoError(t, err)
 	return string(body)
 }

@@ -139,7 +139,7 @@ func (s *stream) endBlock() {
 }
 
 func (s *stream) add(v any) {
-	chunk, err := marshal(v)
+	chunk, err := api.Marshal(v)
 	if err != nil {
 		chunk = EncodeError(api.AsError(err))
 	}

@@ -1,10 +1,11 @@
 package call
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/api"
 )
 
 // argument is the name that arguments get in a template if they are no object.
@@ -54,13 +55,11 @@ func TextOf(arguments string) string {
 
 // quote returns a text as a JSON string without the escapes of <, > and &.
 func quote(text string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if enc.Encode(text) != nil { // a string always has a JSON form
+	quoted, err := api.Marshal(text)
+	if err != nil { // a string always has a JSON form
 		return []byte(`""`)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return quoted
 }
 
 func isObject(text string) bool {

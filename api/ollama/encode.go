@@ -175,13 +175,11 @@ func logprobs(tokens []api.TokenLogprob) []Logprob {
 }
 
 func (e *encoder) line(p Part) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(p); err != nil {
+	text, err := api.Marshal(p)
+	if err != nil {
 		return EncodeError(api.AsError(err))
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return text
 }
 
 // Encode returns the body of a whole answer.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/proof"
 )
@@ -119,7 +120,7 @@ func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, err
 				Message:  message(ch),
 				Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 		}
-		return marshal(a)
+		return api.Marshal(a)
 	}
 	a := TextCompletion{ID: c.ID, Object: "text_completion", Created: c.Created.Unix(), Model: c.Model,
 		SystemFingerprint: fingerprint, Usage: usage, Proof: proven}
@@ -128,7 +129,7 @@ func EncodeAnswer(c *call.Call, r *call.Result, fingerprint string) ([]byte, err
 		a.Choices = append(a.Choices, TextChoice{Index: i, Text: ch.Text, PromptLogprobs: promptLogprobs(c, ch),
 			Logprobs: logprobs(c, ch), FinishReason: string(ch.Finish), TokenIDs: tokenIDs(c, ch)})
 	}
-	return marshal(a)
+	return api.Marshal(a)
 }
 
 func message(ch *call.Choice) AnswerMessage {

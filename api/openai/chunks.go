@@ -219,7 +219,7 @@ func (c *Chunks) end(u api.Usage) {
 	}
 	if p := c.proof.Proof(); p != nil {
 		c.add(`,"proof":`)
-		text, err := marshal(p)
+		text, err := api.Marshal(p)
 		if err != nil { // strings and numbers always marshal
 			text = []byte("null")
 		}

@@ -57,5 +57,5 @@ func EncodeClassify(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 		}
 		a.Data[i] = ClassEntry{Index: i, Label: c.Vectors.Classes.Labels[best], Probs: probs, Classes: len(probs)}
 	}
-	return marshal(a)
+	return api.Marshal(a)
 }

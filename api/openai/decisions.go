@@ -272,7 +272,7 @@ func EncodeDecisions(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 		}
 		a.Answers[i] = decisionAnswer(&c.Questions[i], d)
 	}
-	return marshal(a)
+	return api.Marshal(a)
 }
 
 func decisionAnswer(q *call.Question, d *call.Decision) DecisionAnswer {

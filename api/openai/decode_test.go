@@ -102,11 +102,11 @@ func TestMessagesOfEveryRoleAndContentForm(t *testing.T) {
 	require.Equal(t, api.Message{Role: "user", Content: "a\nb", Name: "bob", Parts: []int{0, 2}}, r.Messages[1])
 	require.Equal(t, api.Message{Role: "tool", Content: "3", ToolCallID: "c1"}, r.Messages[3])
 	require.True(t, r.ContinueFinal && r.NoGenerationPrompt)
-	made, err := marshal(r.Messages[2].ToolCalls)
+	made, err := api.Marshal(r.Messages[2].ToolCalls)
 	require.NoError(t, err)
 	require.Equal(t, `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"z":1,"a":2}}}]`, string(made),
 		"arguments are an object with the client's order of keys")
-	tools, err := marshal(r.Tools)
+	tools, err := api.Marshal(r.Tools)
 	require.NoError(t, err)
 	require.Equal(t, `[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}]`, string(tools))
 	require.Nil(t, chat(t, `,"tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}]`).Tools)

@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"bytes"
-	"encoding/json"
 	"math"
 	"time"
 
@@ -35,7 +33,7 @@ func EncodeError(e *api.Error) []byte {
 	if code != "" {
 		d.Code = &code
 	}
-	body, err := marshal(ErrorBody{Error: d})
+	body, err := api.Marshal(ErrorBody{Error: d})
 	if err != nil { // strings always marshal
 		return []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}`)
 	}
@@ -74,15 +72,4 @@ func RetryAfter(e *api.Error) int {
 		return 0
 	}
 	return int(max(1, math.Ceil(float64(e.RetryAfter)/float64(time.Second))))
-}
-
-// marshal is json.Marshal without the escapes of <, > and &.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }

@@ -57,5 +57,5 @@ func EncodeRender(c *call.Call, p *call.Rendered, models []api.Model) ([]byte, e
 	if m := Served(models, c.Model); m != nil {
 		a.MaxModelLen = m.ContextLength
 	}
-	return marshal(a)
+	return api.Marshal(a)
 }

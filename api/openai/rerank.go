@@ -246,7 +246,7 @@ func EncodeRerank(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	if n := c.Vectors.Most; n > 0 && n < len(a.Results) {
 		a.Results = a.Results[:n]
 	}
-	return marshal(a)
+	return api.Marshal(a)
 }
 
 // ScoreList is the answer to a score call.
@@ -276,5 +276,5 @@ func EncodeScore(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	for i, score := range scores {
 		a.Data[i] = ScoreEntry{Index: i, Object: "score", Score: score}
 	}
-	return marshal(a)
+	return api.Marshal(a)
 }

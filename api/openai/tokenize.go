@@ -73,7 +73,7 @@ type DetokenizeAnswer struct {
 
 // EncodeDetokenize returns the body of the answer to a detokenize call.
 func EncodeDetokenize(_ *call.DetokenizeRequest, text string, _ []api.Model) ([]byte, error) {
-	return marshal(DetokenizeAnswer{Prompt: text})
+	return api.Marshal(DetokenizeAnswer{Prompt: text})
 }
 
 // ModelCard describes one served model.

@@ -150,7 +150,7 @@ func TestAnyArgumentsOfAnEarlierCallAreTaken(t *testing.T) {
 	} {
 		c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",`+sent+`}}]}]}`), served, arrival)
 		require.NoError(t, err, sent)
-		raw, err := marshal(c.Requests[0].Messages[0].ToolCalls)
+		raw, err := api.Marshal(c.Requests[0].Messages[0].ToolCalls)
 		require.NoError(t, err)
 		require.JSONEq(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":`+want+`}}]`, string(raw), sent)
 	}
@@ -191,7 +191,7 @@ func TestAnEarlierRefusalIsTaken(t *testing.T) {
 func TestAnEarlierCallOfACustomToolHasItsText(t *testing.T) {
 	c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":"a\n<b>"}}]}]}`), served, arrival)
 	require.NoError(t, err)
-	raw, err := marshal(c.Requests[0].Messages[0].ToolCalls)
+	raw, err := api.Marshal(c.Requests[0].Messages[0].ToolCalls)
 	require.NoError(t, err)
 	require.Equal(t, `[{"id":"c","type":"function","function":{"name":"f","arguments":{"input":"a\n<b>"}}}]`, string(raw))
 }

@@ -1,7 +1,6 @@
 package responses
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -257,18 +256,7 @@ func Encode(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	}
 	out.Usage = usageOf(r.Usage, r.Reasoning)
 	out.Proof = proof.Of(c, r)
-	return marshal(&out)
-}
-
-// marshal is json.Marshal without the escapes of <, > and &.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return api.Marshal(&out)
 }
 
 // engineFields are the names that fields have in errors of the engine, which knows no API.
@@ -294,7 +282,7 @@ func encodeErrorEvent(e *api.Error, number int) []byte {
 	if json.Unmarshal(EncodeError(e), &d) != nil {
 		d.Error.Message = e.Message
 	}
-	body, err := marshal(errorEvent{"error", number, d.Error.Code, d.Error.Message, d.Error.Param})
+	body, err := api.Marshal(errorEvent{"error", number, d.Error.Code, d.Error.Message, d.Error.Param})
 	if err != nil { // strings always marshal
 		return []byte(`{"type":"error","sequence_number":0,"code":null,"message":"internal error","param":null}`)
 	}

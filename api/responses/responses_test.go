@@ -125,7 +125,7 @@ func normal(t *testing.T, r *Response) string {
 		}
 	}
 	r.Usage.OutputDetails.Reasoning = 0 // by the pieces of the text
-	body, err := marshal(r)
+	body, err := api.Marshal(r)
 	require.NoError(t, err)
 	return string(body)
 }

@@ -114,7 +114,7 @@ func InputItems(c *call.Call) ([]json.RawMessage, error) {
 	items := make([]json.RawMessage, len(raw))
 	for i, it := range raw {
 		complete(it, fmt.Sprintf("%s_in%d", suffix(c), i))
-		body, err := marshal(it)
+		body, err := api.Marshal(it)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ func complete(it map[string]json.RawMessage, id string) {
 		if role == "assistant" {
 			part.Type, part.Annotations = "output_text", &[]string{}
 		}
-		it["content"], _ = marshal([]any{part}) // strings always marshal
+		it["content"], _ = api.Marshal([]any{part}) // strings always marshal
 	}
 }
 
@@ -160,5 +160,5 @@ func EncodeStatus(c *call.Call, status string, e *api.Error) ([]byte, error) {
 		r.fail(e)
 	}
 	r.Status = status
-	return marshal(&r)
+	return api.Marshal(&r)
 }

@@ -197,7 +197,7 @@ func (s *stream) endItem(cut bool) {
 func (s *stream) add(e event) {
 	e.Number = s.number
 	s.number++
-	chunk, err := marshal(e)
+	chunk, err := api.Marshal(e)
 	if err != nil {
 		chunk = EncodeStreamError(api.AsError(err))
 	}

@@ -50,7 +50,7 @@ func repeatedTools(list []json.RawMessage) []json.RawMessage {
 		all[i] = raw
 		var one functionTool
 		if json.Unmarshal(raw, &one) == nil && one.Type == function {
-			all[i], _ = marshal(one) // it was decoded from JSON
+			all[i], _ = api.Marshal(one) // it was decoded from JSON
 		}
 	}
 	return all

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/compute/grammar"
 )
 
@@ -177,13 +178,11 @@ func (g *lark) text(s string) string {
 	if s == "" {
 		return ""
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if enc.Encode(s) != nil { // a string always has a JSON form
+	text, err := api.Marshal(s)
+	if err != nil { // a string always has a JSON form
 		return ""
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return string(text)
 }
 
 // mark returns the expression of a marker, which may be a special token.

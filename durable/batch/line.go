@@ -51,11 +51,8 @@ func (r *Result) OK() bool {
 }
 
 func (r *Result) encode() ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(r) // ends with a newline
-	return b.Bytes(), err
+	text, err := api.Marshal(r)
+	return append(text, '\n'), err
 }
 
 // key returns the name of a line, which is the same whenever and wherever it runs: its call's ID and its seed come from it.
