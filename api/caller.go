@@ -41,6 +41,14 @@ func CallerFrom(ctx context.Context) Caller {
 	return c
 }
 
+// TenantFrom returns the tenant of the caller that ctx carries, "" if there is none.
+func TenantFrom(ctx context.Context) string {
+	if c := CallerFrom(ctx); c != nil {
+		return c.TenantName()
+	}
+	return ""
+}
+
 // Visible returns the models that the caller of ctx may use. Without a caller it returns all models.
 func Visible(ctx context.Context, models []Model) []Model {
 	c := CallerFrom(ctx)

@@ -3,9 +3,11 @@
 package durable
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -36,4 +38,17 @@ func WrongLast(err error) bool {
 	var e *jetstream.APIError
 	return errors.As(err, &e) && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// Pause waits until the time is over or there is news; nil: there is none. It returns false if ctx ended first.
+func Pause(ctx context.Context, d time.Duration, news <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-news:
+	case <-t.C:
+	}
+	return true
 }

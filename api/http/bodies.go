@@ -40,10 +40,7 @@ func (b *bodies) enter(ctx context.Context, bytes int) (leave func(), err error)
 	if n == 0 {
 		return func() {}, nil
 	}
-	tenant := ""
-	if c := api.CallerFrom(ctx); c != nil {
-		tenant = c.TenantName()
-	}
+	tenant := api.TenantFrom(ctx)
 	late := time.NewTimer(b.patience)
 	defer late.Stop()
 	for {

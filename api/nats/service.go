@@ -242,7 +242,7 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 			e.count(0, err)
 			return
 		}
-		tenant := tenantOf(ctx)
+		tenant := api.TenantFrom(ctx)
 		if err := s.answered.enter(tenant); err != nil {
 			r.fail(err)
 			e.count(0, r.err)
@@ -266,13 +266,6 @@ func (s *Service) handle(e *endpoint) nats.MsgHandler {
 				Uint64("messages", r.seq).Dur("took", took).AnErr("error", api.Logged(r.err)).Msg("nats")
 		}()
 	}
-}
-
-func tenantOf(ctx context.Context) string {
-	if c := api.CallerFrom(ctx); c != nil {
-		return c.TenantName()
-	}
-	return ""
 }
 
 // authenticate checks the API key of a request and returns a context with its caller. Without a file

@@ -125,7 +125,7 @@ func (b *Batches) watch(ctx context.Context) {
 		if err := b.storage.watch(ctx, b.note); err != nil && ctx.Err() == nil {
 			b.opts.Logger.Debug().Err(err).Msg("batch: cannot watch the batches")
 		}
-		sleep(ctx, retryPause, nil)
+		durable.Pause(ctx, retryPause, nil)
 	}
 }
 

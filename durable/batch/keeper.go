@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable"
 )
 
 // keeper leads one batch from its first state to its end. If its gateway dies, another one does so from the state in the record. All of its
@@ -38,9 +39,9 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		default:
 			k.b.opts.Logger.Warn().Err(err).Str("batch", k.r.ID).Str("status", string(k.r.Status)).Msg("batch: a step failed; trying again")
-			sleep(ctx, retryPause, nil)
+			durable.Pause(ctx, retryPause, nil)
 			if k.beat(ctx) != nil { // the state may be another one
-				sleep(ctx, retryPause, nil)
+				durable.Pause(ctx, retryPause, nil)
 			}
 		}
 	}

@@ -201,17 +201,10 @@ func (s *stored) change(ctx context.Context, tenant, id string, f func(*Record) 
 			r.revision = revision
 			return r, nil
 		}
-		if !wrongLast(err) {
+		if !durable.WrongLast(err) {
 			return nil, err
 		}
 	}
-}
-
-// wrongLast reports whether err means that another process wrote first. A clustered server has a second code for it.
-func wrongLast(err error) bool {
-	var e *jetstream.APIError
-	return errors.As(err, &e) && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 func (s *stored) watch(ctx context.Context, f func(*Record)) error {
@@ -243,7 +236,7 @@ func (s *stored) publishNew(ctx context.Context, stream string, m *nats.Msg) (bo
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	_, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(0), jetstream.WithExpectStream(stream))
-	if wrongLast(err) {
+	if durable.WrongLast(err) {
 		return false, nil
 	}
 	return err == nil, err

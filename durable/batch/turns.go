@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable"
 )
 
 // turns bounds the files that a gateway reads at once: one of a tenant, and mostFiles in all. A file may have 200 MiB, and JetStream sends
@@ -88,7 +89,7 @@ func (p *paced) Read(b []byte) (int, error) {
 		p.work += time.Since(p.last)
 	}
 	if p.work > step {
-		sleep(p.ctx, rest*p.work, nil)
+		durable.Pause(p.ctx, rest*p.work, nil)
 		p.work = 0
 	}
 	n, err := p.r.Read(b)

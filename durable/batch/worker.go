@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/codec"
+	"github.com/millrace/millrace/durable"
 )
 
 // worker runs lines of all batches in this gateway.
@@ -40,7 +41,7 @@ func (w *worker) pause(ctx context.Context, tenant string, d time.Duration) {
 	add(1)
 	w.inFlight.Add(-1)
 	w.b.wake()
-	sleep(ctx, d, nil)
+	durable.Pause(ctx, d, nil)
 	w.inFlight.Add(1)
 	add(-1)
 	w.b.wake()
@@ -66,17 +67,17 @@ func (w *worker) run(ctx context.Context) {
 	dry := map[string]time.Time{} // batches without a line in the queue, and until when
 	for ctx.Err() == nil {
 		if len(w.b.catalog.running()) == 0 {
-			sleep(ctx, restPause, w.b.changed)
+			durable.Pause(ctx, restPause, w.b.changed)
 			continue
 		}
 		room := w.b.opts.Room() - int(w.inFlight.Load())
 		if room <= 0 {
-			sleep(ctx, busyPause, nil)
+			durable.Pause(ctx, busyPause, nil)
 			continue
 		}
 		r := w.choose(dry)
 		if r == nil {
-			sleep(ctx, idlePause, w.b.changed)
+			durable.Pause(ctx, idlePause, w.b.changed)
 			clear(dry)
 			continue
 		}
@@ -122,17 +123,6 @@ func olderFirst(a, b *Record) int {
 		return c
 	}
 	return strings.Compare(a.ID, b.ID)
-}
-
-// sleep waits until the time is over, there is news, or ctx ends.
-func sleep(ctx context.Context, d time.Duration, news <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-news:
-	case <-t.C:
-	}
 }
 
 // line runs a line and stores its result. The queue gives it out again if this gateway dies, or stops before the result is durable.
@@ -204,7 +194,7 @@ func (w *worker) finish(ctx context.Context, r *Record, t *task) bool {
 			break
 		}
 		w.b.opts.Logger.Warn().Err(err).Str("batch", r.ID).Int("line", t.line).Msg("batch: could not store a result; trying again")
-		sleep(ctx, time.Second, nil)
+		durable.Pause(ctx, time.Second, nil)
 	}
 	return w.b.catalog.stopped(r.ID)
 }

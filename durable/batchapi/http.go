@@ -73,13 +73,6 @@ func off(http.ResponseWriter, *http.Request) error {
 		Message: "this server stores no files and runs no batches (--batch-store 0, or no JetStream)"}
 }
 
-func tenantOf(ctx context.Context) string {
-	if c := api.CallerFrom(ctx); c != nil {
-		return c.TenantName()
-	}
-	return ""
-}
-
 func answer(w http.ResponseWriter, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -96,7 +89,7 @@ func (s *server) allFiles(w http.ResponseWriter, r *http.Request) error {
 	}
 	const most = 10_000
 	var all []batches.File
-	for _, o := range s.files.List(tenantOf(r.Context())) {
+	for _, o := range s.files.List(api.TenantFrom(r.Context())) {
 		if purpose := r.URL.Query().Get("purpose"); purpose == "" || purpose == o.Fields[batch.FieldPurpose] {
 			all = append(all, fileOf(&o))
 		}
@@ -205,7 +198,7 @@ func (f *form) check(now time.Time) (expires time.Time, err error) {
 
 // upload stores a file while it arrives.
 func (s *server) upload(w http.ResponseWriter, r *http.Request) (err error) {
-	tenant := tenantOf(r.Context())
+	tenant := api.TenantFrom(r.Context())
 	end, err := s.begin(tenant)
 	if err != nil {
 		return err
@@ -316,7 +309,7 @@ func bodyError(err error) error {
 }
 
 func (s *server) oneFile(w http.ResponseWriter, r *http.Request) error {
-	tenant, id := tenantOf(r.Context()), r.PathValue("id")
+	tenant, id := api.TenantFrom(r.Context()), r.PathValue("id")
 	o, err := s.files.Info(r.Context(), tenant, id)
 	if err != nil {
 		return err
@@ -335,7 +328,7 @@ func (s *server) oneFile(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) content(w http.ResponseWriter, r *http.Request) error {
-	o, from, err := s.files.Get(r.Context(), tenantOf(r.Context()), r.PathValue("id"))
+	o, from, err := s.files.Get(r.Context(), api.TenantFrom(r.Context()), r.PathValue("id"))
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func (c *Calls) start(ctx context.Context, cl *call.Call) (*Reader, error) {
 	if err != nil {
 		return nil, api.AsError(err)
 	}
-	caller, tenant := callerAndTenant(ctx)
+	caller, tenant := api.CallerFrom(ctx), api.TenantFrom(ctx)
 	r, err := c.join(ctx, cl.ID, func(s *session) {
 		rec := &log.CallRecord{Encoded: encoded, ID: cl.ID, Tenant: tenant, Owner: c.node, Trace: tracing.Of(ctx)}
 		if caller != nil {
@@ -188,7 +188,7 @@ func (c *Calls) Attach(ctx context.Context, id string) (call.Answer, error) {
 // join returns a reader of the session of the tenant's call. It calls first to open a new session. If a
 // session that another request opened fails, join opens its own instead of returning that error.
 func (c *Calls) join(ctx context.Context, id string, first func(*session)) (*Reader, error) {
-	caller, tenant := callerAndTenant(ctx)
+	caller, tenant := api.CallerFrom(ctx), api.TenantFrom(ctx)
 	for {
 		s, r, err := c.session(tenant, id, caller)
 		if err != nil {
@@ -220,19 +220,11 @@ func (c *Calls) Cancel(ctx context.Context, id string) error {
 // Forget removes the log of an ended call of the caller, so that its id is free. Other gateways may read the answer until they have
 // noticed.
 func (c *Calls) Forget(ctx context.Context, id string) error {
-	_, tenant := callerAndTenant(ctx)
+	tenant := api.TenantFrom(ctx)
 	if err := c.logs.Remove(ctx, tenant, id); err != nil {
 		return log.Unavailable(err)
 	}
 	return nil
-}
-
-// callerAndTenant returns the caller of ctx and its tenant, or nil and "" without API keys.
-func callerAndTenant(ctx context.Context) (api.Caller, string) {
-	if c := api.CallerFrom(ctx); c != nil {
-		return c, c.TenantName()
-	}
-	return nil, ""
 }
 
 // session returns a reader of the call's session. fresh is the session if it is new: then the caller

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/log"
 )
 
@@ -103,7 +104,7 @@ func (s *session) run(answer call.EventStream, stop context.CancelCauseFunc) {
 			return
 		}
 		const pause = 20 * time.Millisecond
-		log.Sleep(s.ctx, pause)
+		durable.Pause(s.ctx, pause, nil)
 		s.log.Reset()
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable"
 )
 
 // ErrRestart means that the log is not the one that was read: it was lost, and perhaps written again.
@@ -203,7 +204,7 @@ func (l *Log) untilOutage(ctx context.Context, try func() error) error {
 			return Unavailable(err)
 		}
 		l.store.journal.ensure(ctx) //nolint:errcheck // the next try returns the error
-		Sleep(ctx, pause)
+		durable.Pause(ctx, pause, nil)
 		pause = min(2*pause, time.Second)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/durable"
 )
 
 // StoreOptions are the settings of a Store. No field has a default.
@@ -123,7 +124,7 @@ func (s *Store) restore(ctx context.Context, l *endedLog, gap bool) {
 			return
 		}
 		s.journal.ensure(ctx) //nolint:errcheck // the next try returns the error
-		if !Sleep(ctx, pause) {
+		if !durable.Pause(ctx, pause, nil) {
 			return
 		}
 	}
@@ -188,17 +189,5 @@ func Unavailable(err error) *api.Error {
 // ctx ended.
 func RetryWait(ctx context.Context, begin time.Time, limit time.Duration) bool {
 	const pause = 100 * time.Millisecond
-	return time.Since(begin) < limit && Sleep(ctx, pause)
-}
-
-// Sleep pauses for d. It returns false if ctx ended first.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return time.Since(begin) < limit && durable.Pause(ctx, pause, nil)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	"github.com/millrace/millrace/api/responses"
+	"github.com/millrace/millrace/durable"
 	"github.com/millrace/millrace/durable/batch"
 	"github.com/millrace/millrace/durable/callpb"
 )
@@ -80,7 +81,7 @@ func (b *background) Events(ctx context.Context) call.EventStream {
 // Follow returns the answer of a response in the background of the caller, from its first event. An error is an *api.Error: 404 for an
 // unknown response, 410 if its events are gone.
 func (s *Store) Follow(ctx context.Context, id string) (call.Answer, error) {
-	r, err := s.load(ctx, tenantOf(ctx), id)
+	r, err := s.load(ctx, api.TenantFrom(ctx), id)
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +98,11 @@ func (s *Store) Follow(ctx context.Context, id string) (call.Answer, error) {
 // attach is Follow for a response that a gateway runs. It waits until one does.
 func (s *Store) attach(ctx context.Context, id string) (call.Answer, error) {
 	for ctx.Err() == nil {
-		changed, stop := s.opts.Objects.Changed(tenantOf(ctx), id)
+		changed, stop := s.opts.Objects.Changed(api.TenantFrom(ctx), id)
 		a, err := s.attachOnce(ctx, id)
 		if a == nil && err == nil {
 			const late = time.Second // the notice of a change may be lost
-			wait(ctx, late, changed)
+			durable.Pause(ctx, late, changed)
 		}
 		stop()
 		if a != nil || err != nil {
@@ -113,7 +114,7 @@ func (s *Store) attach(ctx context.Context, id string) (call.Answer, error) {
 
 // attachOnce returns nil if nobody runs the response yet.
 func (s *Store) attachOnce(ctx context.Context, id string) (call.Answer, error) {
-	status, _, err := s.status(ctx, tenantOf(ctx), id)
+	status, _, err := s.status(ctx, api.TenantFrom(ctx), id)
 	if err != nil {
 		return nil, err
 	}
@@ -131,25 +132,12 @@ func (s *Store) attachOnce(ctx context.Context, id string) (call.Answer, error) 
 	return nil, nil
 }
 
-func sleep(ctx context.Context, d time.Duration) { wait(ctx, d, nil) }
-
-// wait waits until the time is over, news arrives, or ctx ends.
-func wait(ctx context.Context, d time.Duration, news <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-news:
-	case <-t.C:
-	}
-}
-
 // CancelResponse ends a response in the background of the caller, and returns its body. It does not change one that has ended.
 //
 // A mark of the cancellation is stored first. Who runs the response reads the mark after each change of the record, and cancels the
 // response again if the change has undone it.
 func (s *Store) CancelResponse(ctx context.Context, id string) ([]byte, error) {
-	tenant := tenantOf(ctx)
+	tenant := api.TenantFrom(ctx)
 	r, err := s.load(ctx, tenant, id)
 	if err != nil {
 		return nil, err
@@ -218,14 +206,14 @@ func (s *Store) work(ctx context.Context) {
 	places := make(chan struct{}, most)
 	for ctx.Err() == nil {
 		if s.opts.Ready() != nil { // others may be
-			sleep(ctx, time.Second)
+			durable.Pause(ctx, time.Second, nil)
 			continue
 		}
 		err := s.takeAll(ctx, places)
 		if ctx.Err() == nil {
 			s.opts.Logger.Debug().Err(err).Msg("stored: cannot take responses from the queue")
 		}
-		sleep(ctx, time.Second)
+		durable.Pause(ctx, time.Second, nil)
 	}
 }
 
@@ -345,7 +333,7 @@ func (s *Store) run(ctx context.Context, t *ticket) (done bool) {
 			err != nil && api.AsError(err).Code == api.CodeNotFound {
 			return true // cancelled or deleted
 		}
-		sleep(ctx, max(wait, min(refused.RetryAfter, longest)))
+		durable.Pause(ctx, max(wait, min(refused.RetryAfter, longest)), nil)
 	}
 }
 

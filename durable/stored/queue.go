@@ -94,7 +94,7 @@ func (s *Store) enqueue(ctx context.Context, tenant string, c *call.Call, encode
 // stored, and returns its answer.
 func (s *Store) queue(ctx context.Context, t *ticket, body []byte, c *call.Call, hash string) (call.Answer, error) {
 	const pause = 20 * time.Millisecond
-	for end := time.Now().Add(storeTime); ; sleep(ctx, pause) {
+	for end := time.Now().Add(storeTime); ; durable.Pause(ctx, pause, nil) {
 		_, err := s.opts.Publish.Publish(ctx, t.subject(), body, jetstream.WithExpectLastSequencePerSubject(0))
 		if err != nil && !durable.WrongLast(err) {
 			return nil, objects.Unavailable("responses", err)

@@ -137,13 +137,6 @@ func (s *Store) status(ctx context.Context, tenant, id string) (status, creation
 	return r.Status, r.Creation, nil
 }
 
-func tenantOf(ctx context.Context) string {
-	if c := api.CallerFrom(ctx); c != nil {
-		return c.TenantName()
-	}
-	return ""
-}
-
 const storeTime = 10 * time.Second
 
 // load reads a response. It tries again if the response was replaced meanwhile.
@@ -196,7 +189,7 @@ func (s *Store) save(ctx context.Context, tenant, id string, r *record) error {
 
 // Run implements call.Runner. It stores the response of a call that wants it, before the client gets its end.
 func (s *Store) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
-	w, tenant := responses.Wanted(c), tenantOf(ctx)
+	w, tenant := responses.Wanted(c), api.TenantFrom(ctx)
 	if w.Previous != "" {
 		if err := s.restore(ctx, tenant, c, w.Previous); err != nil {
 			return nil, err
@@ -281,7 +274,7 @@ func (s *Store) Attach(ctx context.Context, id string) (call.Answer, error) {
 		return nil, err
 	}
 	if w := responses.Wanted(a.Call()); w.Store && !w.Background { // a response in the background is stored by who runs it
-		return &answer{Answer: a, s: s, tenant: tenantOf(ctx), release: func() {}}, nil
+		return &answer{Answer: a, s: s, tenant: api.TenantFrom(ctx), release: func() {}}, nil
 	}
 	return a, nil
 }
@@ -368,7 +361,7 @@ func finishedResult(c *call.Call, result *call.Result) (*record, error) {
 
 // Get returns the body of a response of the caller. An error is an *api.Error.
 func (s *Store) Get(ctx context.Context, id string) ([]byte, error) {
-	r, err := s.load(ctx, tenantOf(ctx), id)
+	r, err := s.load(ctx, api.TenantFrom(ctx), id)
 	if err != nil {
 		return nil, err
 	}
@@ -377,7 +370,7 @@ func (s *Store) Get(ctx context.Context, id string) ([]byte, error) {
 
 // Items returns the input items of a response of the caller, in their order. An error is an *api.Error.
 func (s *Store) Items(ctx context.Context, id string) ([]json.RawMessage, error) {
-	r, err := s.load(ctx, tenantOf(ctx), id)
+	r, err := s.load(ctx, api.TenantFrom(ctx), id)
 	if err != nil {
 		return nil, err
 	}
@@ -386,7 +379,7 @@ func (s *Store) Items(ctx context.Context, id string) ([]json.RawMessage, error)
 
 // Delete removes a response of the caller, and frees its id. One that runs in the background is cancelled. An error is an *api.Error.
 func (s *Store) Delete(ctx context.Context, id string) error {
-	r, err := s.load(ctx, tenantOf(ctx), id)
+	r, err := s.load(ctx, api.TenantFrom(ctx), id)
 	if err != nil {
 		return err
 	}
@@ -400,8 +393,8 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	s.unqueue(ctx, tenantOf(ctx), id)
-	return s.opts.Objects.Delete(ctx, tenantOf(ctx), id)
+	s.unqueue(ctx, api.TenantFrom(ctx), id)
+	return s.opts.Objects.Delete(ctx, api.TenantFrom(ctx), id)
 }
 
 // errNotBackground is the error for a response that runs for its own client.
