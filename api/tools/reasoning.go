@@ -8,31 +8,27 @@ import (
 // beforeReasoning is the step at the beginning of an answer that may begin with reasoning.
 func beforeReasoning(p *Parser) step {
 	d := p.o.Format.dialect
-	switch m, space := p.afterSpace(d.think.open); m {
+	return p.either(d.think.open, reasoningGoesOn, d.start)
+}
+
+// either returns a step after a marker and the white space before it, which are consumed, or another one where the input begins otherwise.
+func (p *Parser) either(marker string, after, otherwise step) step {
+	switch m, space := p.afterSpace(marker); m {
 	case yes:
-		p.consume(space + len(d.think.open))
-		return reasoningGoesOn
+		p.consume(space + len(marker))
+		return after
 	case maybe:
 		return nil
 	case no:
 	}
-	return d.start
+	return otherwise
 }
 
 // reasoningGoesOn is the step after the start marker of reasoning, in the prompt or in the answer. Some models write it
 // again.
 func reasoningGoesOn(p *Parser) step {
 	p.reasons = true
-	d := p.o.Format.dialect
-	switch m, space := p.afterSpace(d.think.open); m {
-	case yes:
-		p.consume(space + len(d.think.open))
-		return reasoningGoesOn
-	case maybe:
-		return nil
-	case no:
-	}
-	return insideReasoning
+	return p.either(p.o.Format.dialect.think.open, reasoningGoesOn, insideReasoning)
 }
 
 // afterSpace reports whether s follows the white space at the beginning of the input, whose length it
@@ -100,15 +96,7 @@ func reasoningText(p *Parser) step {
 // afterReasoning is the step after the end marker of reasoning, which some models write twice.
 func afterReasoning(p *Parser) step {
 	d := p.o.Format.dialect
-	switch m, space := p.afterSpace(d.think.close); m {
-	case yes:
-		p.consume(space + len(d.think.close))
-		return afterReasoning
-	case maybe:
-		return nil
-	case no:
-	}
-	return d.start
+	return p.either(d.think.close, afterReasoning, d.start)
 }
 
 // endReasoning drops the white space at the end of reasoning and before what follows.
