@@ -29,14 +29,7 @@ func DecodeEmbed(text []byte, models []api.Model, arrival time.Time) (*call.Call
 			out[name] = v
 		}
 	}
-	if r.CacheSalt != "" {
-		out["cache_salt"] = r.CacheSalt
-	}
-	translated, err := json.Marshal(out)
-	if err != nil {
-		return nil, err
-	}
-	c, err := openai.DecodeEmbeddings(translated, models, arrival)
+	c, err := decodeEmbeddings(out, r.CacheSalt, models, arrival)
 	if err != nil {
 		return nil, err
 	}
@@ -89,20 +82,24 @@ func DecodeEmbedding(text []byte, models []api.Model, arrival time.Time) (*call.
 	if r.Prompt == nil || *r.Prompt == "" {
 		return nil, api.Invalid("prompt", "prompt: found none, expected a text")
 	}
-	out := body{"model": served(r.Model), "input": *r.Prompt}
-	if r.CacheSalt != "" {
-		out["cache_salt"] = r.CacheSalt
-	}
-	translated, err := json.Marshal(out)
-	if err != nil {
-		return nil, err
-	}
-	c, err := openai.DecodeEmbeddings(translated, models, arrival)
+	c, err := decodeEmbeddings(body{"model": served(r.Model), "input": *r.Prompt}, r.CacheSalt, models, arrival)
 	if err != nil {
 		return nil, ofPrompt(err)
 	}
 	c.Kind = call.OllamaEmbedding
 	return c, nil
+}
+
+// decodeEmbeddings decodes the body of a call to OpenAI's API with a salt.
+func decodeEmbeddings(of body, salt string, models []api.Model, arrival time.Time) (*call.Call, error) {
+	if salt != "" {
+		of["cache_salt"] = salt
+	}
+	translated, err := json.Marshal(of)
+	if err != nil {
+		return nil, err
+	}
+	return openai.DecodeEmbeddings(translated, models, arrival)
 }
 
 // ofPrompt returns an error with the field that the client sent.
