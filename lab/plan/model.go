@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
-	"github.com/millrace/millrace/kvmgr/plan"
 )
 
 // ErrShape is a text that ParseShape cannot read.
@@ -19,7 +18,7 @@ var ErrShape = errors.New("invalid shape")
 type Model struct {
 	Name    string
 	Program *model.Program // of a Shape: the fields of its KV cache only
-	weights *plan.Weights  // nil: the program knows its ops
+	weights *Weights       // nil: the program knows its ops
 }
 
 // NewModel is a model with a program.
@@ -46,7 +45,7 @@ func ParseShape(text string) (Model, error) {
 		}
 	}
 	return Model{
-		Name: text, weights: &plan.Weights{Parameters: values["params"], Bits: values["bits"]},
+		Name: text, weights: &Weights{Parameters: values["params"], Bits: values["bits"]},
 		Program: &model.Program{
 			Layers: int(values["layers"]), KVHeads: int(values["kv-heads"]), HeadDim: int(values["head-dim"]), MaxPositions: math.MaxInt32,
 		},
@@ -109,7 +108,7 @@ func (c *programClock) end() float64 {
 // sizeClock has the formulas of the TGI article, and the time to read the KV cache. It does not count
 // the products of attention.
 type sizeClock struct {
-	weights plan.Weights
+	weights Weights
 	device  sim.Peak
 	beams   int
 	token   float64 // bytes of keys and values

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
 	"github.com/millrace/millrace/kvmgr"
-	"github.com/millrace/millrace/kvmgr/plan"
 )
 
 // ErrRequest is a request that the model cannot serve, or sizes that are none.
@@ -97,7 +96,7 @@ func Make(o Options) (*Report, error) {
 	report := &Report{
 		Notice: notice(o.Devices), Model: o.Model.Name, KVType: p.KV.String(), WeightBytes: o.Model.weightBytes(), TokenBytes: token, SlabBytes: sim.SlabBytes(p),
 		Prompt: r.Prompt, Gen: r.Response, Beams: r.Beams, TPOT: o.TPOT,
-		RequestSlabs: plan.Slabs(r, o.kv(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
+		RequestSlabs: Slabs(r, o.kv(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
 	}
 	report.RequestBytes = uint64(report.RequestSlabs) * report.SlabBytes
 	for i, d := range o.Devices {
@@ -124,9 +123,9 @@ func (o *Options) fit(f *Fit) (err error) {
 		return err
 	}
 	kv := o.kv(f.Slabs)
-	f.Requests = plan.Requests(f.Slabs, o.Request, kv)
+	f.Requests = Requests(f.Slabs, o.Request, kv)
 	if f.Requests == 0 {
-		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", plan.Slabs(o.Request, kv), f.Slabs)
+		f.Misfit = fmt.Sprintf("a request takes %d slabs, the KV cache has %d", Slabs(o.Request, kv), f.Slabs)
 		return nil
 	}
 	most := min(f.Requests, MostUsers/o.Request.Beams)
@@ -214,11 +213,11 @@ func (t *timing) point(users int) Point {
 	r := t.o.Request
 	p := Point{
 		Users: users, TTFT: t.prefill(users), TPOT: t.tpot(users),
-		KVBytes: uint64(users*plan.Slabs(r, t.o.kv(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
+		KVBytes: uint64(users*Slabs(r, t.o.kv(t.fit.Slabs))) * sim.SlabBytes(t.o.Model.Program),
 	}
-	p.TokensPerSecond = plan.Throughput(users, r.Response, p.TTFT+float64(r.Response-1)*p.TPOT)
+	p.TokensPerSecond = Throughput(users, r.Response, p.TTFT+float64(r.Response-1)*p.TPOT)
 	if t.fit.Price > 0 {
-		p.PricePerMillion = plan.PricePerMillion(t.fit.Price, p.TokensPerSecond)
+		p.PricePerMillion = PricePerMillion(t.fit.Price, p.TokensPerSecond)
 	}
 	return p
 }

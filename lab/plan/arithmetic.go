@@ -1,15 +1,9 @@
-// Package plan is the arithmetic of a deployment, from numbers alone: the requests that fit into memory,
-// the time of a step, tokens per second and their price. It must not know how a model is stored, devices
-// or clocks.
 package plan
 
 import "github.com/millrace/millrace/kvmgr"
 
-// TokenBytes is equation (1) of arXiv:2401.05391: the keys and values of one token in all layers, with
-// size bytes for each element.
-func TokenBytes(layers, kvHeads, headDim, size int) uint64 {
-	return 2 * uint64(layers) * uint64(kvHeads) * uint64(headDim) * uint64(size)
-}
+// The arithmetic of a deployment, from numbers alone: the requests that fit into memory, the time of a step, tokens per second and their
+// price.
 
 // Slabs is the number of slabs that the allocator reserves for a request that declares its length. A beam search, whose number is that of
 // equation (3) in each group, keeps all.

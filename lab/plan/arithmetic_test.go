@@ -8,8 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/kvmgr"
-	"github.com/millrace/millrace/kvmgr/plan"
+	"github.com/millrace/millrace/lab/plan"
 )
+
+// tokenBytes is equation (1) of arXiv:2401.05391: the keys and values of one token in all layers, with size bytes for each element.
+func tokenBytes(layers, kvHeads, headDim, size int) uint64 {
+	return 2 * uint64(layers) * uint64(kvHeads) * uint64(headDim) * uint64(size)
+}
 
 // TestTheTablesOfTheTGIArticle: Llama-7B in 16 bits on an A100, tables 2 to 5 of the article "LLM inference at scale
 // with TGI". Three of its printed results do not follow from its formulas: 9.5 s for the total time, 0.12 GB for
@@ -18,7 +23,7 @@ import (
 func TestTheTablesOfTheTGIArticle(t *testing.T) {
 	const input, output, batch, layers, hidden, flops, bandwidth, memory = 512, 1024, 4, 32, 4096, 312e12, 1.5e12, 80e9
 	model := plan.Weights{Parameters: 7e9, Bits: 16}
-	token := plan.TokenBytes(layers, 1, hidden, 2) // the heads together
+	token := tokenBytes(layers, 1, hidden, 2) // the heads together
 	kv := func(batch, input, output int) uint64 {
 		return kvmgr.StandardBytes(kvmgr.Segments{Prompt: input, Response: output, Beams: 1}, batch, token)
 	}
@@ -57,7 +62,7 @@ func TestTheTablesOfTheTGIArticle(t *testing.T) {
 // TestThePaperExample: section 3.2, GPT-J-6B with 32 requests of 4 beams, 1024 + 1024 tokens: 86 GB by equation (3),
 // 63% of the 137 GB of equation (2).
 func TestThePaperExample(t *testing.T) {
-	token := plan.TokenBytes(32, 32, 128, 2)
+	token := tokenBytes(32, 32, 128, 2)
 	s := kvmgr.Segments{Prompt: 1024, Response: 1024, Beams: 4}
 	standard, segment := kvmgr.StandardBytes(s, 32, token), kvmgr.SegmentBytes(s, 32, 16, token)
 	require.InDelta(t, 137, float64(standard)/1e9, 0.5)
