@@ -199,13 +199,6 @@ func (t *Tokenizer) EOS() []int32 { return t.eos }
 // BOS is the id that begins a text, if the tokenizer has one.
 func (t *Tokenizer) BOS() (id int32, ok bool) { return t.special.bos, t.special.bos >= 0 }
 
-// AddsBOS says whether Encode with addSpecial begins with BOS.
-func (t *Tokenizer) AddsBOS() bool {
-	bos, ok := t.BOS()
-	ids, err := t.Encode("a", true)
-	return ok && err == nil && len(ids) > 0 && ids[0] == bos
-}
-
 // Special returns the id of the special token with that text. It returns false if there is none.
 func (t *Tokenizer) Special(text string) (id int32, ok bool) {
 	id = t.idOf(text)
