@@ -30,28 +30,14 @@ func (k OpKind) String() string {
 	return fmt.Sprintf("op %d", int32(k))
 }
 
+var activationNames = []string{
+	ActNone: "", ActSiLU: "silu", ActGELUTanh: "gelu_tanh", ActGELUErf: "gelu_erf", ActReLU: "relu",
+	ActReLU2: "relu2", ActXIELU: "xielu", ActClamp: "clamp", ActSoftcap: "softcap", ActSwiGLU: "swiglu",
+}
+
 func (a Activation) String() string {
-	switch a {
-	case ActNone:
-		return ""
-	case ActSiLU:
-		return "silu"
-	case ActGELUTanh:
-		return "gelu_tanh"
-	case ActGELUErf:
-		return "gelu_erf"
-	case ActReLU:
-		return "relu"
-	case ActReLU2:
-		return "relu2"
-	case ActXIELU:
-		return "xielu"
-	case ActClamp:
-		return "clamp"
-	case ActSoftcap:
-		return "softcap"
-	case ActSwiGLU:
-		return "swiglu"
+	if a >= 0 && int(a) < len(activationNames) {
+		return activationNames[a]
 	}
 	return fmt.Sprintf("activation %d", int32(a))
 }
