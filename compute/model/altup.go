@@ -10,8 +10,8 @@ const (
 	AltUpMatch   AltUpStep = 2
 )
 
-// AltUp is a step of alternating updates, in the slots from the one on that the op reads: see mr_altup. Coefs and X are slots, of the steps that have
-// them.
+// AltUp is a step of alternating updates, in the slots from the one on that the op reads: see mr_altup. Coefs and X are slots, of the steps
+// that have them.
 type AltUp struct {
 	Step            AltUpStep
 	Streams, Active int

@@ -14,7 +14,8 @@ import (
 // MaxSinks is the most sinks of an Eviction: they are in one slab.
 const MaxSinks = 16
 
-// MaxContext is the longest sequence of an Eviction, in tokens. The angle of a rotation is a float32: at this position it is off by up to 1/32.
+// MaxContext is the longest sequence of an Eviction, in tokens. The angle of a rotation is a float32: at this position it is off by up to
+// 1/32.
 const MaxContext = 1 << 20
 
 // EvictedTokens is the number of tokens from one eviction of H2O to the next: MR_H2O_TOKENS of the kernels.
@@ -167,9 +168,9 @@ func (e Eviction) Label() string {
 	return ""
 }
 
-// SetEviction makes the program evict keys and values, and fills in what e leaves open. Error: ErrEviction for a model with windows of its own.
-// StreamingLLM: also without rotary embeddings, with fewer positions than the sinks and the window have tokens, or with KVKivi. H2O: also with
-// slopes (ALiBi), with no more positions than it keeps, or with a KV type of codes.
+// SetEviction makes the program evict keys and values, and fills in what e leaves open. Error: ErrEviction for a model with windows of its
+// own. StreamingLLM: also without rotary embeddings, with fewer positions than the sinks and the window have tokens, or with KVKivi. H2O:
+// also with slopes (ALiBi), with no more positions than it keeps, or with a KV type of codes.
 func (p *Program) SetEviction(e Eviction) error {
 	switch {
 	case e.H2O:
@@ -186,7 +187,8 @@ func (p *Program) setH2O(e Eviction) error {
 	case p.KV != KVAuto && p.KV != KVBF16:
 		return fmt.Errorf("%w: found KV type %s with h2o, expected %s", ErrEviction, p.KV, KVBF16)
 	case e.Heavy+e.Recent >= p.MaxPositions:
-		return fmt.Errorf("%w: found %d heavy and %d recent tokens, expected fewer than the model's %d positions", ErrEviction, e.Heavy, e.Recent, p.MaxPositions)
+		return fmt.Errorf("%w: found %d heavy and %d recent tokens, expected fewer than the model's %d positions", ErrEviction,
+			e.Heavy, e.Recent, p.MaxPositions)
 	}
 	ops := slices.Clone(p.Ops)
 	for i := range ops {
@@ -275,7 +277,8 @@ func (p *Program) SinkSlabs(slabTokens int) int {
 	return (p.Eviction.Sinks + slabTokens - 1) / slabTokens
 }
 
-// Lossy names the option that makes the keys and values of long sequences lossy, as answers announce it: kivi, or the eviction's Label; "" without one.
+// Lossy names the option that makes the keys and values of long sequences lossy, as answers announce it: kivi, or the eviction's Label; ""
+// without one.
 func (p *Program) Lossy() string {
 	if p.KV == KVKivi {
 		return KVKivi.String()
@@ -283,7 +286,8 @@ func (p *Program) Lossy() string {
 	return p.Eviction.Label()
 }
 
-// KVUses returns what may be done with keys and values of a type of which an eviction gives some up, before a program and its slabs are known.
+// KVUses returns what may be done with keys and values of a type of which an eviction gives some up, before a program and its slabs are
+// known.
 func KVUses(t KVType, e Eviction) kvmgr.Uses {
 	head := 0
 	if t == KVKivi {

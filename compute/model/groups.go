@@ -1,8 +1,8 @@
 package model
 
-// Groups divides the layers for the KV cache: a slab has the keys and values of a few tokens for the layers of one group. All groups have the same
-// number of layers, so that any slab serves any group. Layers that see all tokens and layers that see a window are in different groups: a sequence
-// gives back the slabs of the latter while it runs.
+// Groups divides the layers for the KV cache: a slab has the keys and values of a few tokens for the layers of one group. All groups have
+// the same number of layers, so that any slab serves any group. Layers that see all tokens and layers that see a window are in different
+// groups: a sequence gives back the slabs of the latter while it runs.
 type Groups struct {
 	Layers   int // of a group, and of a slab; the last group of either kind may have fewer
 	Full     int // groups whose layers see all tokens, the first ones
@@ -15,8 +15,8 @@ const mostGroups = 8
 // Count is the number of groups.
 func (g Groups) Count() int { return g.Full + g.Windowed }
 
-// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, as with states, it is one group. All layers of an encoder have one place:
-// each reads the keys and values of its own step alone.
+// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, as with states, it is one group. All layers
+// of an encoder have one place: each reads the keys and values of its own step alone.
 func (p *Program) Groups() Groups {
 	if p.Encoder() {
 		return Groups{Layers: 1, Full: 1}
@@ -38,8 +38,8 @@ func (p *Program) Groups() Groups {
 	}
 }
 
-// divide chooses the layers of a group: those that leave the fewest places of slabs without a layer, in groups that keep all tokens first. If two sizes
-// leave as many, the larger one has fewer groups.
+// divide chooses the layers of a group: those that leave the fewest places of slabs without a layer, in groups that keep all tokens first.
+// If two sizes leave as many, the larger one has fewer groups.
 func divide(full, windowed int) (best Groups) {
 	unused := func(g Groups) (inFull, inWindowed int) { return g.Full*g.Layers - full, g.Windowed*g.Layers - windowed }
 	for layers := max(full, windowed); layers > 0; layers-- {
@@ -89,7 +89,8 @@ func (op *Op) CacheLayer() int {
 	return op.Layer
 }
 
-// caches are the attention ops of the layers that have keys and values of their own. A program of sizes alone, without ops, has those of all layers.
+// caches are the attention ops of the layers that have keys and values of their own. A program of sizes alone, without ops, has those of
+// all layers.
 func (p *Program) caches() (ops []*Op) {
 	for i := range p.Ops {
 		if op := &p.Ops[i]; op.Kind == OpAttention && op.CacheLayer() == op.Layer {
@@ -112,8 +113,8 @@ func (p *Program) placed() []*Op {
 	return p.caches()
 }
 
-// windows returns the window of each layer that has keys and values of its own, 0 where it sees all tokens: also where it sees as many as the longest sequence has, unless all
-// of them have a window.
+// windows returns the window of each layer that has keys and values of its own, 0 where it sees all tokens: also where it sees as many as
+// the longest sequence has, unless all of them have a window.
 func (p *Program) windows() (windows []int) {
 	full := false
 	for _, op := range p.caches() {
@@ -128,7 +129,8 @@ func (p *Program) windows() (windows []int) {
 	return windows
 }
 
-// Window is the number of tokens that a token sees in any layer of a windowed group, itself included. It is at least 2. 0: there is no such group.
+// Window is the number of tokens that a token sees in any layer of a windowed group, itself included. It is at least 2. 0: there is no such
+// group.
 func (p *Program) Window() (tokens int) {
 	if p.Groups().Windowed == 0 {
 		return 0

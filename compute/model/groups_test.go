@@ -80,7 +80,8 @@ func TestLayersWithoutAttentionHaveNoPlace(t *testing.T) {
 	require.Empty(t, p.Places())
 }
 
-// TestLayersOfOtherLayersHaveNoPlace: of five layers with windows in two of them, the last two read keys of those before. Latents are kept once, and a slab is as large as the larger group.
+// TestLayersOfOtherLayersHaveNoPlace: of five layers with windows in two of them, the last two read keys of those before. Latents are kept
+// once, and a slab is as large as the larger group.
 func TestLayersOfOtherLayersHaveNoPlace(t *testing.T) {
 	p := layered(100, 0, 100, 100, 0)
 	for i := range p.Ops {

@@ -16,7 +16,9 @@ const (
 	KVBF16 KVType = 3
 	KVInt8 KVType = 4 // a float32 scale for each token's key and value of a head
 	KVInt4 KVType = 5 // a bf16 scale for each 32 elements
-	KVKivi KVType = 6 // 2 bits (arXiv:2402.02750): keys for each channel over 32 tokens, values for each token; the last 32 to 63 tokens are bf16
+
+	// KVKivi has 2 bits (arXiv:2402.02750): keys for each channel over 32 tokens, values for each token; the last 32 to 63 tokens are bf16.
+	KVKivi KVType = 6
 )
 
 var kvNames = []string{KVAuto: "auto", KVF16: "f16", KVBF16: "bf16", KVInt8: "int8", KVInt4: "int4", KVKivi: "kivi"}

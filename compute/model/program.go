@@ -135,7 +135,8 @@ type Op struct {
 	Layer   int    // None outside the decoder layers
 	In, Out int    // slots
 
-	// Embed, Norm; both have Accumulate too. A table whose rows are added is read where it is mapped, and may have fewer rows than the vocabulary.
+	// Embed, Norm; both have Accumulate too. A table whose rows are added is read where it is mapped, and may have fewer rows than the
+	// vocabulary.
 	Weight, Bias   int
 	Norm           NormKind
 	Eps            float32
@@ -179,7 +180,8 @@ type Op struct {
 	QScaleTokens            int
 	Evicts
 
-	// Route, which has Bias too, and as its Weight a tensor of factors of the experts' weights. Linear with Routed has Experts and TopK; its Parts are those of all experts, one after the other.
+	// Route, which has Bias too, and as its Weight a tensor of factors of the experts' weights. Linear with Routed has Experts and TopK; its
+	// Parts are those of all experts, one after the other.
 	Routing Routing
 	Routed  Routed
 	Route   int // a slot; without Routed not used

@@ -1,7 +1,7 @@
 package model
 
-// Conv is a convolution over the last tokens of a sequence, channel by channel: see mr_conv of the C ABI. Offsets are columns of the slot that the op
-// reads; Times and Gate may be None.
+// Conv is a convolution over the last tokens of a sequence, channel by channel: see mr_conv of the C ABI. Offsets are columns of the slot
+// that the op reads; Times and Gate may be None.
 type Conv struct {
 	Weight, Bias        int // tensors
 	Channels, Kernel    int
@@ -20,8 +20,8 @@ const (
 	RecurScan     RecurRule = 3 // Mamba: a decay of each key of each value; Q and K are columns of Rates, Skip is as RecurSSM's
 )
 
-// Recur is a state of [Keys, Values] for each head, which each token changes: see mr_recur. Q, K and V are columns of the slot that the op reads, Decay
-// those of the slot Gates, and Rate those of the slot Rates.
+// Recur is a state of [Keys, Values] for each head, which each token changes: see mr_recur. Q, K and V are columns of the slot that the op
+// reads, Decay those of the slot Gates, and Rate those of the slot Rates.
 type Recur struct {
 	Rule                RecurRule
 	Heads, KeyHeads     int
@@ -45,8 +45,8 @@ const (
 	GateGELUTanh GateActivation = 3
 )
 
-// Gate multiplies what an op reads with the activation of columns of another slot, before or after an RMS norm of each Group of elements: see
-// mr_gate. Group 0: no norm.
+// Gate multiplies what an op reads with the activation of columns of another slot, before or after an RMS norm of each Group of elements:
+// see mr_gate. Group 0: no norm.
 type Gate struct {
 	Gates, Offset int
 	Activation    GateActivation
@@ -84,8 +84,8 @@ func (op *Op) stateBytes() int64 {
 	return 0
 }
 
-// stateCost: the state is read and written once for the rows of a step, which run one after the other in the cache. A value of a state takes two products
-// and two sums in a row, by the delta rule a product and a sum more; a channel of a convolution one of each for a token.
+// stateCost: the state is read and written once for the rows of a step, which run one after the other in the cache. A value of a state
+// takes two products and two sums in a row, by the delta rule a product and a sum more; a channel of a convolution one of each for a token.
 func (p *Program) stateCost(op *Op, rows int, s Sizes) Cost {
 	c := Cost{KVBytes: 2 * op.stateBytes(), ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	if v := op.Conv; v != nil {

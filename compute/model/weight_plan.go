@@ -114,7 +114,8 @@ func (p *Program) resolve(w Weights, op *Op) Weights {
 	switch {
 	case w.Type == expanded:
 		return Weights{}
-	case w == (Weights{}) && len(op.Parts) > 0 && !slices.ContainsFunc(op.Parts, func(part Part) bool { return p.Tensors[part.Weight].Blocks == "" }):
+	case w == (Weights{}) && len(op.Parts) > 0 &&
+		!slices.ContainsFunc(op.Parts, func(part Part) bool { return p.Tensors[part.Weight].Blocks == "" }):
 		return Weights{Type: WeightsBlocks}
 	}
 	return w
