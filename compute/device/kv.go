@@ -34,7 +34,8 @@ func (e *Engine) ReserveKV(slabs int) error {
 }
 
 // ReserveKVFile is ReserveKV with the pool in a file on tmpfs, from offset on, which is a multiple of the page size. The file is
-// the caller's to close, and each slab the caller's to commit before it is mapped or written. Errors: those of the backend, ErrUnsupported where the pool is memory of a device.
+// the caller's to close, and each slab the caller's to commit before it is mapped or written. Errors: those of the backend, ErrUnsupported
+// where the pool is memory of a device.
 func (e *Engine) ReserveKVFile(slabs int, file uintptr, offset int64) error {
 	var me C.mr_error
 	if C.mr_kv_reserve_file(e.dev.backend, e.handle, C.int32_t(slabs), C.int32_t(file), C.uint64_t(offset), &me) != C.MR_OK {
@@ -84,9 +85,9 @@ func (e *Engine) NewRegionAt(first, tokens int) (*Region, error) {
 	return r, nil
 }
 
-// Append maps physical slabs after those that are already mapped: for each place one slab of each group. -1 in a windowed group says that the
-// sequence has none for this place and those before it. The same slab may be mapped into several regions. After an error the region can only be
-// closed.
+// Append maps physical slabs after those that are already mapped: for each place one slab of each group. -1 in a windowed group says that
+// the sequence has none for this place and those before it. The same slab may be mapped into several regions. After an error the region can
+// only be closed.
 func (r *Region) Append(slabs []int32) error {
 	groups := r.engine.groups
 	n := len(slabs) / groups.Count()
@@ -137,8 +138,8 @@ func (r *Region) mapSlabs(group, at int, slabs []int32) error {
 	return nil
 }
 
-// Unmap unmaps up to n of the mapped slabs, the last ones, and at least those of the last place. It returns how many these were, 0 if none were
-// left. After an error, which the limit of the system's mappings can cause, the region can only be closed.
+// Unmap unmaps up to n of the mapped slabs, the last ones, and at least those of the last place. It returns how many these were, 0 if none
+// were left. After an error, which the limit of the system's mappings can cause, the region can only be closed.
 func (r *Region) Unmap(n int) (unmapped int, err error) {
 	if n < 1 {
 		return 0, nil
@@ -163,8 +164,8 @@ func (r *Region) begin(group int) int {
 	return r.first
 }
 
-// Advance unmaps the slabs of windowed groups before place first, but for those of sinks: no later step reads their tokens. If there are no other
-// groups, a region without slabs begins at this place. Errors are those of Unmap.
+// Advance unmaps the slabs of windowed groups before place first, but for those of sinks: no later step reads their tokens. If there are no
+// other groups, a region without slabs begins at this place. Errors are those of Unmap.
 func (r *Region) Advance(first int) error {
 	groups := r.engine.groups
 	if first > r.slabs || first > r.mapped && (r.mapped > r.first || groups.Full > 0) {
