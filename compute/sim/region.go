@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
-// region is a sequence's slabs in the simulated pool. Each group of layers has the states of all tokens. Where layers keep a state of the last token only, it is
-// in the first slabs too.
+// region is a sequence's slabs in the simulated pool. Each group of layers has the states of all tokens. Where layers keep a state of the
+// last token only, it is in the first slabs too.
 type region struct {
 	runner   *Runner
 	groups   []group

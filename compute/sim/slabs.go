@@ -10,7 +10,8 @@ import (
 // stateBytes is the size of the state of a token.
 const stateBytes = 8
 
-// SlabLayout is that of every simulated pool: the states of a slab's tokens in their order. As on a real device, those whose slabs are not copied have none.
+// SlabLayout is that of every simulated pool: the states of a slab's tokens in their order. As on a real device, those whose slabs are not
+// copied have none.
 func (r *Runner) SlabLayout() string {
 	if !r.spec.Copies {
 		return ""
