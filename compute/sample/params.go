@@ -52,8 +52,8 @@ const MaxTopLogprobs = 20
 // Default is OpenAI's default: temperature 1, nothing cut off.
 func Default() Params { return Params{Temperature: 1, TopP: 1, TypicalP: 1, RepetitionPenalty: 1} }
 
-// Number is a parameter that is one number, as a request has it. What reads requests, describes them or proves answers takes all numbers from
-// Numbers, and knows none of them.
+// Number is a parameter that is one number, as a request has it. What reads requests, describes them or proves answers takes all numbers
+// from Numbers, and knows none of them.
 type Number struct {
 	Name     string // in a request
 	Min, Max float64

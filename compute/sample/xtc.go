@@ -5,8 +5,9 @@ import "math"
 // MaxSigmas is the largest Params.TopNSigma.
 const MaxSigmas = 100
 
-// XTC excludes top choices: with the probability Probability, all tokens at least as likely as Threshold but the least likely of them. It is
-// the sampler "XTC" of p-e-w (text-generation-webui, pull request 6335), as in llama.cpp: the threshold is one of probabilities without temperature.
+// XTC excludes top choices: with the probability Probability, all tokens at least as likely as Threshold but the least likely of them. It
+// is the sampler "XTC" of p-e-w (text-generation-webui, pull request 6335), as in llama.cpp: the threshold is one of probabilities without
+// temperature.
 type XTC struct {
 	Probability float32 // 0..1; 0: off
 	Threshold   float32 // 0..1; over 0.5: off, since two tokens cannot reach it
