@@ -37,10 +37,9 @@ type disk struct {
 	io      *actor.PID // reads and writes it
 	loads   []*load
 	probed  probe
-	storing int      // slabs on their way to the disk
-	late    int      // reads on their way for loads that have ended
-	full    bool     // a write failed: there are no more
-	buffers [][]byte // of slabs
+	storing int  // slabs on their way to the disk
+	late    int  // reads on their way for loads that have ended
+	full    bool // a write failed: there are no more
 	flushes []*actor.PID
 }
 
@@ -311,16 +310,6 @@ func (d *disk) stored(m *writeSlab) {
 func (d *disk) failed(err error, consequence string) {
 	d.metrics.DiskFailed()
 	d.log.Warn().Err(err).Msg(consequence)
-}
-
-// buffer returns memory for a slab.
-func (d *disk) buffer() []byte {
-	if n := len(d.buffers); n > 0 {
-		b := d.buffers[n-1]
-		d.buffers = d.buffers[:n-1]
-		return b
-	}
-	return make([]byte, d.memory.SlabBytes())
 }
 
 // Disk is the state of the store.

@@ -25,7 +25,6 @@ type spill struct {
 	io    *actor.PID // reads and writes the tier; nil: there is none
 	moves map[msg.SeqID]*move
 	lost  map[msg.SeqID]bool // that have nothing since their copies failed. The worker may release them before it knows
-	free  [][]byte           // buffers of slabs
 }
 
 // move copies a sequence to the tier, or from there.
@@ -140,7 +139,7 @@ func (s *spill) take(ctx actor.Context, c *slotCopy) {
 			s.end(ctx, v)
 		}
 	}
-	s.free = append(s.free, c.data)
+	s.buffers = append(s.buffers, c.data)
 }
 
 func (s *spill) fail(v *move, err error) {
@@ -181,14 +180,4 @@ func (s *spill) end(ctx actor.Context, v *move) {
 		return
 	}
 	ctx.Send(s.worker, answer)
-}
-
-// buffer returns memory for a slab.
-func (s *spill) buffer() []byte {
-	if n := len(s.free); n > 0 {
-		b := s.free[n-1]
-		s.free = s.free[:n-1]
-		return b
-	}
-	return make([]byte, s.memory.SlabBytes())
 }

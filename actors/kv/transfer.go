@@ -58,12 +58,23 @@ type exchange struct {
 	rows      int         // decode rows of the worker's sequences, of its last KVRound
 	transfers []*transfer // to this worker, in the order of service
 	kept      []*transfer // that have ended, and keep their slabs for their sequences
+	buffers   [][]byte    // of slabs, for copies to the disk or a tier and back
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
 	copies    int         // copies that the worker is to make inside the pool: a transfer might overwrite their slabs
 	adopting  bool        // an adopt is in the mailbox
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
 	served    atomic.Int64 // UnixNano of the last Fetch
+}
+
+// buffer returns memory for a slab.
+func (x *exchange) buffer() []byte {
+	if n := len(x.buffers); n > 0 {
+		b := x.buffers[n-1]
+		x.buffers = x.buffers[:n-1]
+		return b
+	}
+	return make([]byte, x.memory.SlabBytes())
 }
 
 // bytes is the memory of some slabs.
