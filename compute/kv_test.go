@@ -33,6 +33,7 @@ func TestAModelSaysWhatItsSequencesKeep(t *testing.T) {
 		{"mistral-window", compute.Options{}, []kvmgr.Group{window(11)}},
 		{"qwen2-window", compute.Options{}, []kvmgr.Group{kvmgr.Full{}, window(7), window(7)}},
 		{"qwen2-window", compute.Options{OneGroup: true}, []kvmgr.Group{kvmgr.Full{}}},
+		{"yoco", compute.Options{}, []kvmgr.Group{kvmgr.Full{}, window(9), window(9)}},
 	} {
 		o := c.options
 		o.Dir, o.MaxRows, o.KVMemory = "../testdata/models/"+c.dir, rows, pool

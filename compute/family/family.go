@@ -39,7 +39,7 @@ func families() []*family {
 		&deepseekV2, &deepseekV3, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear,
 		&gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &hunyuanMoe, &phimoe,
 		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
-		&gptneoxJapanese, &codeGen, &mpt, &bioGPT,
+		&gptneoxJapanese, &codeGen, &mpt, &bioGPT, &yoco,
 		&bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT, &nomicBERT,
 	}
 }

@@ -107,6 +107,8 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"gemma3n": {31, 29, 31, 28, 30},
 			// Ten of Mamba with three norms or none; ten of a delta net with decays of channels, and latents that nothing rotates.
 			"olmo-hybrid": {10, 10, 10}, "olmo-hybrid-rope": {10, 10}, "mamba": {10, 10}, "falcon-mamba": {13, 13}, "jamba": {16, 8, 18}, "kimi-linear": {14, 12, 18},
+			// Three for the keys and values of all later layers.
+			"yoco": {8, 8, 11, 8},
 		}
 		if counts, listed := mixtures[m.Name]; listed || m.Program.HasExperts() || m.Program.StateBytes() > 0 {
 			require.Equal(t, counts, perLayer)
