@@ -27,6 +27,8 @@ type Options struct {
 	KV           model.KVType     // how keys and values are kept
 	OneGroup     bool             // as of model.Program
 	Eviction     model.Eviction   // which keys and values a sequence keeps
+	DraftLayers  int              // first layers that make draft tokens, see Model.Drafter; 0: none do
+	DraftRows    int              // rows of a step of these
 	Generates    bool             // an encoder is an ErrEncoder
 	MaxRows      int              // rows per step
 	MaxOutputs   int              // output rows per step
@@ -65,10 +67,11 @@ type Model struct {
 	options    Options
 	checkpoint *weights.Checkpoint
 	engine     *device.Engine
-	packed     *packed.File // nil: the engine packed the weights itself
-	unloading  sync.RWMutex // held by what reads the engine's weights beside Run
-	loading    sync.RWMutex // held by what uses the slabs' bytes beside Run
-	layout     string       // see SlabLayout
+	early      *device.Engine // of the first layers; nil without DraftLayers
+	packed     *packed.File   // nil: the engine packed the weights itself
+	unloading  sync.RWMutex   // held by what reads the engine's weights beside Run
+	loading    sync.RWMutex   // held by what uses the slabs' bytes beside Run
+	layout     string         // see SlabLayout
 	content    content
 	numerics   numerics.Ingredients
 	slabs      int
@@ -138,6 +141,12 @@ func (m *Model) open() (err error) {
 	if err := m.Program.SetEviction(m.options.Eviction); err != nil {
 		return err
 	}
+	if o := &m.options; o.DraftLayers > 0 {
+		if err := m.Program.SetEarly(o.DraftLayers); err != nil {
+			return err
+		}
+		o.KVStart = cmp.Or(o.KVStart, math.MaxInt64) // two programs map the file of the pool: none of them commits its slabs
+	}
 	if m.content, err = m.hashContent(); err != nil {
 		return err
 	}
@@ -168,6 +177,11 @@ func (m *Model) load() (err error) {
 	}
 	if err := m.loadEngine(); err != nil {
 		return err
+	}
+	if m.options.DraftLayers > 0 {
+		if err := m.loadEarly(); err != nil {
+			return err
+		}
 	}
 	if err := m.checkpoint.Release(); err != nil { // packed: the file's pages may go
 		return err
@@ -259,6 +273,10 @@ func (m *Model) Reload() error {
 func (m *Model) unload() {
 	m.unloading.Lock()
 	defer m.unloading.Unlock()
+	if m.early != nil {
+		m.early.Close()
+		m.early = nil
+	}
 	if m.engine != nil {
 		m.engine.Close()
 		m.engine = nil
@@ -287,8 +305,15 @@ func (m *Model) Engine() *device.Engine { return m.engine }
 // Slabs is the number of physical slabs of the pool.
 func (m *Model) Slabs() int { return m.slabs }
 
-// Mappings is the number of slabs that all regions may hold together.
-func (m *Model) Mappings() int { return m.engine.Info().MaxSlabs }
+// Mappings is the number of slabs that all regions may hold together. The first layers map those of the first group again.
+func (m *Model) Mappings() int {
+	most := m.engine.Info().MaxSlabs
+	if m.early != nil {
+		groups := m.engine.Groups().Count()
+		most = most / (groups + 1) * groups
+	}
+	return most
+}
 
 // KV is what a sequence keeps.
 func (m *Model) KV() kvmgr.Spec { return m.kv }
@@ -304,6 +329,9 @@ func (m *Model) NewRegion(tokens int) (Region, error) {
 	r, err := m.engine.NewRegion(tokens)
 	if err != nil {
 		return nil, err // not a nil *device.Region in an interface
+	}
+	if m.early != nil {
+		return m.newEarlyRegion(r, tokens)
 	}
 	return r, nil
 }
@@ -358,11 +386,13 @@ func (m *Model) setBatch(batch []Rows) error {
 }
 
 func deviceRegion(r Region) (*device.Region, error) {
-	region, ok := r.(*device.Region)
-	if !ok {
-		return nil, fmt.Errorf("run step: %w: a region of type %T", device.ErrInvalid, r)
+	switch r := r.(type) {
+	case *device.Region:
+		return r, nil
+	case *earlyRegion:
+		return r.Region, nil
 	}
-	return region, nil
+	return nil, fmt.Errorf("run step: %w: a region of type %T", device.ErrInvalid, r)
 }
 
 func deviceBeams(to *device.Beams, from *Beams) error {

@@ -104,6 +104,11 @@ func (m *Model) reserveSlabs(f *slabFile) error {
 	if err := m.engine.ReserveKVFile(m.slabs, uintptr(f.fd), f.offset); err != nil {
 		return err
 	}
+	if m.early != nil {
+		if err := m.early.ReserveKVFile(m.slabs, uintptr(f.fd), f.offset); err != nil {
+			return err
+		}
+	}
 	m.memory = f
 	return nil
 }

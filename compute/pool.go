@@ -46,7 +46,7 @@ func (m *Model) reserveAnonymous() error {
 			return nil
 		}
 		f.close()
-		if !errors.Is(err, device.ErrUnsupported) {
+		if m.early != nil || !errors.Is(err, device.ErrUnsupported) {
 			return err
 		}
 	}

@@ -93,6 +93,7 @@ type Serve struct {
 	Admission      string // AdmissionPredicted or AdmissionDeclared
 	MaxBatchTokens int    // rows per step
 	DraftRows      int    // rows up to which a decode step is filled with draft tokens
+	DraftLayers    int    // first layers that make them; 0: they are looked up
 	PrefillChunk   int    // prompt rows of a step that decodes too, 0: no bound
 	MaxBatchSize   int    // sequences per step
 	MaxWaiting     int    // sequences in the queue
@@ -145,6 +146,7 @@ func (s *Serve) Register(f *pflag.FlagSet) {
 	f.Var(&s.KVSpillSize, "kv-spill-size", "room that a process sets aside at start in the directory of --kv-spill, such as 4GiB")
 	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
 	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
+	f.IntVar(&s.DraftLayers, "draft-layers", 0, "first layers of the model that make the draft tokens, for checkpoints trained to exit early (0: draft tokens are looked up in the text)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
@@ -201,6 +203,7 @@ func (s *Serve) Validate() error {
 		atLeast("grace", s.Grace, 0),
 		atLeast("step-timeout", s.StepTimeout, 0),
 		atLeast("draft-rows", s.DraftRows, 0),
+		atLeast("draft-layers", s.DraftLayers, 0),
 		atLeast("ping-interval", s.PingInterval, time.Millisecond),
 		errors.Join(s.Roles.validate()...),
 		s.Tracing.Validate(),

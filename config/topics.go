@@ -20,7 +20,7 @@ func Topics() []Topic {
 		{"Device", []string{"backend", "device", "isa", "dtype", "threads"}},
 		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "kv-spill", "kv-spill-size", "kv-eviction", "admission"}},
 		{"Scheduling", []string{
-			"max-batch-tokens", "max-batch-size", "prefill-chunk", "draft-rows", "waiting-served-ratio",
+			"max-batch-tokens", "max-batch-size", "prefill-chunk", "draft-rows", "draft-layers", "waiting-served-ratio",
 			"max-waiting", "max-queue-wait", "step-timeout", "tokenizers", "detokenizers",
 		}},
 		{"Network", []string{"listen", "body-limit", "ping-interval", "nats", "nats-listen", "data-dir"}},

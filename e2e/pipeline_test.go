@@ -41,6 +41,7 @@ const patience = time.Minute
 type size struct {
 	rows, chunk, batch, requests int
 	drafts                       int // rows of a step up to which it has draft tokens
+	layers                       int // first layers that make these; 0: they are looked up
 	kv                           model.KVType
 	kvMemory                     int64
 	disk                         string // directory of the KV disk
@@ -72,10 +73,11 @@ func startAndEnd(t testing.TB, s size) (p *node.Node, series *metrics.Metrics, e
 	m, err := compute.Open(compute.Options{
 		Dir: demoModel, Device: device.Options{Backend: "cpu"},
 		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KV: s.kv, KVMemory: s.kvMemory,
+		DraftLayers: s.layers, DraftRows: s.drafts,
 	})
 	require.NoError(t, err)
 	p, err = node.New(node.Config{
-		ModelID: "tiny-chat", Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
+		ModelID: "tiny-chat", Model: m, Drafter: m.Drafter(), Tokenizer: tok, Context: m.Program.MaxPositions,
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts, Predict: s.predict,
 			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,
@@ -198,8 +200,9 @@ func TestDraftTokensChangeNoToken(t *testing.T) {
 	}
 	const n = 24
 	want := answersAlone(t, n, request)
-	for _, together := range []int{1, 3} {
-		p, series := startMeasured(t, size{rows: 512, batch: 4, drafts: 8})
+	for _, c := range []struct{ together, layers int }{{1, 0}, {3, 0}, {3, 2}} {
+		together := c.together
+		p, series := startMeasured(t, size{rows: 512, batch: 4, drafts: 8, layers: c.layers})
 		var wg sync.WaitGroup
 		for first := range together {
 			wg.Go(func() {
@@ -210,7 +213,7 @@ func TestDraftTokensChangeNoToken(t *testing.T) {
 		}
 		wg.Wait()
 		drafted, accepted := metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_total"), metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_accepted_total")
-		t.Logf("%d together: %v of %v draft tokens were accepted, of %d tokens", together, accepted, drafted, n*100)
+		t.Logf("%d together, %d layers: %v of %v draft tokens were accepted, of %d tokens", together, c.layers, accepted, drafted, n*100)
 		require.Greater(t, accepted, 200.0)
 		require.Greater(t, drafted, accepted, "rejected ones, too")
 	}

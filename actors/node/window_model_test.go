@@ -28,6 +28,7 @@ import (
 
 const (
 	modelRows   = 64 // of a step
+	modelDrafts = 8  // of its rows, those up to which it has draft tokens
 	modelAnswer = 250
 )
 
@@ -36,12 +37,13 @@ type windowed struct {
 	dir    string // of testdata/models
 	window int
 	groups kvmgr.Counts
+	early  int // first layers that make draft tokens; 0: these are looked up
 }
 
 var (
-	allWindowed  = windowed{"mistral-window", 11, kvmgr.Counts{Windowed: 1}}
-	someWindowed = windowed{"qwen2-window", 7, kvmgr.Counts{Full: 1, Windowed: 2}}
-	oneCache     = windowed{"yoco", 9, kvmgr.Counts{Full: 1, Windowed: 2}} // its second half of the layers has one cache
+	allWindowed  = windowed{"mistral-window", 11, kvmgr.Counts{Windowed: 1}, 0}
+	someWindowed = windowed{"qwen2-window", 7, kvmgr.Counts{Full: 1, Windowed: 2}, 0}
+	oneCache     = windowed{"yoco", 9, kvmgr.Counts{Full: 1, Windowed: 2}, 0} // its second half of the layers has one cache
 )
 
 // slabs is the most slabs that a sequence of some tokens has, if it gives slabs back.
@@ -67,7 +69,7 @@ func (w windowed) open(t *testing.T, backend string, kv model.KVType, slabs int)
 	const slab = 4096 // a page
 	m, err := compute.Open(compute.Options{
 		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, MaxRows: modelRows, MaxOutputs: 8, KVMemory: int64(slabs) * slab,
-		NoPacked: true,
+		NoPacked: true, DraftLayers: w.early, DraftRows: modelDrafts,
 	})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
@@ -88,8 +90,8 @@ func (m keepsAll) KV() kvmgr.Spec {
 
 // modelConfig is a worker with a model. With release it gives slabs back.
 func modelConfig(c *Config, m *compute.Model, release bool) {
-	c.Model = m
-	c.Sched.MaxBatchTokens, c.Sched.DraftRows = modelRows, 8
+	c.Model, c.Drafter = m, m.Drafter()
+	c.Sched.MaxBatchTokens, c.Sched.DraftRows = modelRows, modelDrafts
 	if !release {
 		c.Model = keepsAll{m}
 	}

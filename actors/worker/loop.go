@@ -48,7 +48,8 @@ type loop struct {
 	took       time.Duration // the last step
 	batch      []compute.Rows
 	outputs    []output
-	pools      []pooled // of the step: the rows whose hidden states are read, in the order of the batch
+	pools      []pooled  // of the step: the rows whose hidden states are read, in the order of the batch
+	drafting   []*output // of the step: those whose sequences get draft tokens of the first layers
 	outbox     outbox
 	logits     compute.Logits
 	samplers   []*sampler // one per sampling goroutine, the first is the loop's own
@@ -126,6 +127,7 @@ type output struct {
 	row    int // the first
 	drafts int
 	forced int  // of drafts, those without logits
+	wanted int  // draft tokens of the next step that the first layers are to make
 	late   bool // its masks are not there: it is sampled later
 	scores int  // place of the token of the prompt that the row predicts; 0: it is sampled
 	err    error

@@ -16,7 +16,7 @@ import (
 // step runs the plan's rows and samples its outputs.
 func (l *loop) step(plan *sched.Plan) error {
 	begin := time.Now()
-	l.batch, l.outputs, l.pools = l.batch[:0], l.outputs[:0], l.pools[:0]
+	l.batch, l.outputs, l.pools, l.drafting = l.batch[:0], l.outputs[:0], l.pools[:0], l.drafting[:0]
 	row := 0 // of the logits
 	drafts := 0
 	for _, c := range plan.Chunks {
@@ -67,10 +67,16 @@ func (l *loop) step(plan *sched.Plan) error {
 	l.sampleAll()
 	sampling := time.Since(computed)
 	free := l.Sched.DraftRows - len(l.outputs)
+	if l.Drafter != nil {
+		free = l.freeEach(plan, free)
+	}
 	for i := range l.outputs {
 		if o := &l.outputs[i]; !o.late {
 			l.accept(o, free)
 		}
+	}
+	if err := l.draft(); err != nil {
+		return err
 	}
 	for _, c := range plan.Chunks {
 		s := l.sequences[c.ID]
@@ -236,7 +242,7 @@ func (s *sequence) draw(logits compute.Logits, row int, mask []uint32, position 
 }
 
 // accept appends the tokens of an output to its sequence, sends them on and notifies the
-// scheduler. With free rows in the next step it makes draft tokens.
+// scheduler. With free rows in the next step it makes draft tokens, or leaves that to draft.
 func (l *loop) accept(o *output, free int) {
 	s := o.seq
 	if s.endIsSent { // an output before it failed
@@ -279,8 +285,21 @@ func (l *loop) accept(o *output, free int) {
 	s.drafter.Learn(o.drafts-o.forced, max(len(s.choices)-1-o.forced, 0))
 	s.draft, s.forced = append(s.draft[:0], s.next...), len(s.next)
 	if free > 0 && s.forced == 0 {
-		s.draft = append(s.draft, s.drafter.Draft(s.tokens, free)...)
+		if l.Drafter != nil {
+			if o.wanted = s.drafter.Length(min(free, s.mayWrite())); o.wanted > 0 {
+				l.drafting = append(l.drafting, o)
+				return
+			}
+		} else {
+			s.draft = append(s.draft, s.drafter.Draft(s.tokens, free)...)
+		}
 	}
+	l.accepted(o)
+}
+
+// accepted notifies the scheduler of an output whose sequence has its draft tokens.
+func (l *loop) accepted(o *output) {
+	s := o.seq
 	if s.guide != nil {
 		s.guide.compute(s.draft, s.forced)
 	}

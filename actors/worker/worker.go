@@ -36,10 +36,11 @@ type Config struct {
 	Node          string // name of this process
 	Root          *actor.RootContext
 	KV            *actor.PID
-	Inherits      func() bool    // whether dead workers of this host left keys and values; nil: never
-	Runner        compute.Runner // not closed
-	Encoder       bool           // the Runner's program is one: texts are in one step each, and keep nothing after it
-	OwnThread     bool           // the Runner computes on the thread of its caller, which then runs no other goroutines
+	Inherits      func() bool     // whether dead workers of this host left keys and values; nil: never
+	Runner        compute.Runner  // not closed
+	Drafter       compute.Drafter // its first layers, which make draft tokens; nil: these are looked up
+	Encoder       bool            // the Runner's program is one: texts are in one step each, and keep nothing after it
+	OwnThread     bool            // the Runner computes on the thread of its caller, which then runs no other goroutines
 	Grammars      *grammar.Compiler
 	Sched         sched.Config
 	Numerics      string        // digest, see api.Pin

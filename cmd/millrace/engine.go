@@ -181,6 +181,7 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 		e.metrics.Cache(m.Slabs(), m.KV().SlabTokens)
 		if onDevice, ok := m.Runner.(*compute.Model); ok {
 			c.Pool, c.Pages, c.WholePool = onDevice.PoolFile, onDevice, s.KVMemory > 0
+			c.Drafter = onDevice.Drafter()
 		}
 		c.Numerics, c.Class = m.numerics.Digest(), m.numerics.Class
 		c.KVDisk = node.KVDisk{Dir: s.KVDisk, Size: int64(s.KVDiskSize)}

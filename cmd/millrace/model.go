@@ -49,6 +49,10 @@ func newModel(s *config.Serve, pools *kvfile.Dir, log zerolog.Logger) (*openMode
 	m.weights = options.Weights
 	options.MaxRows, options.MaxOutputs = max(s.MaxBatchTokens, s.MaxBatchSize), max(s.MaxBatchSize, s.DraftRows)
 	options.MaxHidden = options.MaxRows
+	options.DraftRows = min(s.DraftRows, s.MaxBatchTokens)
+	if options.DraftRows > 0 {
+		options.DraftLayers = s.DraftLayers
+	}
 	options.KVMemory = int64(s.KVMemory)
 	options.OneGroup = s.KVDisk != "" // the disk has no slabs of other groups
 	options.Pools, options.Warn = pools, warnPool(log)
@@ -124,6 +128,9 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	}
 	if err := m.program.SetWeights(o.Weights); err != nil {
 		return config.Usagef("--weights: %w", err)
+	}
+	if o.DraftLayers > 0 {
+		return config.Usagef("--draft-layers: found %d with --backend sim, expected 0", o.DraftLayers)
 	}
 	if !model.KVUses(model.KVAuto, o.Eviction).Rollback { // its tokens do not stay where they are
 		return config.Usagef("--kv-eviction: found %s with --backend sim, expected another value", o.Eviction)

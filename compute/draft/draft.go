@@ -2,6 +2,7 @@
 // text had the tokens it ends with now (prompt lookup decoding, Saxena 2023; "ngram" in vLLM). A
 // step computes draft tokens as rows after the sequence's own row. Sampling accepts a draft token
 // only if it draws the same token, so draft tokens change the time of an answer and no bit of it.
+// Where the model's first layers make the draft tokens, a Drafter says how many.
 //
 // It must not know how drafts are computed or sampled.
 package draft
@@ -27,22 +28,31 @@ type Drafter struct {
 	draft  []int32
 }
 
+// Length returns how many draft tokens to make in this step, at most `most`; 0 during a pause.
+func (d *Drafter) Length(most int) int {
+	if d.rest > 0 {
+		d.rest--
+		return 0
+	}
+	if d.length == 0 {
+		d.length = first
+	}
+	return min(d.length, most)
+}
+
 // Draft returns at most `most` draft tokens to follow tokens, valid until the next call.
 func (d *Drafter) Draft(tokens []int32, most int) []int32 {
 	d.draft = d.draft[:0]
-	if d.rest > 0 {
-		d.rest--
+	length := d.Length(most)
+	if length == 0 {
 		return nil
 	}
 	next := repeated(tokens)
 	if next < 0 {
 		return nil
 	}
-	if d.length == 0 {
-		d.length = first
-	}
 	// After the last token the draft repeats itself: the text is a loop.
-	for i := range min(d.length, most) {
+	for i := range length {
 		if at := next + i; at < len(tokens) {
 			d.draft = append(d.draft, tokens[at])
 		} else {

@@ -15,13 +15,16 @@ const mostGroups = 8
 // Count is the number of groups.
 func (g Groups) Count() int { return g.Full + g.Windowed }
 
-// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, as with states, it is one group. All layers
-// of an encoder have one place: each reads the keys and values of its own step alone.
+// Groups returns the groups of a program. If all layers are of one kind, or must share slabs, as with states, it is one group. EarlyLayers
+// are the first of groups of as many layers. All layers of an encoder have one place: each reads the keys and values of its own step alone.
 func (p *Program) Groups() Groups {
 	if p.Encoder() {
 		return Groups{Layers: 1, Full: 1}
 	}
 	windows := p.windows()
+	if n := p.EarlyLayers; n > 0 {
+		return Groups{Layers: n, Full: (len(windows) + n - 1) / n}
+	}
 	windowed := 0
 	for _, w := range windows {
 		if w > 0 {

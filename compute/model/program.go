@@ -233,6 +233,8 @@ type Program struct {
 	KV       KVType   `json:"-"` // of what is loaded: packed weights do not depend on it
 	OneGroup bool     `json:"-"` // all layers share slabs, whatever their windows: see Groups; likewise
 	Eviction Eviction `json:"-"` // complete, as SetEviction has set it; what it does is in Ops
+
+	EarlyLayers int `json:"-"` // the first layers, with a group of their own, as SetEarly has set them; 0: none; as OneGroup
 }
 
 // HasExperts says whether rows choose experts.
