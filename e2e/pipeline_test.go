@@ -185,7 +185,7 @@ func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
 }
 
 // TestDraftTokensChangeNoToken: over texts with repetitions, greedy and sampled, alone and three at a
-// time.
+// time, looked up and made by the first layers.
 func TestDraftTokensChangeNoToken(t *testing.T) {
 	request := func(i int) *api.Request {
 		q := variedRequest(i)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/kvmgr"
@@ -154,4 +155,28 @@ func TestWithADiskAllLayersShareSlabs(t *testing.T) {
 			require.Equal(t, groups.Windowed > 0, schedConfig(s, m.KV(), m.program.MaxPositions).KV.Trims())
 		}
 	}
+}
+
+// TestTheFirstLayersOfTheSettingMakeDraftTokens, unless there are none; where they cannot, the model is refused.
+func TestTheFirstLayersOfTheSettingMakeDraftTokens(t *testing.T) {
+	serve := func(rows int, disk string) *config.Serve {
+		s := &config.Serve{Model: "../../testdata/models/llama-gqa", KVDisk: disk, DraftRows: rows, DraftLayers: 1, MaxBatchTokens: 32, MaxBatchSize: 4, KVMemory: 1 << 20}
+		s.Backend, s.Packed = "cpu", "off"
+		return s
+	}
+	for rows, groups := range map[int]int{0: 1, 8: 2} {
+		m, err := newModel(serve(rows, ""), nil, zerolog.Nop())
+		t.Cleanup(m.close)
+		require.NoError(t, err)
+		require.Equal(t, kvmgr.Counts{Full: groups}, m.KV().Counts())
+		require.Equal(t, rows > 0, m.Runner.(*compute.Model).Drafter() != nil)
+	}
+	m, err := newModel(serve(8, t.TempDir()), nil, zerolog.Nop())
+	t.Cleanup(m.close)
+	require.ErrorContains(t, err, "found a KV cache of one group of layers, as a disk has it")
+	s := serve(8, "")
+	s.Backend, s.DeviceName = "sim", deviceFile(t, `{"base": "flex-170", "speed": 0}`)
+	m, err = newModel(s, nil, zerolog.Nop())
+	t.Cleanup(m.close)
+	require.ErrorContains(t, err, "--draft-layers: found 1 with --backend sim, expected 0")
 }
