@@ -66,7 +66,7 @@ func TestTheFirstLayersReadTheKeysOfTheWholeModel(t *testing.T) {
 				_, err := plain.Run([]compute.Rows{{Region: other, Tokens: earlyTokens[:prompt], Output: true}})
 				require.NoError(t, err)
 				want := step(t, plain.Run, other, tokens, prompt)
-				require.NotEqual(t, alone, want)
+				require.NotEqual(t, want, alone)
 				require.Equal(t, want, step(t, m.Run, r, tokens, prompt))
 			}
 		})
