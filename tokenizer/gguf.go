@@ -131,13 +131,13 @@ func (v *ggufVocabulary) read() error {
 		}
 		v.ids[token] = id
 	}
-	types, _ := v.metadata["tokenizer.ggml.token_type"].([]any)
-	if len(types) != 0 && len(types) != len(v.tokens) {
-		return fmt.Errorf("tokenizer.ggml.token_type: found %d, expected one for each of %d tokens", len(types), len(v.tokens))
+	types, _ := v.metadata["tokenizer.ggml.token_type"].(weights.List)
+	if n := types.Len(); n != 0 && n != len(v.tokens) {
+		return fmt.Errorf("tokenizer.ggml.token_type: found %d, expected one for each of %d tokens", n, len(v.tokens))
 	}
 	v.types = make([]int64, len(v.tokens))
-	for id, kind := range types {
-		v.types[id], _ = kind.(int64)
+	for id := range types.Len() {
+		v.types[id], _ = types.At(id).(int64)
 	}
 	return nil
 }
@@ -191,9 +191,9 @@ func byteLevelFile(vocab map[string]int, merges any, p preTokenizer) object {
 // sentencePiece is the BPE of Llama 1, 2 and Mistral, whose merges are in the
 // order of the pieces' scores.
 func (v *ggufVocabulary) sentencePiece() (object, error) {
-	scores, _ := v.metadata["tokenizer.ggml.scores"].([]any)
-	if len(scores) != len(v.tokens) {
-		return nil, fmt.Errorf("tokenizer.ggml.scores: found %d, expected one for each of %d tokens", len(scores), len(v.tokens))
+	scores, _ := v.metadata["tokenizer.ggml.scores"].(weights.List)
+	if n := scores.Len(); n != len(v.tokens) {
+		return nil, fmt.Errorf("tokenizer.ggml.scores: found %d, expected one for each of %d tokens", n, len(v.tokens))
 	}
 	model := object{"type": "BPE", "vocab": v.ids, "merges": v.merges(scores), "byte_fallback": true, "fuse_unk": true}
 	if id, ok := v.id("unknown"); ok {
@@ -217,7 +217,7 @@ func (v *ggufVocabulary) sentencePiece() (object, error) {
 
 // merges are all pairs of pieces that make a piece, best score first. Source:
 // generate_merges in transformers' convert_slow_tokenizer.py.
-func (v *ggufVocabulary) merges(scores []any) [][2]string {
+func (v *ggufVocabulary) merges(scores weights.List) [][2]string {
 	type merge struct {
 		left, right string
 		score       float64
@@ -228,7 +228,7 @@ func (v *ggufVocabulary) merges(scores []any) [][2]string {
 			continue
 		}
 		from := len(all)
-		score, _ := scores[id].(float64)
+		score, _ := scores.At(id).(float64)
 		for at := range piece {
 			left, right := piece[:at], piece[at:]
 			if at > 0 && v.isPiece(left) && v.isPiece(right) {

@@ -135,7 +135,10 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 	f.set("architectures", []string{known.class})
 	rename := func(key, name string) {
 		f.alias[name] = key
-		if v, ok := m[key]; ok {
+		v, ok := m[key]
+		if list, isList := v.(weights.List); isList && list.Len() > maxList {
+			f.fault(key, fmt.Sprintf("a list of %d", list.Len()), fmt.Sprintf("%d at most", maxList))
+		} else if ok {
 			f.set(name, spelled(v))
 		}
 	}
@@ -245,23 +248,26 @@ func ggufEnds(m weights.Metadata) []int64 {
 	return ids
 }
 
+// maxList is the length of a list at most. Those of a configuration have an entry for each layer.
+const maxList = 1 << 12
+
 // spelled is a value of the metadata as a configuration has it: a number of 32 bits, as the converter writes them, has its shortest text, which is mostly the one
 // that it was read from. Infinite numbers of a list, which JSON does not have, become their names.
 func spelled(v any) any {
 	if x, ok := v.(float64); ok && float64(float32(x)) == x && !math.IsInf(x, 0) {
 		return json.Number(strconv.FormatFloat(x, 'g', -1, 32))
 	}
-	list, ok := v.([]any)
+	list, ok := v.(weights.List)
 	if !ok {
 		return v
 	}
-	list = slices.Clone(list)
-	for i, x := range list {
+	values := list.Values()
+	for i, x := range values {
 		if x, ok := x.(float64); ok && math.IsInf(x, 0) {
-			list[i] = fmt.Sprint(x)
+			values[i] = fmt.Sprint(x)
 		}
 	}
-	return list
+	return values
 }
 
 // describe is a tensor of the file by the name that it has there; false if there is none.

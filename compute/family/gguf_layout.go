@@ -45,9 +45,9 @@ func ggufHeads(m weights.Metadata, key string, missing int64) (int64, error) {
 		return missing, nil
 	}
 	n, _ := v.(int64)
-	if all, ok := v.([]any); ok {
-		for _, of := range all {
-			own, _ := of.(int64)
+	if all, ok := v.(weights.List); ok {
+		for i := range all.Len() {
+			own, _ := all.At(i).(int64)
 			n = max(n, own)
 		}
 	}

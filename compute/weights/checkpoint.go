@@ -1,7 +1,6 @@
 package weights
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -121,9 +120,12 @@ func (c *Checkpoint) openShards(indexFile string, index map[string]string) error
 		shard := index[name]
 		if shards[shard] == nil {
 			tensors, err := c.mapFile(shard)
-			if errors.Is(err, fs.ErrNotExist) {
-				return &FormatError{File: filepath.Join(c.dir, indexFile), Name: name,
-					Found: "no file " + shard, Expected: "the shard it names"}
+			if path, ok := errors.AsType[*fs.PathError](err); ok {
+				found := fmt.Sprintf("shard %.80s: %v", shard, path.Err)
+				if errors.Is(err, fs.ErrNotExist) {
+					found = "no file " + shard
+				}
+				return &FormatError{File: filepath.Join(c.dir, indexFile), Name: name, Found: found, Expected: "the shard it names"}
 			}
 			if err != nil {
 				return err
@@ -150,23 +152,38 @@ func readIndex(path string) (map[string]string, error) {
 }
 
 func parseIndex(path string, raw []byte) (map[string]string, error) {
-	var index struct {
-		WeightMap map[string]string `json:"weight_map"`
+	index := map[string]string{}
+	r := newJSON(raw)
+	err := r.object(maxTensors, func(key string) error {
+		if key != "weight_map" {
+			return r.skip()
+		}
+		return within(key, r.object(maxIndex, func(name string) (err error) {
+			index[name], err = r.text()
+			return within(name, err)
+		}))
+	})
+	if err == nil {
+		err = r.ends()
 	}
-	if err := json.Unmarshal(raw, &index); err != nil {
+	if f, ok := errors.AsType[*FormatError](err); ok {
+		f.File = path
+		return nil, f
+	}
+	if err != nil {
 		return nil, &FormatError{File: path, Found: JSONFault(err), Expected: `{"weight_map":{tensor: file}}`}
 	}
-	if len(index.WeightMap) == 0 {
+	if len(index) == 0 {
 		return nil, &FormatError{File: path, Name: "weight_map", Found: "no entry", Expected: "a file for each tensor"}
 	}
-	for name, shard := range index.WeightMap {
+	for name, shard := range index {
 		// A shard lies beside its index: a path could name any file of the machine.
 		if shard == "" || shard == "." || shard == ".." || filepath.Base(shard) != shard {
 			return nil, &FormatError{File: path, Name: name, Found: fmt.Sprintf("shard %q", shard),
 				Expected: "the name of a file in the same directory"}
 		}
 	}
-	return index.WeightMap, nil
+	return index, nil
 }
 
 // mapFile maps one file of weights and reads where its tensors are.

@@ -106,7 +106,7 @@ func TestOpenFaultsNameTheFile(t *testing.T) {
 		{"truncated file", func(t *testing.T, dir string) {
 			write(t, dir, singleFile, encode("{"+entry("a", "U8", "[3]", 0, 3)+"}", 2))
 		}, "%[1]s/model.safetensors: found 2 bytes after the header, expected 3, the end of the last tensor: the file is cut, as by an interrupted download"},
-		{"index no JSON", index(`{`), "%[1]s/model.safetensors.index.json: found unexpected end of JSON input, expected"},
+		{"index no JSON", index(`{`), "%[1]s/model.safetensors.index.json: found the end in the middle of a value, expected"},
 		{"index empty", index(`{}`), "%[1]s/model.safetensors.index.json: weight_map: found no entry"},
 		{"missing shard", index(`{"weight_map":{"a":"two.safetensors"}}`),
 			"%[1]s/model.safetensors.index.json: a: found no file two.safetensors"},

@@ -26,11 +26,14 @@ func ReadText(path string) ([]byte, error) {
 	if info.Size() > maxText {
 		return nil, &FormatError{File: path, Found: fmt.Sprintf("%d bytes", info.Size()), Expected: fmt.Sprintf("%d at most", maxText)}
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxText))
-	if err == nil && isPointer(text) {
-		err = pointerFault(path)
+	text := make([]byte, info.Size())
+	if _, err := io.ReadFull(f, text); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return text, err
+	if isPointer(text) {
+		return nil, pointerFault(path)
+	}
+	return text, nil
 }
 
 // ReadJSON reads a JSON file of a model's folder to v. It takes NaN and the infinities that Python writes, as strings.

@@ -5,11 +5,44 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Metadata are the keys and values of a GGUF file. Integers are int64 or, of
-// type UINT64, uint64; the rest is float64, bool, string and slices of these.
+// type UINT64, uint64; the rest is float64, bool, string, []string and List.
 type Metadata map[string]any
+
+// List is an array of numbers or bools. It has them as the file has: as values they are up to 24 times as large.
+type List struct {
+	kind uint32
+	data []byte
+}
+
+// Len is the number of values.
+func (l List) Len() int { return len(l.data) / int(max(1, valueBytes(l.kind))) }
+
+// At is value i, as Metadata has them.
+func (l List) At(i int) any {
+	size := int(valueBytes(l.kind))
+	return valueOf(l.kind, l.data[i*size:][:size])
+}
+
+// String writes a short list.
+func (l List) String() string {
+	if l.Len() > 64 {
+		return fmt.Sprintf("a list of %d", l.Len())
+	}
+	return fmt.Sprint(l.Values())
+}
+
+// Values are all values, as Metadata has them.
+func (l List) Values() []any {
+	values := make([]any, l.Len())
+	for i := range values {
+		values[i] = l.At(i)
+	}
+	return values
+}
 
 // ggufTensor is an entry of the tensor table.
 type ggufTensor struct {
@@ -30,6 +63,10 @@ const (
 	ggufAlignment = 32      // where general.alignment is absent
 	ggufMaxRank   = 4       // GGML_MAX_DIMS
 	ggufMaxName   = 1 << 16 // as llama.cpp has it for keys
+
+	// Bounds of what becomes larger in memory than it is in the file: many times what any model has.
+	ggufMaxKeys  = 1 << 15
+	ggufMaxTexts = 1 << 22 // of a list: the largest vocabularies have 2^18 tokens and 2^19 merges
 )
 
 // Value types of the metadata (gguf_metadata_value_type).
@@ -92,11 +129,14 @@ func (r *ggufReader) uint64(what string) uint64 {
 func (r *ggufReader) text(what string) string { return string(r.take(r.uint64(what), what)) }
 
 // count reads a number of entries of at least size bytes each: more than the
-// file can hold are a fault before anything is allocated for them.
-func (r *ggufReader) count(what string, size uint64) uint64 {
+// file can hold, or than bound, are a fault before anything is allocated for them.
+func (r *ggufReader) count(what string, size, bound uint64) uint64 {
 	n := r.uint64(what)
 	if most := (uint64(len(r.file)) - r.at) / size; r.err == nil && n > most {
 		r.fault(what, fmt.Sprintf("%d at most, by the size of the file", most), "%d entries", n)
+	}
+	if n > bound {
+		r.fault(what, fmt.Sprintf("%d at most", bound), "%d entries", n)
 	}
 	if r.err != nil {
 		return 0
@@ -114,8 +154,8 @@ func parseGGUF(file []byte) (*ggufHeader, error) {
 	if version := r.uint32("version"); r.err == nil && version != 2 && version != 3 {
 		r.fault("version", "2 or 3, little-endian", "%d", version)
 	}
-	tensors := r.count("tensor count", 24)
-	keys := r.count("metadata count", 13)
+	tensors := r.count("tensor count", 24, maxTensors)
+	keys := r.count("metadata count", 13, ggufMaxKeys)
 	h := &ggufHeader{metadata: Metadata{}}
 	for range keys {
 		r.entry(h.metadata)
@@ -201,6 +241,11 @@ func (r *ggufReader) value(key string, kind uint32) any {
 	if b == nil {
 		return nil
 	}
+	return valueOf(kind, b)
+}
+
+// valueOf is a value of its bytes.
+func valueOf(kind uint32, b []byte) any {
 	var wide [8]byte
 	copy(wide[:], b)
 	u := binary.LittleEndian.Uint64(wide[:])
@@ -225,7 +270,7 @@ func (r *ggufReader) value(key string, kind uint32) any {
 	return int64(u)
 }
 
-// array reads a slice: []string for strings, []any for the rest.
+// array reads []string or a List.
 func (r *ggufReader) array(key string) any {
 	kind := r.uint32(key)
 	size := valueBytes(kind)
@@ -235,20 +280,16 @@ func (r *ggufReader) array(key string) any {
 	if r.err != nil {
 		return nil
 	}
-	n := r.count(key, size)
-	if kind == ggufString {
-		list := make([]string, 0, n)
-		for range n {
-			list = append(list, r.text(key))
-			if r.err != nil {
-				return nil
-			}
-		}
-		return list
+	if kind != ggufString {
+		n := r.count(key, size, math.MaxUint64)
+		return List{kind, slices.Clone(r.take(n*size, key))}
 	}
-	list := make([]any, n)
-	for i := range list {
-		list[i] = r.value(key, kind)
+	list := make([]string, 0, r.count(key, size, ggufMaxTexts))
+	for range cap(list) {
+		list = append(list, r.text(key))
+		if r.err != nil {
+			return nil
+		}
 	}
 	return list
 }

@@ -116,8 +116,9 @@ func TestGGUFReadsMetadataAndTensors(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, g.Close()) }()
 	require.Equal(t, Metadata{
-		"general.architecture": "qwen2", "a": int64(7), "b": 1.5, "c": []string{"x", "yz"}, "d": []any{int64(-1), int64(5)}, "e": uint64(math.MaxUint64),
+		"general.architecture": "qwen2", "a": int64(7), "b": 1.5, "c": []string{"x", "yz"}, "d": List{ggufInt32, []byte{255, 255, 255, 255, 5, 0, 0, 0}}, "e": uint64(math.MaxUint64),
 	}, g.Metadata)
+	require.Equal(t, []any{int64(-1), int64(5)}, g.Metadata["d"].(List).Values())
 	require.Equal(t, []string{"model.layers.3.ffn_up.weight", "output_norm.weight"}, g.Names())
 	norm, ok := g.Tensor("output_norm.weight")
 	require.True(t, ok)

@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/bits"
 	"slices"
 	"strings"
@@ -73,13 +70,15 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 
 	tensors := map[string]Tensor{}
 	var order []extent
-	dec := json.NewDecoder(bytes.NewReader(header))
-	err := object(dec, func(name string) error {
+	r := newJSON(header)
+	err := r.object(maxTensors, func(name string) error {
 		if name == "__metadata__" {
-			var ignored map[string]string
-			return dec.Decode(&ignored)
+			return within(name, r.object(maxTensors, func(key string) error {
+				_, err := r.text()
+				return within(key, err)
+			}))
 		}
-		t, at, err := parseEntry(dec, name)
+		t, at, err := parseEntry(r, name)
 		if err != nil {
 			return err
 		}
@@ -87,11 +86,11 @@ func parseHeader(file []byte) (map[string]Tensor, error) {
 		order = append(order, at)
 		return nil
 	})
+	if err == nil {
+		err = r.ends()
+	}
 	if err != nil {
 		return nil, headerFault(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fault("header", "one JSON object", "more after its end")
 	}
 	if err := checkLayout(order, int64(len(data))); err != nil {
 		return nil, err
@@ -116,21 +115,22 @@ type extent struct {
 }
 
 // parseEntry reads {"dtype":..,"shape":[..],"data_offsets":[begin,end]}, but no data.
-func parseEntry(dec *json.Decoder, name string) (Tensor, extent, error) {
+func parseEntry(r jsonReader, name string) (Tensor, extent, error) {
 	t := Tensor{Name: name}
 	at := extent{name: name}
 	var offsets []int64
-	err := object(dec, func(key string) error {
+	err := r.object(maxTensors, func(key string) (err error) {
 		switch key {
 		case "dtype":
-			return dec.Decode(&t.Type)
+			t.Type, err = r.text()
 		case "shape":
-			return dec.Decode(&t.Shape)
+			t.Shape, err = r.integers(maxRank)
 		case "data_offsets":
-			return dec.Decode(&offsets)
+			offsets, err = r.integers(2)
+		default:
+			err = r.skip()
 		}
-		var ignored json.RawMessage
-		return dec.Decode(&ignored)
+		return within(key, err)
 	})
 	if err != nil {
 		return t, at, within(name, err)
@@ -201,57 +201,4 @@ func checkLayout(order []extent, size int64) error {
 		return fault("", fmt.Sprintf("%d, the end of the last tensor", end), "%d bytes after the header", size)
 	}
 	return nil
-}
-
-// object reads a JSON object: the member function is called after each key
-// and reads the value. A key that comes twice is an error.
-func object(dec *json.Decoder, member func(key string) error) error {
-	tok, err := dec.Token()
-	if err != nil {
-		return err
-	}
-	if tok != json.Delim('{') {
-		return fault("", "a JSON object", "%v", tok)
-	}
-	seen := map[string]bool{}
-	for dec.More() {
-		tok, err := dec.Token()
-		if err != nil {
-			return err
-		}
-		key, ok := tok.(string)
-		if !ok {
-			return fault("", "a key", "%v", tok)
-		}
-		if seen[key] {
-			return fault(key, "each name once", "the name twice")
-		}
-		seen[key] = true
-		if err := member(key); err != nil {
-			return err
-		}
-	}
-	_, err = dec.Token()
-	return err
-}
-
-// within puts the tensor's name on an error from inside its entry.
-func within(tensor string, err error) error {
-	if f, ok := errors.AsType[*FormatError](err); ok {
-		if f.Name == "" {
-			f.Name = tensor
-		} else {
-			f.Name = tensor + "." + f.Name
-		}
-		return f
-	}
-	return fault(tensor, "a valid entry", "%s", JSONFault(err))
-}
-
-// headerFault turns a JSON error into a FormatError.
-func headerFault(err error) error {
-	if f, ok := errors.AsType[*FormatError](err); ok {
-		return f
-	}
-	return fault("header", "valid JSON", "%s", JSONFault(err))
 }
