@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/compute/weights"
+	"github.com/millrace/millrace/internal/nearest"
 )
 
 // errKind means a tokenizer in a GGUF file that tokenizer.json is not known
@@ -108,8 +110,12 @@ func (v *ggufVocabulary) tokenizerJSON() ([]byte, error) {
 	case "llama":
 		begin = true
 		file, err = v.sentencePiece()
+	case "gemma4":
+		begin = true
+		delete(v.metadata, "tokenizer.ggml.add_bos_token") // llama.cpp adds it whatever the file says: some say false
+		file, err = v.wholeText()
 	default:
-		return nil, fmt.Errorf("found tokenizer.ggml.model %.40q, expected gpt2 or llama: %w", kind, errKind)
+		return nil, fmt.Errorf("found tokenizer.ggml.model %.40q, expected gpt2, llama or gemma4: %w", kind, errKind)
 	}
 	if err != nil {
 		return nil, err
@@ -145,34 +151,56 @@ func (v *ggufVocabulary) read() error {
 // added are the tokens that are found in a text as they are written.
 func (v *ggufVocabulary) added() []object {
 	list := []object{}
+	strips := v.strips()
 	for id, kind := range v.types {
 		if v.isAdded(v.tokens[id]) {
 			list = append(list, object{
 				"id": id, "content": v.tokens[id], "special": kind == ggufControl,
-				"single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+				"single_word": false, "lstrip": false, "rstrip": strips(v.tokens[id]), "normalized": false,
 			})
 		}
 	}
 	return list
 }
 
+// strips says which tokens take the white space after them, which the file does not: those of Phi-3. llama.cpp finds them by the same names
+// (load_vocab in llama-vocab.cpp).
+func (v *ggufVocabulary) strips() func(token string) bool {
+	name, _ := v.metadata["general.name"].(string)
+	name = strings.ToLower(name)
+	phi3 := strings.Contains(name, "phi-3") || strings.Contains(name, "phi3")
+	return func(token string) bool {
+		return phi3 && !slices.Contains([]string{"<unk>", "<s>", "<|endoftext|>"}, token)
+	}
+}
+
 // preTokenizer is the one that the file names.
 func (v *ggufVocabulary) preTokenizer() (preTokenizer, error) {
 	name, _ := v.metadata["tokenizer.ggml.pre"].(string)
-	p, ok := preTokenizers()[name]
+	known := preTokenizers()
+	p, ok := known[name]
 	if !ok {
-		return p, fmt.Errorf("found tokenizer.ggml.pre %.40q, expected one of %s: %w", name, preTokenizerNames(), errKind)
+		return p, fmt.Errorf("found tokenizer.ggml.pre %.40q, expected a pre-tokenizer of docs/models.md, where the nearest are %s: %w",
+			name, strings.Join(nearest.Names(name, slices.Sorted(maps.Keys(known)), 3), ", "), errKind)
 	}
 	return p, nil
 }
 
 // byteLevel is the byte-level BPE of GPT-2 and of most models since.
 func (v *ggufVocabulary) byteLevel(p preTokenizer) (object, error) {
+	merges, err := v.writtenMerges()
+	if err != nil {
+		return nil, err
+	}
+	return byteLevelFile(v.ids, merges, p), nil
+}
+
+func (v *ggufVocabulary) writtenMerges() ([]string, error) {
 	merges, ok := v.metadata["tokenizer.ggml.merges"].([]string)
 	if !ok {
 		return nil, errors.New("found no tokenizer.ggml.merges, expected those of the tokens")
 	}
-	return byteLevelFile(v.ids, merges, p), nil
+	return merges, nil
 }
 
 // byteLevelFile spells a byte-level BPE as tokenizer.json does. merges are lines or pairs.
@@ -195,24 +223,36 @@ func (v *ggufVocabulary) sentencePiece() (object, error) {
 	if n := scores.Len(); n != len(v.tokens) {
 		return nil, fmt.Errorf("tokenizer.ggml.scores: found %d, expected one for each of %d tokens", n, len(v.tokens))
 	}
-	model := object{"type": "BPE", "vocab": v.ids, "merges": v.merges(scores), "byte_fallback": true, "fuse_unk": true}
+	file := v.pieces(v.merges(scores))
+	if prefix, ok := v.metadata["tokenizer.ggml.add_space_prefix"].(bool); !ok || prefix {
+		file["normalizer"] = object{"type": "Sequence", "normalizers": []any{object{"type": "Prepend", "prepend": "\u2581"}, file["normalizer"]}}
+		file["decoder"] = object{"type": "Sequence", "decoders": []any{file["decoder"], object{"type": "Strip", "content": " ", "start": 1, "stop": 0}}}
+	}
+	return file, nil
+}
+
+// wholeText is the BPE of Gemma 4, which has the merges of its pieces. GemmaTokenizer of transformers.
+func (v *ggufVocabulary) wholeText() (object, error) {
+	merges, err := v.writtenMerges()
+	if err != nil {
+		return nil, err
+	}
+	return v.pieces(merges), nil
+}
+
+// pieces spells a BPE of texts in which U+2581 is a space.
+func (v *ggufVocabulary) pieces(merges any) object {
+	model := object{"type": "BPE", "vocab": v.ids, "merges": merges, "byte_fallback": true, "fuse_unk": true}
 	if id, ok := v.id("unknown"); ok {
 		model["unk_token"] = v.tokens[id]
 	}
-	space := object{"type": "Replace", "pattern": object{"String": " "}, "content": "\u2581"}
-	normalizers := []object{{"type": "Prepend", "prepend": "\u2581"}, space}
-	decoders := []object{
-		{"type": "Replace", "pattern": object{"String": "\u2581"}, "content": " "},
-		{"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-	}
-	if prefix, ok := v.metadata["tokenizer.ggml.add_space_prefix"].(bool); ok && !prefix {
-		normalizers, decoders = normalizers[1:], decoders[:3]
-	}
 	return object{
 		"model":      model,
-		"normalizer": object{"type": "Sequence", "normalizers": normalizers},
-		"decoder":    object{"type": "Sequence", "decoders": decoders},
-	}, nil
+		"normalizer": object{"type": "Replace", "pattern": object{"String": " "}, "content": "\u2581"},
+		"decoder": object{"type": "Sequence", "decoders": []object{
+			{"type": "Replace", "pattern": object{"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+		}},
+	}
 }
 
 // merges are all pairs of pieces that make a piece, best score first. Source:
