@@ -50,7 +50,7 @@ func nemotronHGGUF(f *fields) {
 		return ok
 	}
 	heads, widths := f.uniform("num_key_value_heads"), f.uniform("intermediate_size")
-	if f.err == nil && (heads == nil || widths == nil) {
+	if f.err != nil || heads == nil || widths == nil { // the first fault stays
 		f.fault("num_key_value_heads", "one number", "numbers for each layer, of KV heads and of the MLP's width")
 		return
 	}

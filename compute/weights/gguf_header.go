@@ -296,6 +296,9 @@ func (r *ggufReader) array(key string) any {
 
 func (r *ggufReader) tensor() ggufTensor {
 	t := ggufTensor{name: r.text("tensor table")}
+	if r.err == nil && t.name == "" {
+		r.fault("tensor table", "1 byte or more", "a name of 0 bytes")
+	}
 	rank := r.uint32(t.name)
 	if r.err == nil && (rank < 1 || rank > ggufMaxRank) {
 		r.fault(t.name, fmt.Sprintf("1 to %d", ggufMaxRank), "%d dimensions", rank)

@@ -167,6 +167,7 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 		{"long array", newGGUF(3, 0, 1).text("k").u32(ggufArray).u32(ggufInt32).u64(1 << 50).file(0), "k: found 1125899906842624 entries"},
 		{"string after the end", newGGUF(3, 0, 1).text("k").u32(ggufString).u64(1000).file(0), "k: found"},
 		{"alignment", newGGUF(3, 0, 1).integer("general.alignment", 24).file(0), "general.alignment: found 24, expected a power of two"},
+		{"tensor without a name", newGGUF(3, 1, 0).tensor("", 0, 0, 2).file(8), "tensor table: found a name of 0 bytes"},
 		{"no dimension", one(0, 0).file(8), "a: found 0 dimensions, expected 1 to 4"},
 		{"five dimensions", one(0, 0, 1, 1, 1, 1, 1).file(8), "a: found 5 dimensions"},
 		{"dimension 0", one(0, 0, 0, 3).file(8), "a: found 0, expected dimensions of 1"},
