@@ -28,8 +28,8 @@ func TestAFileOfTheSmallestPartsTakesLittleMoreMemoryThanItsSize(t *testing.T) {
 	const n = 1 << 20
 	dir := t.TempDir()
 	gguf, single, index := filepath.Join(dir, "model.gguf"), filepath.Join(dir, singleFile), filepath.Join(dir, indexFile)
-	list := func(kind uint32, n, bytes int) []byte {
-		return newGGUF(3, 0, 1).text("k").u32(ggufArray).u32(kind).u64(uint64(n)).file(bytes)
+	list := func(kind uint32, n, size int) []byte {
+		return newGGUF(3, 0, 1).text("k").u32(ggufArray).u32(kind).u64(uint64(n)).file(size)
 	}
 	many := func(tensors, keys int, part []byte) []byte {
 		n := tensors + keys
