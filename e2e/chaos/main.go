@@ -86,6 +86,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.StringSliceVar(&o.scenarios, "scenario", usual, "what to run; gaps measures gaps at kills, three times with 64 and with 200 streams; divided measures gaps while long prompts arrive")
 	f.Uint64Var(&o.seed, "seed", rand.Uint64()>>32, "of every draw: streams, moments, victims")
 	f.IntVar(&o.streams, "streams", 200, "different streams")
+	f.StringSliceVar(&o.kinds, "kinds", workload.Kinds(), "kinds of streams; a model whose layers keep a state has no beams")
 	f.IntVar(&o.tokens, "tokens", 120, "tokens per stream, about")
 	f.IntVar(&o.concurrent, "concurrent", 64, "streams at a time")
 	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
@@ -111,6 +112,11 @@ func parse(args []string, out io.Writer) (*options, error) {
 	for _, name := range o.scenarios {
 		if !slices.Contains(names, name) {
 			return nil, fmt.Errorf("--scenario: found %q, expected %s", name, strings.Join(names, ", "))
+		}
+	}
+	for _, kind := range o.kinds {
+		if all := workload.Kinds(); !slices.Contains(all, kind) {
+			return nil, fmt.Errorf("--kinds: found %q, expected %s", kind, strings.Join(all, ", "))
 		}
 	}
 	return o, nil

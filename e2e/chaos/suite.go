@@ -30,9 +30,10 @@ type suite struct {
 	args       []string      // for every Millrace process
 	nice       int           // of compute processes
 	seed       uint64
-	streams    int // number of different streams
-	tokens     int // mean tokens per stream
-	concurrent int // concurrent streams
+	streams    int      // number of different streams
+	kinds      []string // of streams
+	tokens     int      // mean tokens per stream
+	concurrent int      // concurrent streams
 	kills      int
 	victims    []string // roles
 	soak       time.Duration
@@ -47,7 +48,11 @@ type suite struct {
 }
 
 func (s *suite) workload(p pool) []*workload.Stream {
-	return workload.Streams(s.streams, s.tokens, s.seed, callers, p.kinds...)
+	kinds := p.kinds
+	if len(kinds) == 0 {
+		kinds = s.kinds
+	}
+	return workload.Streams(s.streams, s.tokens, s.seed, callers, kinds...)
 }
 
 const (

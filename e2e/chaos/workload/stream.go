@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/client"
@@ -69,11 +70,14 @@ var (
 	stops = []string{" and", " the", " said", " day"}
 )
 
+// Kinds are the kinds of streams that Streams makes where it gets none.
+func Kinds() []string { return slices.Clone(kinds) }
+
 // Streams returns n streams with a mean length of tokens, alternately over HTTP and NATS, of some kinds, or
 // of all if none is named. Neighbors have different tenants.
 func Streams(n, tokens int, seed uint64, tenants []string, some ...string) []*Stream {
 	if len(some) == 0 {
-		some = kinds
+		some = Kinds()
 	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	streams := make([]*Stream, n)
