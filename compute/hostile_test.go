@@ -250,7 +250,8 @@ func TestEachFieldOfGGUFAtItsExtremes(t *testing.T) {
 	}
 }
 
-// TestEachFieldOfSplitGGUFAtItsExtremes has a file in two parts, of which the second has the data of the first too.
+// TestEachFieldOfSplitGGUFAtItsExtremes changes the split keys of each of two parts, and truncates each. The data of the second part begins
+// with a copy of the first part's, since the offsets in its header count from there.
 func TestEachFieldOfSplitGGUFAtItsExtremes(t *testing.T) {
 	file, err := os.ReadFile("../testdata/quantized/gguf/qwen2.gguf")
 	require.NoError(t, err)

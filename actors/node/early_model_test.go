@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute/model"
-	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/kvmgr"
 )
 
@@ -71,17 +70,7 @@ func TestBeamsBesideDraftTokensOfTheFirstLayers(t *testing.T) {
 		cfg := testConfig(t, newTestDevice(0))
 		modelConfig(&cfg, m, true)
 		p := start(t, cfg)
-		other := make(chan error, 1)
-		go func() {
-			_, err := modelTokens(p, modelRequest(1))
-			other <- err
-		}()
-		q := modelRequest(0)
-		q.Beams, q.MaxTokens = &sample.BeamParams{Width: 3, LengthPenalty: 1}, 60
-		tokens, err := modelTokens(p, q)
-		require.NoError(t, err)
-		require.NoError(t, <-other)
-		answers = append(answers, tokens)
+		answers = append(answers, beamsBesideAnother(t, p))
 		requireModelClean(t, p, m)
 	}
 	require.Equal(t, answers[0], answers[1])

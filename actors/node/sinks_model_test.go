@@ -128,6 +128,22 @@ func TestSinksStayAndNoTokenChanges(t *testing.T) {
 	}
 }
 
+// beamsBesideAnother returns the tokens of a beam search that runs beside another request.
+func beamsBesideAnother(t *testing.T, p *Node) []int32 {
+	t.Helper()
+	other := make(chan error, 1)
+	go func() {
+		_, err := modelTokens(p, modelRequest(1))
+		other <- err
+	}()
+	q := modelRequest(0)
+	q.Beams, q.MaxTokens = &sample.BeamParams{Width: 3, LengthPenalty: 1}, 60
+	tokens, err := modelTokens(p, q)
+	require.NoError(t, err)
+	require.NoError(t, <-other)
+	return tokens
+}
+
 // TestBeamsKeepAllSlabsBesideSinks, and have the same answers beside sequences that give theirs back.
 func TestBeamsKeepAllSlabsBesideSinks(t *testing.T) {
 	var answers [2][]int32
@@ -136,17 +152,7 @@ func TestBeamsKeepAllSlabsBesideSinks(t *testing.T) {
 		cfg := testConfig(t, newTestDevice(0))
 		sinkConfig(&cfg, m, release)
 		p := start(t, cfg)
-		other := make(chan error, 1)
-		go func() {
-			_, err := modelTokens(p, modelRequest(1))
-			other <- err
-		}()
-		q := modelRequest(0)
-		q.Beams, q.MaxTokens = &sample.BeamParams{Width: 3, LengthPenalty: 1}, 60
-		var err error
-		answers[i], err = modelTokens(p, q)
-		require.NoError(t, err)
-		require.NoError(t, <-other)
+		answers[i] = beamsBesideAnother(t, p)
 		requireModelClean(t, p, m)
 	}
 	require.Equal(t, answers[0], answers[1])

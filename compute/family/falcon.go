@@ -70,7 +70,8 @@ func falconConfig(f *fields, c *Config) plan {
 	return blockPlan{names: names, rotary: c.HeadDim, parallel: parallel}
 }
 
-// falconGGUF: llama.cpp runs attention and MLP side by side, and has the files of both architectures, whose heads lie in order.
+// falconGGUF sets what the file does not say. llama.cpp computes attention and MLP from the same input, and both of Falcon's
+// architectures have the same keys in a file. The rows of its heads are in the order of the heads.
 func falconGGUF(f *fields) {
 	f.set("new_decoder_architecture", true)
 	norms := 1

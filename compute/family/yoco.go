@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// yoco is YOCO. transformers has no class of it: the names are those of the published code (microsoft/unilm, YOCO/yoco/models/decoder/yoco.py), whose
-// params.json has the members of config.json.
+// yoco is YOCO. transformers has no class for it, so the names of the class and of its tensors are those of the published code
+// (microsoft/unilm, YOCO/yoco/models/decoder/yoco.py). config.json has the same keys as params.json there.
 var yoco = family{
 	class: "YOCO", kind: "yoco",
 	config: yocoConfig,

@@ -52,8 +52,8 @@ func (p *Program) notEarly() string {
 	return ""
 }
 
-// Early returns the program of the first layers and the ops after the last one: early exit (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710, section 4.2).
-// It has the weights of this program, and its KV cache is the first group of this program's.
+// Early returns the program of the first EarlyLayers layers, followed by the last norm and the head: early exit (LayerSkip, Elhoushi et
+// al. 2024, arXiv:2404.16710, section 4.2). It uses the weights of this program, and the slabs of its first group of layers.
 func (p *Program) Early() (*Program, error) {
 	ops, err := p.earlyOps(p.EarlyLayers)
 	if err != nil {
