@@ -79,7 +79,7 @@ func TestARestartFindsItsPrefixes(t *testing.T) {
 // TestAnAdoptionChangesNoBit kills a worker while sequences run there, and compares what clients see with the same requests at
 // one worker.
 func TestAnAdoptionChangesNoBit(t *testing.T) {
-	for _, kv := range []model.KVType{model.KVAuto, model.KVInt8, model.KVInt4} {
+	for _, kv := range kvTypes() {
 		t.Run(kv.String(), func(t *testing.T) { adoption(t, kv, true) })
 	}
 }

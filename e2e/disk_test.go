@@ -25,7 +25,7 @@ import (
 // TestAPrefixFromTheDiskChangesNoBit compares answers of a process with those of the next one, whose prefixes come from the
 // disk, and with those of one that finds the disk damaged.
 func TestAPrefixFromTheDiskChangesNoBit(t *testing.T) {
-	for _, kv := range []model.KVType{model.KVAuto, model.KVInt8, model.KVInt4} {
+	for _, kv := range kvTypes() {
 		t.Run(kv.String(), func(t *testing.T) {
 			s := size{rows: 128, chunk: 64, batch: 8, drafts: 8, kv: kv, kvMemory: 3 << 20, disk: t.TempDir()}
 			p, _, end := startAndEnd(t, s)

@@ -104,7 +104,7 @@ func total(t *testing.T, series *metrics.Metrics, name string) (sum float64) {
 // TestAHandOverChangesNoBit drains a worker while sequences run there, and compares what clients see with the same
 // requests at one worker.
 func TestAHandOverChangesNoBit(t *testing.T) {
-	for _, kv := range []model.KVType{model.KVAuto, model.KVInt8, model.KVInt4} {
+	for _, kv := range kvTypes() {
 		t.Run(kv.String(), func(t *testing.T) {
 			url := natstest.Start(t, nil).ClientURL()
 			gateway, _, _ := member(t, url, kv, cluster.Gateway, cluster.Tokenize, cluster.Detok)

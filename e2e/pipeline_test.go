@@ -34,6 +34,14 @@ import (
 
 const demoModel = "../models/tiny-chat"
 
+// kvTypes returns the types of KV caches that the tests go through: with -short one that has codes and scales.
+func kvTypes() []model.KVType {
+	if testing.Short() {
+		return []model.KVType{model.KVInt8}
+	}
+	return []model.KVType{model.KVAuto, model.KVInt8, model.KVInt4}
+}
+
 // patience bounds the wait for an event. Only a failing test waits that long.
 const patience = time.Minute
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
-	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -18,7 +17,7 @@ import (
 // TestPrefillAndDecodeWorkersGiveTheTokensOfAComputeWorker compares what sequences give that begin at one worker and
 // continue at another with the same requests at a worker that does both.
 func TestPrefillAndDecodeWorkersGiveTheTokensOfAComputeWorker(t *testing.T) {
-	for _, kv := range []model.KVType{model.KVAuto, model.KVInt8, model.KVInt4} {
+	for _, kv := range kvTypes() {
 		t.Run(kv.String(), func(t *testing.T) {
 			url, whole := natstest.Start(t, nil).ClientURL(), natstest.Start(t, nil).ClientURL()
 			gateway, _, _ := member(t, url, kv, cluster.Gateway, cluster.Tokenize, cluster.Detok)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/millrace/millrace/actors/node"
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/e2e/natstest"
 )
@@ -47,7 +46,7 @@ func talk(t *testing.T, p *node.Node, tenant string, q api.Request) (turn, int) 
 // TestAPrefixHitChangesNoBit compares conversations whose turns share one tenant's prefixes with the same turns, each as the
 // only request of its tenant. The pool is too small for all of them, so slabs are evicted, too.
 func TestAPrefixHitChangesNoBit(t *testing.T) {
-	for _, kv := range []model.KVType{model.KVAuto, model.KVInt8, model.KVInt4} {
+	for _, kv := range kvTypes() {
 		t.Run(kv.String(), func(t *testing.T) {
 			t.Parallel()
 			p := startPipeline(t, size{rows: 128, chunk: 64, batch: 8, drafts: 8, kv: kv, kvMemory: 3 << 20})

@@ -35,7 +35,8 @@ func longAnswer(i, tokens int) *api.Request {
 // answers reach their declared ends with the tokens that they have in a large pool, and nothing is computed again.
 func TestSpilledSequencesHaveTheirTokens(t *testing.T) {
 	const n, tokens = 6, 400
-	for kv, memory := range map[model.KVType]int64{model.KVAuto: 2560 << 10, model.KVInt8: 1408 << 10, model.KVInt4: 800 << 10} {
+	short := map[model.KVType]int64{model.KVAuto: 2560 << 10, model.KVInt8: 1408 << 10, model.KVInt4: 800 << 10}
+	for _, kv := range kvTypes() {
 		t.Run(kv.String(), func(t *testing.T) {
 			s := size{rows: 128, chunk: 64, batch: 8, drafts: 8, kv: kv, kvMemory: 64 << 20, predict: true}
 			p, _, end := startAndEnd(t, s)
@@ -54,7 +55,7 @@ func TestSpilledSequencesHaveTheirTokens(t *testing.T) {
 			}
 			wg.Wait()
 			end()
-			s.kvMemory = memory
+			s.kvMemory = short[kv]
 			for _, damaged := range []bool{false, true} {
 				s.spill = t.TempDir()
 				p, series, end := startAndEnd(t, s)

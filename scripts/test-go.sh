@@ -34,11 +34,12 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 flaky=()
 
-# run FLAG... PACKAGE...: with TEST_AGAIN=1, up to three tests that fail are repeated alone, because those of time-outs can
-# fail on a busy machine. Races, panics, time-outs and builds that fail are final.
+# run FLAG... PACKAGE...: tests one package more at a time than there are cores, since many tests wait for time-outs and processes.
+# With TEST_AGAIN=1, up to three tests that fail are repeated alone, because those of time-outs can fail on a busy machine. Races,
+# panics, time-outs and builds that fail are final.
 run() {
   local status=0
-  go test -timeout 40m "${short[@]}" "$@" 2>&1 | tee "$log" || status=$?
+  go test -p $(($(nproc) + 1)) -timeout 40m "${short[@]}" "$@" 2>&1 | tee "$log" || status=$?
   [ "$status" -ne 0 ] || return 0
   [ "${TEST_AGAIN:-}" = 1 ] && ! grep -qE 'DATA RACE|^panic: |failed\]$' "$log" || return "$status"
   local tests packages again=("${short[@]}" -count 1 -timeout 40m)
