@@ -38,3 +38,19 @@ func (m *Model) PoolBytes() int64 {
 	}
 	return s.Blocks * 512
 }
+
+// Unpacked is the number of bytes above 0 that the checkpoint has of the data of the tensors in blocks that are packed.
+func (m *Model) Unpacked() (bytes int) {
+	for _, name := range m.Program.PackedTensors() {
+		t, _ := m.checkpoint.Reserved(name)
+		if !t.DType.Blocks() {
+			continue
+		}
+		for _, b := range t.Data {
+			if b != 0 {
+				bytes++
+			}
+		}
+	}
+	return bytes
+}

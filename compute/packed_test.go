@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
 )
 
@@ -20,8 +21,13 @@ const fixture = "../testdata/models/llama-gqa"
 // land in the checkout.
 func copied(t *testing.T) string {
 	t.Helper()
+	return copyOf(t, fixture)
+}
+
+func copyOf(t *testing.T, folder string) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
-	require.NoError(t, os.CopyFS(dir, os.DirFS(fixture)))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(folder)))
 	return dir
 }
 
@@ -81,6 +87,30 @@ func TestPackedWeightsAreMapped(t *testing.T) {
 	touched := open(t, o)
 	require.True(t, touched.FromPacked())
 	require.Equal(t, first.Numerics(), touched.Numerics())
+}
+
+// TestLayersOfAQuantizedFileExistOnce: as packed weights. What they are packed from is made for that, and not at all where they are mapped.
+func TestLayersOfAQuantizedFileExistOnce(t *testing.T) {
+	compute.SetLeastPacked(t, 0)
+	compute.SetSettled(t, 0)
+	dir := copyOf(t, "../testdata/quantized/awq")
+	first := open(t, compute.Options{Dir: dir})
+	require.Zero(t, first.Unpacked())
+	expected := logits(t, first)
+	require.NoError(t, first.Reload())
+	require.Zero(t, first.Unpacked())
+	require.Equal(t, expected, logits(t, first))
+	_, err := first.StorePacked(context.Background())
+	require.NoError(t, err)
+	second := open(t, compute.Options{Dir: dir})
+	require.True(t, second.FromPacked())
+	require.False(t, second.ReadTensors())
+	require.Zero(t, second.Unpacked())
+	require.Equal(t, expected, logits(t, second))
+
+	ref := open(t, compute.Options{Dir: dir, Device: device.Options{Backend: "ref"}})
+	require.Positive(t, ref.Unpacked(), "ref reads them in each step")
+	require.InDeltaSlice(t, expected, logits(t, ref), 0.5, "of logits up to 10")
 }
 
 // TestPackedWeightsOfAnotherLayoutArePackedAnew: the name of the layout is the first

@@ -247,6 +247,27 @@ func (p *Program) Encoder() bool {
 	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.BothWays })
 }
 
+// PackedTensors are the sorted names of those that a backend needs no more once it has packed them: matrices of linear ops that no other op reads.
+func (p *Program) PackedTensors() []string {
+	packed := map[int]bool{}
+	for i := range p.Ops {
+		for _, part := range p.Ops[i].Parts {
+			packed[part.Weight] = true
+		}
+	}
+	for i := range p.Ops {
+		if op := &p.Ops[i]; op.Kind != OpLinear {
+			delete(packed, op.Weight)
+		}
+	}
+	var names []string
+	for i := range packed {
+		names = append(names, p.Tensors[i].Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
 // PartWidth is the number of elements that a part of a linear op multiplies of a row of In, which is that wide.
 func (op *Op) PartWidth(width int) int {
 	switch op.Routed {

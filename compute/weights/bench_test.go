@@ -3,21 +3,28 @@ package weights
 import "testing"
 
 // BenchmarkLayer is one core unpacking 64 outputs of a GPTQ or AWQ layer of
-// 4096 inputs.
+// 4096 inputs, as blocks and as F16.
 func BenchmarkLayer(b *testing.B) {
 	const in, out, group = 4096, 64, 128
-	l := &layer{in: in, out: out, pack: 8, bits: 4, words: make([]byte, in*out/2), zeros: make([]byte, in/group*out/2),
-		scales: Tensor{DType: F16, Data: make([]byte, 2*in/group*out)}, group: make([]int32, in)}
-	for k := range l.group {
-		l.group[k] = int32(k / group)
-	}
-	dst := make([]byte, 2*in*out)
-	for name, fill := range map[string]func([]byte, int64, int64){"GPTQ": l.fillGPTQ, "AWQ": l.fillAWQ} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(dst)))
-			for range b.N {
-				fill(dst, 0, out)
-			}
-		})
+	words, zeros := make([]byte, in*out/2), make([]byte, in/group*out/2)
+	for name, set := range map[string]func(*scaled){
+		"GPTQ": func(s *scaled) { s.gptq(&Quantization{Bits: 4}, words, zeros) },
+		"AWQ":  func(s *scaled) { s.awq(words, zeros) },
+	} {
+		s := &scaled{out: out, in: in, rows: 1, columns: group, across: in / group, high: 15, scale: func(int) float32 { return 1 }}
+		set(s)
+		kind, _ := s.blocks()
+		dst := make([]byte, 2*in*out)
+		for as, fill := range map[string]func(){
+			"blocks": func() { s.fillBlocks(kind, dst, 0, out) },
+			"F16":    func() { s.fill(dst, 0, out) },
+		} {
+			b.Run(name+"/"+as, func(b *testing.B) {
+				b.SetBytes(in * out)
+				for range b.N {
+					fill()
+				}
+			})
+		}
 	}
 }

@@ -244,7 +244,14 @@ func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 // tensor is made by the first call, which takes a while.
 func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
 	if d, ok := c.derived[name]; ok {
-		d.once.Do(d.make)
+		d.make()
+	}
+	return c.Reserved(name)
+}
+
+// Reserved is Tensor without making the data of a quantized tensor: its addresses alone, for whoever reads nothing there.
+func (c *Checkpoint) Reserved(name string) (Tensor, bool) {
+	if d, ok := c.derived[name]; ok {
 		return d.Tensor, true
 	}
 	t, ok := c.tensors[name]
@@ -253,10 +260,7 @@ func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
 
 // Describe is Tensor without the data.
 func (c *Checkpoint) Describe(name string) (Tensor, bool) {
-	t, ok := c.tensors[name]
-	if d, isDerived := c.derived[name]; isDerived {
-		t, ok = d.Tensor, true
-	}
+	t, ok := c.Reserved(name)
 	t.Data = nil
 	return t, ok
 }
@@ -288,11 +292,24 @@ func (c *Checkpoint) Bytes() int64 {
 
 // Release gives the mapped pages back to the kernel, for example once a backend
 // has packed them. The tensors stay valid: a later read takes the
-// pages from the file again. The data of quantized tensors stays in memory.
+// pages from the file again. The data of quantized tensors stays in memory, but for Forget.
 func (c *Checkpoint) Release() error {
 	for _, m := range c.mappings {
 		if err := unix.Madvise(m, unix.MADV_DONTNEED); err != nil {
 			return fmt.Errorf("%s: release %d bytes: %w", c.dir, len(m), err)
+		}
+	}
+	return nil
+}
+
+// Forget gives the memory of quantized and otherwise derived tensors of these names back. Their data is made again by Tensor; what that gave before is zero
+// until then.
+func (c *Checkpoint) Forget(names []string) error {
+	for _, name := range names {
+		if d, ok := c.derived[name]; ok {
+			if err := d.forget(); err != nil {
+				return fmt.Errorf("%s: release %s: %w", c.dir, name, err)
+			}
 		}
 	}
 	return nil

@@ -18,8 +18,10 @@ import (
 // in memory outside of the Go heap.
 type derived struct {
 	Tensor
-	once sync.Once
-	fill func(dst []byte, first, last int64) // rows [first, last) of the row-major result, at dst[0]
+	making sync.Mutex
+	made   bool
+	fill   func(dst []byte, first, last int64) // rows [first, last) of the row-major result, at dst[0]
+	floats func(dst []byte, first, last int64) // of one in blocks: fill for its values as F16
 }
 
 // Quantized values become F16: its 11 significant bits keep the products
@@ -51,7 +53,7 @@ func (c *Checkpoint) derive(tensors []*derived) error {
 	}
 	for _, d := range tensors {
 		n := d.bytes()
-		d.Data, memory = memory[:n:n], memory[pages(n):]
+		d.Data, memory = memory[:n:pages(n)], memory[pages(n):]
 		c.derived[d.Name] = d
 	}
 	return nil
@@ -199,17 +201,15 @@ func (c *Checkpoint) Transpose(names []string) error {
 func (c *Checkpoint) TransposeParts(names map[string]string, n, rows int64) error {
 	var all []*derived
 	for _, from := range slices.Sorted(maps.Keys(names)) {
-		t, ok := c.Describe(from)
-		if !ok || len(t.Shape) != 2 || t.Shape[0]%n != 0 || t.Shape[0]/n < rows || t.DType == Other || t.DType.Blocks() {
+		t, source, ok := c.floatRows(from)
+		if !ok || len(t.Shape) != 2 || t.Shape[0]%n != 0 || t.Shape[0]/n < rows {
 			continue
 		}
-		width, size := t.Shape[1], t.DType.Bytes(1)
-		part := t.Shape[0] / n * width * size
+		width, size, part := t.Shape[1], t.DType.Bytes(1), t.Shape[0]/n
 		t.Name, t.Shape = names[from], []int64{n, width, rows}
 		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
-			source, _ := c.Tensor(from)
 			for i := first; i < last; i++ {
-				transpose(dst[(i-first)*width*rows*size:], source.Data[i*part:(i+1)*part], 0, width, rows, width, size)
+				transpose(dst[(i-first)*width*rows*size:], source(i*part, (i+1)*part), 0, width, rows, width, size)
 			}
 		}})
 	}
@@ -221,16 +221,15 @@ func (c *Checkpoint) TransposeParts(names map[string]string, n, rows int64) erro
 func (c *Checkpoint) RepeatRows(names map[string]string, n int64) error {
 	var all []*derived
 	for _, from := range slices.Sorted(maps.Keys(names)) {
-		t, ok := c.Describe(from)
-		if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() {
+		t, source, ok := c.floatRows(from)
+		if !ok || len(t.Shape) != 2 {
 			continue
 		}
 		bytes := t.DType.Bytes(t.Shape[1])
 		t.Name, t.Shape = names[from], []int64{n * t.Shape[0], t.Shape[1]}
 		all = append(all, &derived{Tensor: t, fill: func(dst []byte, first, last int64) {
-			source, _ := c.Tensor(from)
 			for row := first; row < last; row++ {
-				copy(dst[(row-first)*bytes:][:bytes], source.Data[row/n*bytes:])
+				copy(dst[(row-first)*bytes:][:bytes], source(row/n, row/n+1))
 			}
 		}})
 	}
@@ -312,8 +311,14 @@ func pages(n int64) int64 {
 	return (n + page - 1) / page * page
 }
 
-// make fills the data in.
+// make fills the data in, once until it is forgotten.
 func (d *derived) make() {
+	d.making.Lock()
+	defer d.making.Unlock()
+	if d.made {
+		return
+	}
+	d.made = true
 	rows := d.Shape[0]
 	if rows == 0 || len(d.Data) == 0 {
 		return
@@ -327,6 +332,35 @@ func (d *derived) make() {
 		all.Go(func() { d.fill(d.Data[first*row:last*row], first, last) })
 	}
 	all.Wait()
+}
+
+// forget gives the memory of the data back.
+func (d *derived) forget() error {
+	d.making.Lock()
+	defer d.making.Unlock()
+	if !d.made || len(d.Data) == 0 {
+		return nil
+	}
+	d.made = false
+	return unix.Madvise(d.Data[:pages(int64(len(d.Data)))], unix.MADV_DONTNEED) // within its reservation
+}
+
+// floatRows returns a tensor of floats, and its rows [first, last): those of a layer whose data are blocks as F16. false: there is none.
+func (c *Checkpoint) floatRows(name string) (Tensor, func(first, last int64) []byte, bool) {
+	t, ok := c.Describe(name)
+	if d := c.derived[name]; ok && d != nil && d.floats != nil {
+		t.DType = derivedType
+		return t, func(first, last int64) []byte {
+			rows := make([]byte, t.DType.Bytes((last-first)*t.elements()/t.Shape[0]))
+			d.floats(rows, first, last)
+			return rows
+		}, true
+	}
+	return t, func(first, last int64) []byte {
+		source, _ := c.Tensor(name)
+		row := int64(len(source.Data)) / max(1, source.Shape[0])
+		return source.Data[first*row : last*row]
+	}, ok && t.DType != Other && !t.DType.Blocks()
 }
 
 // halfToFloat is the value of an IEEE binary16.

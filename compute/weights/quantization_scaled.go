@@ -55,6 +55,18 @@ type scaled struct {
 	zero          func(row, block int) float32 // of a row and its block of columns; nil: 0
 	group         []int32                      // the block of columns of each column; nil: one after the other
 	values        func(to []float32, row int)  // of the codes of a row
+	low, high     int                          // of values that are integers; both 0: of others
+}
+
+// derive is the matrix NAME.weight of a file: blocks that have the layer's own codes and scales, or else F16.
+func (s *scaled) derive(name, kind, file string) *derived {
+	t := Tensor{Name: name + ".weight", DType: derivedType, Type: kind, Shape: []int64{int64(s.out), int64(s.in)}, File: file}
+	b, ok := s.blocks()
+	if !ok {
+		return &derived{Tensor: t, fill: s.fill}
+	}
+	t.DType = b.dtype
+	return &derived{Tensor: t, fill: func(dst []byte, first, last int64) { s.fillBlocks(b, dst, first, last) }, floats: s.fill}
 }
 
 // fill decodes rows to F16.
@@ -99,6 +111,7 @@ func (c *Checkpoint) scaledLayer(q *Quantization, name string) (*derived, error)
 	case "F8_E4M3":
 		s.values = func(to []float32, row int) { tableValues(to, codes.Data[row*s.in:], &fp8) }
 	case "I8":
+		s.low, s.high = math.MinInt8, math.MaxInt8
 		s.values = func(to []float32, row int) { tableValues(to, codes.Data[row*s.in:], &int8s) }
 		err = c.zeros(s, name)
 	case "I32":
@@ -120,10 +133,7 @@ func (c *Checkpoint) scaledLayer(q *Quantization, name string) (*derived, error)
 	if err := c.scales(s, q, name); err != nil {
 		return nil, err
 	}
-	return &derived{
-		Tensor: Tensor{Name: name + ".weight", DType: derivedType, Type: codes.Type, Shape: []int64{int64(s.out), int64(s.in)}, File: codes.File},
-		fill:   s.fill,
-	}, nil
+	return s.derive(name, codes.Type, codes.File), nil
 }
 
 // scales sets the scales of a layer, by their shape.
@@ -214,6 +224,7 @@ func (c *Checkpoint) packedIntegers(s *scaled, name string, codes Tensor) error 
 	}
 	s.in = in
 	half := float32(int(1) << (bits - 1))
+	s.low, s.high = -1<<(bits-1), 1<<(bits-1)-1
 	s.values = func(to []float32, row int) {
 		for k := range to {
 			to[k] = float32(field(codes.Data, row*words, 1, k*bits, bits)) - half
@@ -230,7 +241,8 @@ func (c *Checkpoint) packedIntegers(s *scaled, name string, codes Tensor) error 
 	}
 	if index, ok := c.tensors[name+".weight_g_idx"]; ok {
 		var err error
-		s.group, err = groupsOf(index, name+".weight_g_idx", s.in, c.across(name))
+		across := c.across(name)
+		s.group, err = groupsOf(index, name+".weight_g_idx", s.in, (s.in+int(across)-1)/int(across), across)
 		return err
 	}
 	return nil
