@@ -3,7 +3,7 @@
     pip install torch transformers==5.24.0 gguf safetensors
     python benchmarks/peers/forms.py OUT [--llama LLAMA_CPP] FORM ...
 
-OUT/FORM is the model in safetensors, OUT/FORM.gguf the same in BF16 by llama.cpp's own converter, of the
+OUT/FORM is the model in safetensors (llama-1b-gptq and -awq: in the packings of GPTQ and AWQ), OUT/FORM.gguf the same in BF16 by llama.cpp's own converter, of the
 source tree LLAMA_CPP. llama-quantize makes other types of that.
 """
 
@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -91,6 +92,52 @@ def tokenizer_of(form):
     return ROOT / "models" / "tiny-chat" if form.startswith("demo-") else None
 
 
+# The 1.1 B Llama of `make bench-1b`, its linear layers as integers of 4 bits in groups of 128: GPTQ's with zeros in the middle, AWQ's with any.
+INTEGERS = {"llama-1b-gptq": "gptq", "llama-1b-awq": "awq"}
+
+
+def make_integers(form, out):
+    """Writes random integers: what each layer stands for has about the size of random weights."""
+    hidden, inner, layers, heads, kv_heads, group = 2048, 5632, 22, 32, 4, 128
+    method = INTEGERS[form]
+    config = transformers.LlamaConfig(
+        hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        max_position_embeddings=16384, architectures=["LlamaForCausalLM"], dtype="float16", **WORDS,
+    )
+    config.quantization_config = {"quant_method": method, "bits": 4, "group_size": group, "desc_act": False, "sym": method == "gptq", "version": "gemm"}
+    torch.manual_seed(len(form))
+
+    def words(*shape):
+        return torch.randint(-(2**31), 2**31, shape, dtype=torch.int64).to(torch.int32)
+
+    def table(*shape):
+        return torch.randn(shape).mul_(0.02).half()
+
+    narrow = hidden // heads * kv_heads
+    tensors = {"model.embed_tokens.weight": table(config.vocab_size, hidden), "lm_head.weight": table(config.vocab_size, hidden)}
+    tensors["model.norm.weight"] = torch.ones(hidden).half()
+    for i in range(layers):
+        layer = f"model.layers.{i}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[layer + norm + ".weight"] = torch.ones(hidden).half()
+        attention = {"q": (hidden, hidden), "k": (hidden, narrow), "v": (hidden, narrow), "o": (hidden, hidden)}
+        matrices = {f"self_attn.{name}_proj": shape for name, shape in attention.items()}
+        matrices |= {"mlp.gate_proj": (hidden, inner), "mlp.up_proj": (hidden, inner), "mlp.down_proj": (inner, hidden)}
+        for name, (wide, high) in matrices.items():
+            at = layer + name
+            tensors[at + ".qweight"] = words(wide // 8, high) if method == "gptq" else words(wide, high // 8)
+            middle = torch.full((wide // group, high // 8), 0x77777777, dtype=torch.int32)  # 8, stored less 1
+            tensors[at + ".qzeros"] = middle if method == "gptq" else words(wide // group, high // 8)
+            tensors[at + ".scales"] = torch.rand(wide // group, high).mul_(0.002).add_(0.003).half()
+    part = out / f"{form}.part"
+    part.mkdir(exist_ok=True)
+    safetensors.torch.save_file(tensors, part / "model.safetensors")
+    config.save_pretrained(part)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copy(ROOT / "models" / "tiny-chat" / name, part)
+    part.rename(out / form)
+
+
 def make(form, out):
     """Writes a model in bfloat16, config.json last: it marks the folder as whole."""
     torch.manual_seed(len(form))
@@ -152,7 +199,7 @@ def convert(path, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("forms", nargs="+", choices=FORMS, metavar="FORM", help=", ".join(FORMS))
+    parser.add_argument("forms", nargs="+", choices=[*FORMS, *INTEGERS], metavar="FORM", help=", ".join([*FORMS, *INTEGERS]))
     parser.add_argument("--llama", help="source tree of llama.cpp, for GGUF files")
     args = parser.parse_args()
     if args.llama:
@@ -160,8 +207,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     for form in args.forms:
         if not (args.out / form).exists():
-            make(form, args.out)
-        if args.llama and not (args.out / f"{form}.gguf").exists():
+            (make_integers if form in INTEGERS else make)(form, args.out)
+        if args.llama and form in FORMS and not (args.out / f"{form}.gguf").exists():
             convert(args.out / form, args.out / f"{form}.gguf")
 
 
