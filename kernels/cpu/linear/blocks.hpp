@@ -164,11 +164,9 @@ struct Span {
   }
 };
 
-// kFetches: spans ahead, from memory.
-template <class Base, bool kFetches = true>
+template <class Base>
 const uint8_t* expand_blocks(const BlockExpand& e) {
   using S = Span<Base>;
-  if constexpr (kFetches) fetch_ahead(e.span, span_bytes(*e.type, Base::kLanes, e.elements));
   S::scales(e);
   switch (e.type->bits) {
     case 8:
@@ -191,6 +189,36 @@ const uint8_t* expand_blocks(const BlockExpand& e) {
   return e.codes;
 }
 
+// What a tile fetches for the next one, a share with each group: its operand and sums from the second-level cache, and a part of the next span
+// from memory.
+struct TileAhead {
+  const std::byte *operand, *sums, *sums_end, *span[kPanelVectors];
+  int lines, sum_lines;
+
+  TileAhead(const SpanTile& t, int64_t sum_bytes)
+      : operand(static_cast<const std::byte*>(t.next_operand)),
+        sums(reinterpret_cast<const std::byte*>(t.next_sums)),
+        sums_end(sums + sum_bytes),
+        span{t.next_span[0], t.next_span[1]},
+        lines(t.next_lines),
+        sum_lines(static_cast<int>((sum_bytes / kLine + t.groups - 1) / t.groups)) {}
+
+  template <int64_t kOperand>
+  [[gnu::always_inline]] void group() {
+#pragma GCC unroll 16
+    for (int64_t at = 0; at < kOperand; at += kLine) __builtin_prefetch(operand + at);
+    operand += kOperand;
+    for (int i = 0; i < sum_lines && sums < sums_end; ++i, sums += kLine)
+      __builtin_prefetch(sums, 1);
+    for (int i = 0; i < lines; ++i) {
+      for (const std::byte*& from : span) {
+        __builtin_prefetch(from);
+        from += kLine;
+      }
+    }
+  }
+};
+
 // Products of a group are summed as integers, groups as floats in ascending order:
 //   sum += codes * (scale * row's scale), sum += minimum * row's total
 template <class Base, int kRows, int kGroup, bool kMinimums>
@@ -198,10 +226,19 @@ void block_tile(const SpanTile& t) {
   constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes;
   using M = Math<kLanes>;
   using Floats = typename M::Vector;
-  Floats totals[kPanelVectors][kRows] = {};
-  if (!t.fresh) std::memcpy(totals, t.sums, sizeof totals);
+  // One by one: for the whole array GCC takes instructions of strings, whose result cannot be forwarded to the loads.
+  Floats totals[kPanelVectors][kRows];
+  for (int v = 0; v < kPanelVectors; ++v) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      totals[v][r] = t.fresh ? Floats{} : M::load(t.sums + (v * kRows + r) * kLanes);
+    }
+  }
+  constexpr int64_t kOperand = kRows * block_operand_bytes(kGroup);
   const auto* operand = static_cast<const uint8_t*>(t.operand);
+  TileAhead ahead(t, sizeof totals);
   for (int g = 0; g < t.groups; ++g) {
+    ahead.group<kOperand>();
     const uint8_t *first = t.codes[0] + g * kGroup * kLanes,
                   *second = t.codes[1] + g * kGroup * kLanes;
     const auto* offsets = reinterpret_cast<const int32_t*>(operand + kRows * kGroup);
@@ -229,9 +266,14 @@ void block_tile(const SpanTile& t) {
                                                   scales[r], scales[kRows + r]);
       }
     }
-    operand += kRows * block_operand_bytes(kGroup);
+    operand += kOperand;
   }
-  std::memcpy(t.sums, totals, sizeof totals);
+  for (int v = 0; v < kPanelVectors; ++v) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      std::memcpy(t.sums + (v * kRows + r) * kLanes, &totals[v][r], sizeof(Floats));
+    }
+  }
 }
 
 // What a type has, for the compiler.
@@ -451,7 +493,8 @@ struct BlockTiles {
 
 template <class Base>
 constexpr LinearKernels make_block_kernels(const char* name) {
-  return make_block_kernels<Base, BlockTiles<Base>, Base::kRows8>(name);
+  // With more rows their totals would not stay in registers beside the sums.
+  return make_block_kernels<Base, BlockTiles<Base>, std::min(Base::kRows8, 8)>(name);
 }
 
 }  // namespace

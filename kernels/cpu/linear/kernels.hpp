@@ -88,7 +88,7 @@ struct SpanTile {
   int groups;
   bool fresh;   // sums begin at zero, whatever they hold
   float* sums;  // [2 vectors][rows][lanes]
-  // For the tiles of AMX, what the next one meets: they fetch it to the first-level cache,
+  // What the next tile meets: it is fetched to the first-level cache,
   const void* next_operand;
   const float* next_sums;
   // and a share of the next span from memory, that many lines with each group.

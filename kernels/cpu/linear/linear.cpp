@@ -343,7 +343,8 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
   const int64_t tile_sums = panel_sums(kernels_.max_rows), width = span_width();
   const bool minimums = blocks_ && blocks_->minimums();
   float* const sums = room + span_floats();
-  const int halves = b.tiling.height(tile) > kernels_.max_rows / 2 ? 2 : 1;  // of a tile of AMX
+  const bool tiles = kernels_.configure != nullptr;  // of AMX
+  const int halves = tiles && b.tiling.height(tile) > kernels_.max_rows / 2 ? 2 : 1;
   int configured = 0;
   for (; p < end; ++p) {
     for (int64_t k = 0; k < width; k += kSpan) {
@@ -359,7 +360,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
         const bool last = t + 1 == last_tile;
         const int rows = b.tiling.height(t), next = last ? tile : t + 1;
         const int64_t next_k = last ? begin : k;
-        if (kernels_.configure != nullptr && rows != configured) {
+        if (tiles && rows != configured) {
           kernels_.configure(configured = rows, group_);
         }
         span.operand = operand_of(b, t, k / group_);

@@ -25,7 +25,7 @@ struct Signed : Base {
 template <class Base>
 const uint8_t* expand_signed(const BlockExpand& e) {
   using Codes = typename Span<Base>::Codes;
-  const uint8_t* const codes = expand_blocks<Signed<Base>, false>(e);
+  const uint8_t* const codes = expand_blocks<Signed<Base>>(e);
   if (codes == e.codes) return codes;
   // Those of 8 bits lie unsigned in memory, for the few rows that meet them there.
   for (int i = 0; i < e.elements * Base::kLanes; i += sizeof(Codes)) {
