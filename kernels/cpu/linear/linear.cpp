@@ -356,6 +356,9 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
                     begin = ends ? 0 : k + elements;
       const int64_t steps = int64_t{span.groups} * halves * (last_tile - tile);
       span.next_lines = static_cast<int>(ceil_div(span_size(next_panel) / kLine, steps));
+      const int64_t share = int64_t{halves} * span.groups * span.next_lines * kLine;
+      for (int v = 0; v < kPanelVectors; ++v) span.next_span[v] = span_of(next_panel, begin, v);
+      span.next_operand = operand_of(b, tile, k / group_);
       for (int t = tile; t < last_tile; ++t) {
         const bool last = t + 1 == last_tile;
         const int rows = b.tiling.height(t), next = last ? tile : t + 1;
@@ -363,17 +366,14 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
         if (tiles && rows != configured) {
           kernels_.configure(configured = rows, group_);
         }
-        span.operand = operand_of(b, t, k / group_);
+        span.operand = span.next_operand;
         span.sums = sums + (t - tile) * tile_sums;
         span.next_operand = operand_of(b, next, next_k / group_);
         span.next_sums = sums + (next - tile) * tile_sums;
-        for (int v = 0; v < kPanelVectors; ++v) {
-          span.next_span[v] = span_of(next_panel, begin, v) +
-                              (t - tile) * int64_t{halves} * span.groups * span.next_lines * kLine;
-        }
         if (ends) fetch_out(b, t, p);
         kernels_.span_tile(group_, minimums, rows)(span);
         if (ends) finish(b, t, p, span.sums);
+        for (const std::byte*& from : span.next_span) from += share;
       }
     }
   }
