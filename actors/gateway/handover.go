@@ -66,8 +66,8 @@ func (a *requestActor) finishes(seq msg.SeqID) bool {
 	return true
 }
 
-// prefetched makes a sequence continue where its keys and values are. Without room there it stays, and leaves a little later,
-// for another worker if one is there.
+// prefetched stops a sequence, to continue it where its keys and values are once all of its tokens are here: a state is of the last one,
+// and of no use before it. Without room there it stays, and leaves a little later, for another worker if one is there.
 func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {
 	at := a.places[m.Seq]
 	switch {
@@ -79,7 +79,8 @@ func (a *requestActor) prefetched(ctx actor.Context, m *msg.Prefetched) {
 		at.next = nil
 		a.watch.stays(m.Seq, at.compute.Address)
 	default:
-		a.lost(ctx, m.Seq, at.why)
+		at.stopped = true
+		ctx.Send(at.compute, &msg.Cancel{Seq: m.Seq, Owner: a.node})
 	}
 }
 
@@ -88,6 +89,9 @@ func (a *requestActor) leaving(seq msg.SeqID, why string) (h handover) {
 	lead, at := a.place(seq)
 	if at == nil {
 		return h
+	}
+	if why == workerForgot && at.stopped { // the message that it has stopped was lost
+		why = at.why
 	}
 	switch why {
 	case workerDraining, prefillDone:

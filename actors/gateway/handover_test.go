@@ -28,3 +28,18 @@ func TestWhatADeadWorkerLeftIsLookedFor(t *testing.T) {
 		}
 	}
 }
+
+// TestAStoppedSequenceIsHandedOver, also if the message that it has stopped was lost: its worker has forgotten it.
+func TestAStoppedSequenceIsHandedOver(t *testing.T) {
+	r := newRequest(apiRequest(1, 20), modelLimits{context: 100, pool: 100, vocab: 10})
+	lead := begin(t, r, make([]int32, 10))[0].Seq
+	at := &place{compute: actor.NewPID("w", msg.ComputeActor), choices: []msg.SeqID{lead}, next: &seat{}, why: prefillDone}
+	a := &requestActor{state: r, places: map[msg.SeqID]*place{lead: at}}
+	require.Nil(t, a.leaving(lead, workerForgot).from.KV, "nobody has stopped it")
+	at.stopped = true
+	want := handover{from: msg.Source{KV: kvAt("w"), Seq: lead}, to: at.next}
+	for _, why := range []string{workerForgot, prefillDone, workerDraining} {
+		require.Equal(t, want, a.leaving(lead, why), why)
+	}
+	require.True(t, a.leaving(lead, workerDead).from.Dead)
+}

@@ -62,6 +62,7 @@ type place struct {
 	requested      time.Time // when its worker was sent the last request for its tokens
 	next           *seat     // where its keys and values are copied to; nil: nowhere
 	why            string    // it goes to next
+	stopped        bool      // it was cancelled here to go there, and its last tokens are on their way
 	full           string    // node that had no room for it last
 }
 
@@ -331,6 +332,10 @@ func (a *requestActor) text(ctx actor.Context, m *msg.Text) {
 	}
 	if m.Lost && a.routes.elsewhere(&route.Query{Model: a.state.api.Model}, at.compute.Address) {
 		a.lost(ctx, m.Seq, workerFailed)
+		return
+	}
+	if at.stopped && m.Finish == api.FinishCancelled {
+		a.lost(ctx, m.Seq, at.why)
 		return
 	}
 	e, v := a.state.text(m)
