@@ -25,7 +25,7 @@ func coldSlabs(t *testing.T, m *Manager, p Prompt) (at []int) {
 			parent = hashes[i-1]
 		}
 		require.Equal(t, parent, c.Parent)
-		found, _ := m.Find(p)
+		found, _ := m.Find(p, false)
 		require.Equal(t, found[i], c.Slab)
 		at = append(at, i)
 	}

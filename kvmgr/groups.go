@@ -61,8 +61,9 @@ type found struct {
 }
 
 // match finds the tokens that a prompt begins with. Each group may have other slabs of them, so what one finds bounds the others, until all
-// agree. Slabs of which only the first tokens fit are found if they are wanted. A beam search sees all tokens in each group.
-func (m *Manager) match(space string, tokens []int32, beams bool, want func(*node) bool) (f found) {
+// agree. Slabs of which only the first tokens fit are found if they are wanted. A beam search sees all tokens in each group. slabs: nobody
+// begins there, so where there are states whole slabs count, whatever is kept after them.
+func (m *Manager) match(space string, tokens []int32, slabs, beams bool, want func(*node) bool) (f found) {
 	f.groups = make([]match, len(m.trees))
 	if w, ok := m.spec.last().(Window); ok && w.Sinks > 0 { // so a region that begins has one run of slabs, from its first one on
 		tokens = tokens[:min(len(tokens), w.Tokens-1)]
@@ -70,7 +71,7 @@ func (m *Manager) match(space string, tokens []int32, beams bool, want func(*nod
 	limit := len(tokens)
 	for g := 0; g < len(m.trees); g++ {
 		t := &m.trees[g]
-		n := t.matches(space, tokens[:limit], beams, want)
+		n := t.matches(space, tokens[:limit], slabs, beams, want)
 		if g == 0 && limit == len(tokens) && n.pending != nil {
 			f.pending, f.soon = n.pending, len(n.path)*t.slabTokens+n.soon
 		}

@@ -57,15 +57,15 @@ func TestAHitNeedsAllTokensOfFullGroupsAndTheLastWindowOfTheOthers(t *testing.T)
 	_, err = m.Release(2)
 	require.NoError(t, err)
 	for _, n := range []int{100, 376} { // the windows of these are gone
-		_, have := m.Find(Prompt{Tokens: tokens[:n]})
+		_, have := m.Find(Prompt{Tokens: tokens[:n]}, false)
 		require.Zero(t, have, "%d tokens", n)
 	}
-	slabs, have := m.Find(p)
+	slabs, have := m.Find(p, false)
 	require.Equal(t, 399, have)
 	require.Len(t, slabs, 3*100)
 
 	m.free.put(int(m.trees[0].evict())) // the last slab of the full group, which is not full
-	_, have = m.Find(p)
+	_, have = m.Find(p, false)
 	require.Equal(t, 396, have, "the others have a token more")
 	require.NoError(t, m.Reserve(3, Declared(4)))
 	_, err = m.Lease(3, 4)
@@ -85,12 +85,12 @@ func TestALeaseOfAGroupIsOneRun(t *testing.T) {
 func TestAnImportOfGroupsHasAllSlabsOfTheFullOnes(t *testing.T) {
 	m := mixed(t, 100)
 	p := Prompt{Tokens: tokensFrom(0, 102)}
-	slabs, computed, err := m.Import(1, Declared(200), p)
+	slabs, computed, err := m.Import(1, Declared(200), p, false)
 	require.NoError(t, err)
 	require.Zero(t, computed)
 	require.Len(t, slabs, 3*26)
 	for place, id := range slabs {
-		require.Equal(t, m.Copied(102, place), id >= 0, "place %d", place)
+		require.Equal(t, m.Copied(102, place, false), id >= 0, "place %d", place)
 		require.Equal(t, place%3 == 0 || place/3 >= (101-9-4)/4, id >= 0, "place %d", place)
 	}
 	for i := range 26 {

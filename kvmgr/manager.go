@@ -122,11 +122,12 @@ type region struct {
 	branch int       // of its Hit
 	// slabs are leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never
 	// had.
-	slabs   []int32
-	cached  bool    // the region's slabs enter the prefix trees
-	space   string  // in this space
-	paths   []path  // by group
-	pending []*node // of the first group, that it computes, or has computed
+	slabs    []int32
+	imported bool    // its tokens come from elsewhere, and no state between them
+	cached   bool    // the region's slabs enter the prefix trees
+	space    string  // in this space
+	paths    []path  // by group
+	pending  []*node // of the first group, that it computes, or has computed
 }
 
 // path is the part of a prefix tree that has a region's slabs of one group.

@@ -153,7 +153,7 @@ func TestCachedSlabsLoseTheirMemoryLast(t *testing.T) {
 	if !slices.Equal(voided, []int32{0, 1, 2, 3, 5, 4, 3}) {
 		t.Errorf("the contents of %v ended, expected those of the leases, and of the slabs without memory", voided)
 	}
-	if _, tokens := m.Find(Prompt{Tokens: ids}); tokens != 3*16 {
+	if _, tokens := m.Find(Prompt{Tokens: ids}, false); tokens != 3*16 {
 		t.Errorf("%d tokens are found, expected 48", tokens)
 	}
 	if err := m.Check(); err != nil {

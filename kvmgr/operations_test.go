@@ -108,7 +108,7 @@ func (w *world) admission(seq Seq, q *tracked) error {
 // prefix makes a sequence begin with the longest computed prefix of its prompt, less its last token, and without the slabs of windowed
 // groups before position from. It returns the number of positions of the prefix that are full.
 func (w *world) prefix(q *tracked, from int) (path int) {
-	f := w.m.match(spaceName(q.space), q.ids[:q.prompt-1], q.beams > 0, hasSlab)
+	f := w.m.match(spaceName(q.space), q.ids[:q.prompt-1], q.imported, q.beams > 0, hasSlab)
 	q.slabs = nil
 	for i := range f.whole {
 		for _, g := range f.groups {
@@ -254,17 +254,18 @@ func (w *world) admitPlain(seq Seq) {
 // startImport begins the hand-over of a prompt that was computed elsewhere.
 func (w *world) startImport(seq Seq) {
 	// It has its last window only, or its slabs are not copied.
-	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Head+w.cfg.Most > 0 {
+	if w.exact && w.cfg.Window > 0 || w.cfg.Sinks > 0 || w.cfg.Every == 0 && w.cfg.Head+w.cfg.Most > 0 {
 		return
 	}
 	q := w.fresh()
-	q.imported, q.offers = true, true
+	state := w.cfg.Every > 0 && w.next(2) == 0
+	q.imported, q.stateless, q.offers = true, !state, true
 	from := w.firstKept(q.prompt - 1)
 	n := w.prefix(q, from)
 	promise := q.promise
 	want := w.admission(seq, q)
 	held := w.bank().refs
-	slabs, computed, err := w.m.Import(seq, Length{End: q.end, Promise: promise}, Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]})
+	slabs, computed, err := w.m.Import(seq, Length{End: q.end, Promise: promise}, Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]}, state)
 	if errors.Is(err, ErrComputing) && w.seqs[seq] == nil {
 		w.waits(seq, q)
 		return
@@ -273,7 +274,7 @@ func (w *world) startImport(seq Seq) {
 	if err != nil {
 		return
 	}
-	path := w.has(q, 0, n)
+	path, head := w.has(q, 0, n), w.cfg.Head
 	q.slabs = slices.Clone(w.m.Slabs(seq))
 	w.seqs[seq] = q
 	if slabs == nil { // all of it is here
@@ -284,21 +285,35 @@ func (w *world) startImport(seq Seq) {
 	if w.g.Full == 0 {
 		here = max(n, from)
 	}
-	if len(slabs) < w.slabsFor(q, q.prompt-1)*w.g.Count() || computed != here*w.g.Count() || !slices.Equal(slabs, q.slabs) ||
-		!slices.Equal(w.has(q, 0, here), path) {
+	lead, wanted := head+here*w.g.Count(), slices.Clone(q.slabs)
+	if w.cfg.Every > 0 { // those that are here are not needed
+		for i := range lead {
+			if !state || i >= head {
+				wanted[i] = -1
+			}
+		}
+	}
+	if state {
+		lead = 0
+	}
+	if len(slabs) < w.slabsFor(q, q.prompt-1)*w.g.Count() || computed != lead || !slices.Equal(slabs, wanted) ||
+		!slices.Equal(w.has(q, head, head+here), path) {
 		w.fail("import of %d has %d slabs computed of %v, the prefix was in %v", seq, computed, slabs, path)
 	}
-	for _, id := range w.has(q, here, w.positions(q)) {
+	for _, id := range append(w.has(q, 0, head), w.has(q, head+here, w.positions(q))...) {
 		if held[id] != 0 {
 			w.fail("import of %d leases slab %d, which %d sequences hold", seq, id, held[id])
 		}
 	}
 	for place, id := range slabs {
-		if needed := w.m.Copied(q.prompt, place); place >= computed && needed != (id >= 0) {
+		if needed := w.m.Copied(q.prompt, place, state); place >= head+here*w.g.Count() && needed != (id >= 0) {
 			w.fail("import of %d has slab %d at place %d, needed: %t", seq, id, place, needed)
 		}
 	}
 	q.done = here * w.cfg.SlabTokens
+	if w.setState(q); state {
+		w.happened["import of a state"]++
+	}
 	w.verify(seq, q)
 	w.happened["import"]++
 }
@@ -306,14 +321,12 @@ func (w *world) startImport(seq Seq) {
 // export finds what is computed of some tokens, as a hand-over does.
 func (w *world) export(seq Seq) {
 	q := w.seqs[seq]
-	if w.cfg.Every > 0 { // it has no copies
-		return
-	}
 	if q == nil {
 		q = w.fresh()
 	}
-	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids})
-	part := &tracked{done: tokens, slabs: slabs, hashes: q.hashes}
+	state := w.cfg.Every > 0 && w.next(2) == 0
+	slabs, tokens := w.m.Find(Prompt{Space: spaceName(q.space), Tokens: q.ids}, state)
+	part := &tracked{done: tokens, slabs: slabs, hashes: q.hashes, stateless: !state}
 	for place, id := range slabs {
 		if id < 0 && place%w.g.Count() >= w.g.Full {
 			part.first = place/w.g.Count() + 1
@@ -326,7 +339,9 @@ func (w *world) export(seq Seq) {
 			w.fail("slabs %v are exported while sequence %d writes them", both, o)
 		}
 	}
-	w.happened["export"] += tokens
+	if w.happened["export"] += tokens; state && tokens > 0 {
+		w.happened["export of a state"]++
+	}
 }
 
 // extend computes some tokens of a sequence, and offers them. It returns false if the sequence may not grow: it pauses.
@@ -361,7 +376,7 @@ func (w *world) extend(seq Seq) bool {
 		w.happened["more tokens than the most slabs"]++
 	}
 	w.verify(seq, q)
-	if w.cfg.Every > 0 && w.next(2) == 0 {
+	if w.cfg.Every > 0 && !q.stateless && w.next(2) == 0 {
 		w.lend(seq, q)
 	}
 	if !q.settled && w.next(4) > 0 {
@@ -675,7 +690,7 @@ func (w *world) cancel(seq Seq) {
 		w.verify(seq, q)
 	}
 	before := w.bank().available
-	if q.at == inPool && w.cfg.Every > 0 && w.next(2) == 0 {
+	if q.at == inPool && w.cfg.Every > 0 && !q.stateless && w.next(2) == 0 {
 		w.retire(seq, q)
 		w.ended = q.ids[:q.done]
 	}

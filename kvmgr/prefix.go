@@ -76,7 +76,7 @@ func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
 	}
 	// The last token is always computed: the first token of the answer is sampled from its logits.
 	last := len(p.Tokens) - 1
-	f := m.match(p.Space, p.Tokens[:last], r.prompt > 0, hasSlab)
+	f := m.match(p.Space, p.Tokens[:last], r.imported, r.prompt > 0, hasSlab)
 	whole := f.whole * m.slabTokens
 	if m.pays(&f, last-whole) {
 		f.pending.waiters = append(f.pending.waiters, r.seq)
@@ -187,7 +187,7 @@ func (m *Manager) pend(r *region, tokens []int32) {
 		}
 		if parent = parent.children[at]; parent.slab < 0 && i >= r.from(0) {
 			parent.pending, parent.by = true, r.seq
-			parent.keeps = m.states != nil && m.spec.NextSnapshot((i+1)*m.slabTokens-1, len(tokens), r.branch) == (i+1)*m.slabTokens
+			parent.keeps = m.states != nil && !r.imported && m.spec.NextSnapshot((i+1)*m.slabTokens-1, len(tokens), r.branch) == (i+1)*m.slabTokens
 			r.pending = append(r.pending, parent)
 		}
 	}

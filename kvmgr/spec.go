@@ -110,7 +110,7 @@ func (s Spec) Validate(w Wants) error {
 
 func (s Spec) validateWants(w Wants) error {
 	switch n := len(s.Groups); {
-	case w.Disk && !s.Copies:
+	case w.Disk && (!s.Copies || s.every() > 0): // snapshots do not go there, and without them slabs are of no use
 		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be stored on a disk", ErrInvalid, s.last())
 	case w.Disk && n > 1:
 		return fmt.Errorf("%w: the slabs of %d groups of layers cannot be stored on a disk, expected one group", ErrInvalid, n)

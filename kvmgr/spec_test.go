@@ -72,7 +72,7 @@ func TestWhatAGroupExcludesIsRefused(t *testing.T) {
 			"keeps tokens in 3 slabs at most takes no draft tokens back",
 		},
 		{
-			[]Group{Full{}, State{Slabs: 2, Every: 8}}, Uses{Shares: true, Spills: true},
+			[]Group{Full{}, State{Slabs: 2, Every: 8}}, Uses{Shares: true, Copies: true, Spills: true},
 			"keeps a state of 2 slabs cannot be stored on a disk", "", "keeps a state of 2 slabs takes no draft tokens back",
 		},
 		{

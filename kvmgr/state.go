@@ -8,6 +8,8 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/millrace/millrace/kvmgr/chain"
 )
 
 // State is the group of the layers whose past is a state of a fixed size, as in a gated delta net, Mamba-2 and short convolutions. The
@@ -28,9 +30,9 @@ func (g State) validate(slabTokens int) error {
 	return nil
 }
 
-// uses: a sequence begins where a snapshot is, and waits in the tier with its state. One that runs cannot go back to a snapshot. Slabs of
-// tokens are of no use without snapshots, which no disk and no other worker gets.
-func (State) uses() Uses { return Uses{Shares: true, Spills: true} }
+// uses: a sequence begins where a snapshot is, at another worker too, and waits in the tier with its state. One that runs cannot go back to
+// a snapshot.
+func (State) uses() Uses { return Uses{Shares: true, Copies: true, Spills: true} }
 
 // alone is false: the tokens of a Full group follow the state.
 func (State) alone() bool { return false }
@@ -159,6 +161,23 @@ func (s *states) remove(v *snapshot) {
 // lentOnly says that all snapshots that are left are lent.
 func (s *states) lentOnly() bool { return len(s.heap) == 0 || s.heap[0].node == nil }
 
+// StateHash names a slab of the state after a prefix, as the prefix names its slab: no token is negative.
+func StateHash(prefix chain.Hash, slab int) chain.Hash { return prefix.Next([]int32{int32(-1 - slab)}) }
+
+// keepState reports the slabs of a state that is at a node, and the node's own one if it is not full: nobody writes to it any more.
+func (t *tree) keepState(n *node) {
+	if t.observer == nil {
+		return
+	}
+	prefix := n.chained()
+	if len(n.tokens) < t.slabTokens {
+		t.observer.Stored(n.slab, prefix)
+	}
+	for i, id := range n.state.slabs {
+		t.observer.Stored(id, StateHash(prefix, i))
+	}
+}
+
 // enter makes a snapshot the state at a node.
 func (t *tree) enter(v *snapshot, n *node) {
 	v.node, v.region, n.state = n, nil, v
@@ -271,6 +290,7 @@ func (m *Manager) resume(r *region, f *found, h *Hit) {
 func (m *Manager) takeOver(r *region, v *snapshot) {
 	m.count(r, -1)
 	r.head = v.slabs
+	m.void(r.head)
 	for _, id := range r.head {
 		m.refs[id] = 1
 		m.keep(r, 0, id, 1)
@@ -320,6 +340,7 @@ func (m *Manager) Snapshot(seq Seq, tokens int) error {
 		return nil
 	}
 	m.trees[0].enter(v, p.last)
+	m.trees[0].keepState(p.last)
 	return nil
 }
 
@@ -360,6 +381,7 @@ func (m *Manager) Retire(seq Seq, tokens []int32) error {
 	r.head = nil
 	m.count(r, 1)
 	t.enter(v, n)
+	t.keepState(n)
 	return nil
 }
 

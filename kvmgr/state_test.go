@@ -168,16 +168,21 @@ func TestAStateWithoutRoomForACopyIsTakenOver(t *testing.T) {
 
 // TestTheSlabInWhichAStateEndsIsNotEvictedForACopy: there is room for the state, or for the slab.
 func TestTheSlabInWhichAStateEndsIsNotEvictedForACopy(t *testing.T) {
-	m := stateManager(t, 6)
+	m, said := stateManager(t, 6), claims{}
+	m.Observe(said)
 	run(t, m, 1, tokensFrom(0, 6))
 	require.NoError(t, m.Retire(1, tokensFrom(0, 6)))
 	_, err := m.Release(1)
 	require.NoError(t, err)
+	require.Len(t, said, 4, "two slabs of tokens, of which one is not full, and two of the state")
 	hit, err := m.ReservePrompt(2, Declared(8), Prompt{Tokens: tokensFrom(0, 8)})
 	require.NoError(t, err)
 	require.Equal(t, 6, hit.Tokens)
 	require.Len(t, hit.Copy.From, 1)
 	require.Empty(t, kept(m))
+	for _, id := range m.Slabs(2)[:2] {
+		require.NotContains(t, said, id, "its next token changes the state")
+	}
 }
 
 // TestSlabsThatAreLentAreEvictedLast: a copy to them is on its way.

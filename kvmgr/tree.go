@@ -90,12 +90,16 @@ type match struct {
 	branch  int       // tokens of the nodes with slabs that follow path, those of path counted; 0: none do
 }
 
-// matches is match, or matchState where there are states.
-func (t *tree) matches(space string, tokens []int32, all bool, want func(*node) bool) match {
-	if t.states != nil {
+// matches is match, or where there are states matchState, and match of whole slabs.
+func (t *tree) matches(space string, tokens []int32, slabs, all bool, want func(*node) bool) match {
+	switch {
+	case t.states == nil:
+		return t.match(space, tokens, all, want)
+	case slabs:
+		return t.match(space, tokens[:len(tokens)/t.slabTokens*t.slabTokens], all, func(*node) bool { return false })
+	default:
 		return t.matchState(space, tokens)
 	}
-	return t.match(space, tokens, all, want)
 }
 
 // match finds the nodes with the tokens that a prompt begins with: the longest run from the root whose last slabs are there, as far as the
@@ -141,7 +145,7 @@ func (t *tree) match(space string, tokens []int32, all bool, want func(*node) bo
 			m.pending, m.soon = n, (i+1)*t.slabTokens
 		}
 	}
-	if c, common := end.nearest(tokens, func(c *node) bool { return c.pending }); c != nil {
+	if c, common := end.nearest(tokens, func(c *node) bool { return c.pending }); c != nil && t.states == nil {
 		m.pending, m.soon = c, (len(walk)-found)*t.slabTokens+common
 	}
 	return m

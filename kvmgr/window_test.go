@@ -65,7 +65,7 @@ func TestAHitNeedsItsLastWindowOnly(t *testing.T) {
 	_, err = m.Release(2)
 	require.NoError(t, err)
 	for _, n := range []int{8, 100, 380} { // the windows of these are gone
-		found, have := m.Find(Prompt{Tokens: tokens[:n]})
+		found, have := m.Find(Prompt{Tokens: tokens[:n]}, false)
 		require.Zero(t, have, "%d tokens", n)
 		require.Empty(t, found)
 	}
@@ -125,7 +125,7 @@ func TestAPromptWhosePrefixWasEvictedIsComputedOnce(t *testing.T) {
 func TestAnImportHasItsLastWindowOnly(t *testing.T) {
 	m := windowed(t, 10)
 	p := Prompt{Tokens: tokensFrom(0, 102)}
-	slabs, computed, err := m.Import(1, Declared(200), p)
+	slabs, computed, err := m.Import(1, Declared(200), p, false)
 	require.NoError(t, err)
 	require.Equal(t, (101-9-4)/4, computed)
 	require.Len(t, slabs, 26)

@@ -13,6 +13,7 @@ import (
 type estate struct {
 	pool     *kvfile.Dead
 	prefixes [][]chain.Hash // of the sequence's full slabs, by group of layers
+	state    chain.Hash     // of the tokens that the state comes after
 	copied   bool           // at least one slab
 }
 
@@ -29,27 +30,67 @@ func (x *exchange) estate(t *transfer) bool {
 	for group := range x.groups {
 		e.prefixes = append(e.prefixes, chain.Of(kvmgr.GroupSpace(t.prompt.Space, group), x.slabTokens, t.prompt.Tokens))
 	}
+	slabs := 0
 	if t.begins() {
-		e.pool = x.prefix(t, e.prefixes[0])
+		e.pool, slabs = x.pools.Longest(x.slabsOf, e.prefixes[0])
 	} else {
 		e.pool = x.pools.Dead(t.source.KV.Address, x.slabsOf)
 	}
 	if e.pool == nil {
 		return false
 	}
-	t.dead = &e
+	t.dead, t.have = &e, len(t.prompt.Tokens)-1
+	switch {
+	case x.head > 0:
+		return x.stateOf(t)
+	case t.begins():
+		return x.limitTo(t, slabs*x.slabTokens)
+	}
 	return true
 }
 
-// prefix returns the pool of a dead worker that has a longer prefix of a prompt than this worker, and limits the transfer to
-// it; nil without.
-func (x *exchange) prefix(t *transfer, prefixes []chain.Hash) *kvfile.Dead {
-	pool, slabs := x.pools.Longest(x.slabsOf, prefixes)
-	if _, here := x.kv.Find(t.prompt); slabs*x.slabTokens <= here {
-		return nil
+// keeps says whether the pool has all slabs of the state after a prefix.
+func (e *estate) keeps(prefix chain.Hash, slabs int) bool {
+	for i := range slabs {
+		if _, ok := e.pool.Stored(kvmgr.StateHash(prefix, i)); !ok {
+			return false
+		}
 	}
-	t.prompt.Tokens = t.prompt.Tokens[:min(len(t.prompt.Tokens), slabs*x.slabTokens+1)]
-	return pool
+	return true
+}
+
+// limitTo limits a transfer to the first tokens of its sequence; false if this worker has them.
+func (x *exchange) limitTo(t *transfer, tokens int) bool {
+	if _, here := x.kv.Find(t.prompt, true); tokens <= here {
+		return false
+	}
+	t.have = min(t.have, tokens)
+	t.prompt.Tokens = t.prompt.Tokens[:t.have+1]
+	return true
+}
+
+// stateOf limits a transfer to the last tokens after which a dead worker kept the state; false if this worker has them, or there are none. A
+// sequence's own state is not among these: the step that the death interrupted has changed a part of it.
+func (x *exchange) stateOf(t *transfer) bool {
+	known, hashes := t.prompt.Tokens, t.dead.prefixes[0]
+	for n := t.have; n > 0; n-- {
+		prefix, rest := chain.Root(t.prompt.Space), n%x.slabTokens
+		if whole := n / x.slabTokens; whole > 0 {
+			prefix = hashes[whole-1]
+		}
+		if rest > 0 {
+			prefix = prefix.Next(known[n-rest : n])
+		}
+		if !t.dead.keeps(prefix, x.head) {
+			continue
+		}
+		if rest > 0 { // the slab that the tokens do not fill
+			hashes = append(hashes[:n/x.slabTokens:n/x.slabTokens], prefix)
+		}
+		t.dead.prefixes[0], t.dead.state = hashes, prefix
+		return x.limitTo(t, n)
+	}
+	return false
 }
 
 // ask makes a transfer from a dead worker's pool proceed, unless another one does.
@@ -75,10 +116,10 @@ func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 			x.end(ctx, t)
 			return
 		}
-		tokens := 0
+		tokens, last := 0, false
 		err := t.dead.pool.ReadSlab(slab, data)
 		if err == nil {
-			tokens, err = x.put(t, data, min((x.here(t)+1)*x.slabTokens, len(t.prompt.Tokens)-1))
+			tokens, last, err = x.put(t, data)
 		}
 		if err != nil {
 			x.fail(ctx, t, err)
@@ -86,7 +127,7 @@ func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 		}
 		x.metrics.Adopted(tokens)
 		t.dead.copied = true
-		if t.next = t.got; t.got == len(t.slabs) {
+		if t.next = t.got; last {
 			x.end(ctx, t)
 			return
 		}
@@ -97,7 +138,10 @@ func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 // inherited returns the dead worker's slab for the next one of a transfer: the one that ends the same prefix, or else the
 // one that the sequence computed.
 func (x *exchange) inherited(t *transfer) (slab int32, ok bool) {
-	if prefixes := t.dead.prefixes[t.got%x.groups]; x.here(t) < len(prefixes) {
+	if t.got < x.head {
+		return t.dead.pool.Stored(kvmgr.StateHash(t.dead.state, t.got))
+	}
+	if prefixes := t.dead.prefixes[(t.got-x.head)%x.groups]; x.here(t) < len(prefixes) {
 		if slab, ok = t.dead.pool.Stored(prefixes[x.here(t)]); ok {
 			return slab, true
 		}

@@ -173,13 +173,19 @@ func TestThePoolOfALivingWorkerIsNotAdopted(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// begins starts a sequence at the second manager, and returns what it found there.
-func (h *heirs) begins(seq msg.SeqID, tenant string, tokens []int32) (n int, first []byte) {
+// beginsAnew starts a sequence at the second manager.
+func (h *heirs) beginsAnew(seq msg.SeqID, tenant string, tokens []int32) {
 	h.t.Helper()
 	h.pools.Sweep(time.Now(), time.Minute) // as each process does
 	g := &msg.Generate{Seq: seq, Prompt: tokens, MaxTokens: 4, Tenant: tenant}
 	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
 	require.Equal(h.t, seq, next[*msg.Imported](h.pair).Generate.Seq)
+}
+
+// begins starts a sequence at the second manager, and returns what it found there.
+func (h *heirs) begins(seq msg.SeqID, tenant string, tokens []int32) (n int, first []byte) {
+	h.t.Helper()
+	h.beginsAnew(seq, tenant, tokens)
 	return h.cached(seq, tenant, tokens)
 }
 

@@ -121,7 +121,7 @@ func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) {
 		d.probed = probe{r.Seq, chain.Of(r.Space, d.slabTokens, r.Known[:len(r.Known)-1])}
 	}
 	hashes := d.probed.hashes
-	_, have := d.kv.Find(kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
+	_, have := d.kv.Find(kvmgr.Prompt{Space: r.Space, Tokens: r.Known}, false)
 	have /= d.slabTokens
 	end := have
 	for end < len(hashes) && d.store.Has(hashes[end]) {
@@ -138,7 +138,7 @@ func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) {
 	if d.kv.Waits(p) {
 		return
 	}
-	slabs, computed, err := d.kv.Import(l.seq(), length, p)
+	slabs, computed, err := d.kv.Import(l.seq(), length, p, false)
 	if err != nil || slabs == nil { // the sequence itself finds out why
 		return
 	}

@@ -39,11 +39,11 @@ func (x *exchange) serve(ctx actor.Context, m *msg.Fetch) {
 	var found []int32
 	have := 0
 	if x.slabsOf != "" && m.SlabsOf == x.slabsOf {
-		found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens})
+		found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
 	}
 	next := m.First
 	for ; next-m.First < m.Count; next++ {
-		if !x.kv.Copied(len(m.Tokens), next) {
+		if !x.kv.Copied(len(m.Tokens), next, m.Last) {
 			continue
 		}
 		if next >= len(found) || found[next] < 0 {

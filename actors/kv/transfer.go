@@ -44,6 +44,7 @@ type Memory interface {
 type exchange struct {
 	kv         *kvmgr.Manager
 	groups     int // slabs of a position
+	head       int // places of a state, before those of tokens; 0: there are none
 	memory     Memory
 	slabTokens int
 	slabsOf    string // see msg.Fetch; "": slabs are not copied
@@ -88,7 +89,8 @@ type transfer struct {
 	length   kvmgr.Length  // of the sequence
 	waiting  *msg.Import   // nil: it runs
 	running  *msg.Prefetch // nil: it waits
-	slabs    []int32       // by position; -1: not needed. nil: not reserved yet
+	slabs    []int32       // by place; -1: not needed. nil: not reserved yet
+	have     int           // tokens that come; with a state, those that it is of
 	next     int           // the first of slabs that was not requested
 	got      int           // the first of slabs that is not here
 	lastSeen int           // got at the last check
@@ -110,7 +112,15 @@ func (t *transfer) needed(place int) int {
 }
 
 // here is the number of positions that are here.
-func (x *exchange) here(t *transfer) int { return t.got / x.groups }
+func (x *exchange) here(t *transfer) int { return max(t.got-x.head, 0) / x.groups }
+
+// stateful says that the state of a transfer's sequence comes too. It changes with each step, so it comes once the sequence has left.
+func (x *exchange) stateful(t *transfer) bool { return x.head > 0 && t.waiting != nil }
+
+// places is the number of places up to the end of the tokens that come.
+func (x *exchange) places(t *transfer) int {
+	return x.head + (t.have+x.slabTokens-1)/x.slabTokens*x.groups
+}
 
 // begins says that the sequence begins at this worker, with a prefix that dead workers may have left.
 func (t *transfer) begins() bool { return t.waiting != nil && t.waiting.Generate.Source == nil }
@@ -234,7 +244,7 @@ func (x *exchange) setAside(ctx actor.Context, t *transfer) bool {
 		x.end(ctx, t)
 		return false
 	}
-	slabs, computed, err := x.kv.Import(t.seq(), t.length, t.prompt)
+	slabs, computed, err := x.kv.Import(t.seq(), t.length, t.prompt, x.stateful(t))
 	switch _, short := errors.AsType[*kvmgr.ShortageError](err); {
 	case errors.Is(err, kvmgr.ErrComputing):
 	case short && t.running != nil: // it runs on where it is
@@ -269,6 +279,9 @@ func (x *exchange) request(ctx actor.Context) {
 		}
 		for t.next < len(t.slabs) && flying <= run {
 			n := min(run, len(t.slabs)-t.next)
+			if t.next < x.head { // the first tokens may be here
+				n = min(n, x.head-t.next)
+			}
 			if t.next == t.got {
 				t.again = time.Now()
 			}
@@ -297,7 +310,7 @@ func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
 		return
 	}
 	x.metrics.HandedOver(tokens, len(m.Data))
-	if t.got == len(t.slabs) || last {
+	if last {
 		x.end(ctx, t)
 		return
 	}
@@ -310,28 +323,37 @@ func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, last bool, err e
 		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum,
 			m.Sum)
 	}
-	before := x.here(t) * x.slabTokens
-	upTo := min(before+x.slabTokens, m.Have, len(t.prompt.Tokens)-1)
-	if upTo <= before {
-		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: the source has %d tokens", m.Index, m.Seq, t.source.KV.Address, m.Have)
+	before, have := x.here(t)*x.slabTokens, min(m.Have, len(t.prompt.Tokens)-1)
+	if !x.stateful(t) || t.got == 0 {
+		t.have = have
 	}
-	if tokens, err = x.put(t, m.Data, upTo); tokens == 0 { // other groups follow
-		return 0, false, err
+	if upTo := min(before+x.slabTokens, t.have); upTo <= before || have < upTo || t.got < x.head && have != t.have {
+		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: the source has %d tokens, expected %d", m.Index, m.Seq,
+			t.source.KV.Address, m.Have, max(t.have, before+1))
 	}
-	return tokens, upTo < before+x.slabTokens, err
+	return x.put(t, m.Data)
 }
 
-// put writes the next slab of a transfer, of the position that the tokens up to one end in. With the last slab of the position it offers
-// these, and returns how many they are there; else 0.
-func (x *exchange) put(t *transfer, data []byte, upTo int) (tokens int, err error) {
-	position := x.here(t)
-	if err := x.memory.WriteSlab(t.slabs[t.got], data); err != nil {
-		return 0, err
+// put writes the next slab of a transfer. With the last one of a position it offers the tokens up to there, and returns how many came. last
+// says that nothing else comes: then the state is there too.
+func (x *exchange) put(t *transfer, data []byte) (tokens int, last bool, err error) {
+	at, position := t.got, x.here(t)
+	if err := x.memory.WriteSlab(t.slabs[at], data); err != nil {
+		return 0, false, err
 	}
-	if t.got = t.needed(t.got + 1); x.here(t) == position {
-		return 0, nil
+	t.got = t.needed(at + 1)
+	upTo := min((position+1)*x.slabTokens, t.have)
+	if whole := at >= x.head && x.here(t) > position; whole {
+		tokens = upTo - position*x.slabTokens
+		last = upTo < (position+1)*x.slabTokens
 	}
-	return upTo - position*x.slabTokens, x.kv.Commit(t.seq(), t.prompt.Tokens[:upTo], upTo < (position+1)*x.slabTokens)
+	switch last = last || t.got == len(t.slabs); {
+	case x.stateful(t) && t.got >= x.places(t):
+		return tokens, true, x.kv.Retire(t.seq(), t.prompt.Tokens[:t.have])
+	case tokens > 0: // other groups follow otherwise
+		err = x.kv.Commit(t.seq(), t.prompt.Tokens[:upTo], last)
+	}
+	return tokens, last, err
 }
 
 // expire checks a transfer. It fails one that waited in vain, or returns what is kept for a sequence that did not come.

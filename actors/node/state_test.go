@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/api"
+	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sim"
@@ -27,6 +28,14 @@ const stateSlabs = 3
 // stateful is a worker whose sequences have states of some slabs, in a pool of slabs.
 func stateful(t *testing.T, state, slabs int, more func(*Config, *sim.Options)) *Node {
 	t.Helper()
+	c := testConfig(t, nil)
+	withStates(t, &c, state, slabs, more)
+	return start(t, c)
+}
+
+// withStates gives a process the device of stateful.
+func withStates(t *testing.T, c *Config, state, slabs int, more func(*Config, *sim.Options)) {
+	t.Helper()
 	cfg, err := family.LoadConfig(filepath.Join("../../testdata/models", "llama-gqa"))
 	require.NoError(t, err)
 	p, err := family.Build(cfg, nil)
@@ -36,17 +45,15 @@ func stateful(t *testing.T, state, slabs int, more func(*Config, *sim.Options)) 
 	require.NoError(t, err)
 	o := sim.Options{Program: p, Device: d, MaxRows: 64, MaxOutputs: 8, MaxSequences: 8, StateSlabs: state,
 		KVMemory: int64(slabs) * int64(sim.SlabBytes(p))}
-	c := testConfig(t, nil)
 	c.admitPatience = time.Second // a machine that is short of processors loses no snapshot
 	if more != nil {
-		more(&c, &o)
+		more(c, &o)
 	}
 	r, err := sim.Open(o)
 	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	require.Equal(t, slabs, r.Slabs())
 	c.Model = r
-	return start(t, c)
 }
 
 // drawn is a prompt of random tokens.
@@ -241,4 +248,67 @@ func TestABeamSearchWithAStateIsRefused(t *testing.T) {
 		err = last.Err
 	}
 	require.ErrorContains(t, err, "found a beam search, expected none")
+}
+
+// statefulNodes are processes that compute some streams with states, of requests with prompts of 100 tokens, beside a gateway. Each
+// sequence makes a step each millisecond, about.
+func statefulNodes(t *testing.T, n int, roles ...cluster.Role) (compute []*node, streams []api.Stream) {
+	t.Helper()
+	c := newTestNodes(t)
+	c.dead = 2 * patience // a busy machine makes workers silent
+	gateway := c.start(nil, cluster.Gateway, cluster.Tokenize, cluster.Detok)
+	for _, role := range roles {
+		compute = append(compute, c.start(func(c *Config) {
+			withStates(t, c, stateSlabs, 800, func(c *Config, o *sim.Options) {
+				c.Sched.MaxBatchSize, o.MaxSequences, o.MaxOutputs = 32, 32, 32
+				o.Speed, o.Device.OpSeconds = 1, 5e-5
+			})
+		}, role))
+	}
+	gateway.sees(t, len(roles))
+	for i := range n {
+		s, err := gateway.Submit(t.Context(), tokensRequest(fmt.Sprint(i), drawn(uint64(i), 100), 300))
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	for _, w := range compute {
+		require.Eventually(t, func() bool { return w.worker.Steps() > 20 }, patience, time.Millisecond)
+	}
+	return compute, streams
+}
+
+// requireStateful reads the streams of statefulNodes to their ends: they moved to a worker, and no token was computed again.
+func requireStateful(t *testing.T, to *node, streams []api.Stream, moved int) {
+	t.Helper()
+	plain := stateful(t, 0, 1000, nil)
+	for i, s := range streams {
+		want, _ := answer(t, plain, tokensRequest(fmt.Sprint(i), drawn(uint64(i), 100), 300))
+		got, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, want, got)
+	}
+	require.Zero(t, to.counter(t, "millrace_recomputed_tokens_total"))
+	require.Zero(t, to.counter(t, "millrace_handover_failures_total"))
+	require.GreaterOrEqual(t, to.counter(t, "millrace_handover_tokens_total"), float64(100*moved))
+	requireFree(t, to.Node)
+}
+
+func TestADrainingWorkerHandsOverStates(t *testing.T) {
+	compute, streams := statefulNodes(t, 12, cluster.Compute, cluster.Compute)
+	moved := compute[0].worker.InFlight()
+	require.Positive(t, moved)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, compute[0].Close(ctx))
+	requireStateful(t, compute[1], streams, moved)
+	compute[0].once.Do(compute[0].conn.Close)
+}
+
+func TestStatesMoveFromAPrefillToADecodeWorker(t *testing.T) {
+	compute, streams := statefulNodes(t, 12, cluster.Prefill, cluster.Decode)
+	require.Eventually(t, func() bool { return compute[0].worker.InFlight() == 0 }, patience, time.Millisecond)
+	requireStateful(t, compute[1], streams, len(streams))
+	require.Zero(t, compute[0].counter(t, "millrace_recomputed_tokens_total"))
+	requireFree(t, compute[0].Node)
 }

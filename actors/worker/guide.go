@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/grammar"
 	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/compute/sched"
 )
 
 // guide is the grammar of one sequence. A goroutine computes the masks of the sequence's next step while that step runs; sampling
@@ -285,4 +286,7 @@ func (l *loop) sampleLate(s *sequence) {
 	}
 	p.err = s.sample(p.logits, &p.output, &l.samplers[0].scratch)
 	l.accept(&p.output, 0)
+	if s.cancelled {
+		l.events = append(l.events, sched.Cancel(s.id()))
+	}
 }

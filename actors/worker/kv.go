@@ -104,7 +104,7 @@ func (l *loop) moved(m *msg.KVMoved) (err error) {
 func (l *loop) askKV(plan *sched.Plan) {
 	m := l.kvRound()
 	for _, id := range plan.Release {
-		if s := l.sequences[id]; s != nil && s.decodes && s.beams == nil { // all that a next prompt may begin with
+		if s := l.sequences[id]; s != nil && s.beams == nil { // all that a next prompt may begin with
 			l.offerAll(s)
 		}
 	}

@@ -271,7 +271,9 @@ func (l *loop) take(m any) error {
 		l.submit(m)
 	case *msg.Cancel:
 		if s := l.sequences[sched.ID(m.Seq)]; s != nil {
-			s.cancelled = true
+			if s.cancelled = true; l.states && s.postponed != nil { // its state is a token ahead of it until then
+				return nil
+			}
 		}
 		l.events = append(l.events, sched.Cancel(sched.ID(m.Seq)))
 	case *msg.Redirect:

@@ -54,14 +54,13 @@ func (l *loop) snapshot(n *msg.Lent) error {
 	return nil
 }
 
-// offerAll offers all that is computed of a sequence that ends, its state too.
+// offerAll offers all that is computed of a sequence that ends, its state too: also of one that leaves before its first token.
 func (l *loop) offerAll(s *sequence) {
-	if !l.states {
-		l.offer(s, len(s.tokens)-1, true)
-		return
-	}
-	if s.stands <= len(s.tokens) {
+	switch {
+	case l.states && s.stands > 0 && s.stands <= len(s.tokens):
 		l.offer(s, s.stands, true)
 		l.commits[len(l.commits)-1].State = true
+	case !l.states && s.decodes:
+		l.offer(s, len(s.tokens)-1, true)
 	}
 }

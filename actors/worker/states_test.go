@@ -58,12 +58,18 @@ func TestASnapshotIsTakenWhileTheStateIsThere(t *testing.T) {
 	require.Len(t, c.copies, 4, "its region is being unmapped")
 }
 
-// TestAStateIsOfferedWithItsTokens: of a sequence that ends.
+// TestAStateIsOfferedWithItsTokens: of a sequence that ends, also before its first token.
 func TestAStateIsOfferedWithItsTokens(t *testing.T) {
 	l, _, s := stateLoop(t)
 	l.offerAll(s)
 	require.Equal(t, []msg.Commit{{Seq: 7, Tokens: s.tokens[:48], Tail: true, State: true}}, l.commits)
-	l.commits, l.states = nil, false
+	l.commits, s.stands = nil, 0
+	l.offerAll(s)
+	require.Empty(t, l.commits)
+	l.states = false
+	l.offerAll(s)
+	require.Empty(t, l.commits, "which are not computed")
+	s.decodes = true
 	l.offerAll(s)
 	require.Equal(t, []msg.Commit{{Seq: 7, Tokens: s.tokens[:59], Tail: true}}, l.commits)
 }

@@ -63,7 +63,7 @@ func Run(m *compute.Model, c Case) (Result, error) {
 		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a prompt of %d, expected fewer, and whole slabs of %d",
 			device.ErrInvalid, c.Shared, c.Prompt, device.SlabTokens)
 	}
-	if c.Shared > 0 && !m.KV().Copies {
+	if kv := m.KV(); c.Shared > 0 && (!kv.Copies || kv.Snapshots()) {
 		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a model whose layers keep a state, expected 0", device.ErrInvalid, c.Shared)
 	}
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
