@@ -120,6 +120,8 @@ type region struct {
 	head   []int32   // leased, before those of the tokens; nil: not yet, or not any more
 	lent   *snapshot // see Lend; nil: none
 	branch int       // of its Hit
+	known  int       // tokens that it began with
+	late   *snapshot // the last one after these, of its answer; nil: none
 	// slabs are leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never
 	// had.
 	slabs    []int32

@@ -516,9 +516,10 @@ func (w *world) commit(seq Seq, q *tracked) {
 
 // snapshot says that the copy of a sequence's state is there.
 func (w *world) snapshot(seq Seq, q *tracked) {
-	v := w.m.regions[seq].lent
+	v, late := w.m.regions[seq].lent, w.m.regions[seq].late
 	reclaimed := v == nil || v.tokens != q.lent
 	w.want("snapshot", w.m.Snapshot(seq, q.lent), nil)
+	w.outlived(seq, q, late)
 	switch {
 	case reclaimed:
 		w.happened["snapshot whose slabs went to others"]++
@@ -533,13 +534,24 @@ func (w *world) snapshot(seq Seq, q *tracked) {
 
 // retire gives the tree the state of a sequence that ends.
 func (w *world) retire(seq Seq, q *tracked) {
+	late := w.m.regions[seq].late
 	w.want("retire", w.m.Retire(seq, q.ids[:q.done]), nil)
+	w.outlived(seq, q, late)
 	if q.offers && w.cfg.Every > 0 && q.done > 0 {
 		w.happened["state of an answer"]++
 		if w.exact {
 			w.offered = append(w.offered, &offering{q.space, slices.Clone(q.ids[:q.done])})
 		}
 	}
+}
+
+// outlived notes that a sequence gave back the last snapshot of its answer, if it did: it has a later one.
+func (w *world) outlived(seq Seq, q *tracked, before *snapshot) {
+	if before == nil || w.m.regions[seq].late == before {
+		return
+	}
+	w.happened["later state of an answer"]++
+	w.offered = slices.DeleteFunc(w.offered, func(o *offering) bool { return o.space == q.space && slices.Equal(o.ids, q.ids[:before.tokens]) })
 }
 
 // settle says that a sequence offers no more tokens. Those that wait for them compute them.

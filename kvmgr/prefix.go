@@ -85,7 +85,7 @@ func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
 	if from > f.whole {
 		f.partial = 0
 	}
-	r.cached, r.space, r.first = true, p.Space, max(f.first, from)
+	r.cached, r.space, r.first, r.known = true, p.Space, max(f.first, from), len(p.Tokens)
 	if err := m.add(r, &f); err != nil {
 		return Hit{}, err
 	}
@@ -352,7 +352,7 @@ func (m *Manager) Forget() {
 		for group, id := range r.twins() {
 			m.unref(r, group, id)
 		}
-		r.cached, r.lent = false, nil
+		r.cached, r.lent, r.late = false, nil, nil
 		clear(r.paths)
 	}
 	if m.states != nil {

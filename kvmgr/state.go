@@ -323,7 +323,7 @@ func (m *Manager) Lend(seq Seq, tokens int) []int32 {
 }
 
 // Snapshot says that the slabs that were lent to a sequence hold the state after its first tokens, which it has committed: others may begin
-// there. Without effect if the slabs are others' now. Error: ErrUnknownSequence.
+// there. Only the last state of an answer is kept. Without effect if the slabs are others' now. Error: ErrUnknownSequence.
 func (m *Manager) Snapshot(seq Seq, tokens int) error {
 	r := m.regions[seq]
 	if r == nil {
@@ -341,6 +341,10 @@ func (m *Manager) Snapshot(seq Seq, tokens int) error {
 	}
 	m.trees[0].enter(v, p.last)
 	m.trees[0].keepState(p.last)
+	if tokens > r.known {
+		m.outlive(r)
+		r.late = v
+	}
 	return nil
 }
 
@@ -382,7 +386,20 @@ func (m *Manager) Retire(seq Seq, tokens []int32) error {
 	m.count(r, 1)
 	t.enter(v, n)
 	t.keepState(n)
+	m.outlive(r)
 	return nil
+}
+
+// outlive gives back the last snapshot of a region's answer, if the tree still has it: there is a later one. Those who continue the answer
+// begin there.
+func (m *Manager) outlive(r *region) {
+	if v := r.late; v != nil && v.node.state == v {
+		n := v.node
+		m.states.remove(v)
+		m.discard(v)
+		m.trees[0].leaf(n)
+	}
+	r.late = nil
 }
 
 // discard gives the slabs of a snapshot back.

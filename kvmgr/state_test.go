@@ -302,3 +302,36 @@ func TestAPausedSequenceTakesItsStateAlong(t *testing.T) {
 	require.Equal(t, []int{4, 14}, kept(m), "both from the tree")
 	require.NoError(t, m.Check())
 }
+
+// TestOfAnAnswerTheLastStateStays: who continues it begins there.
+func TestOfAnAnswerTheLastStateStays(t *testing.T) {
+	m := stateManager(t, 60)
+	tokens := tokensFrom(0, 40)
+	_, err := m.ReservePrompt(1, Declared(40), Prompt{Tokens: tokens[:18]})
+	require.NoError(t, err)
+	keep(t, m, 1, tokens[:8])
+	keep(t, m, 1, tokens[:20])
+	require.Equal(t, []int{8, 20}, kept(m))
+	keep(t, m, 1, tokens[:28])
+	require.Equal(t, []int{8, 28}, kept(m))
+	hit, err := m.ReservePrompt(2, Declared(40), Prompt{Tokens: tokens})
+	require.NoError(t, err)
+	require.Equal(t, 28, hit.Tokens)
+	_, err = m.Lease(1, 33)
+	require.NoError(t, err)
+	require.NoError(t, m.Retire(1, tokens[:33]))
+	require.Equal(t, []int{8, 33}, kept(m))
+}
+
+// TestTheStateAtTheEndOfAnAnswerStays, also if it was kept before the end.
+func TestTheStateAtTheEndOfAnAnswerStays(t *testing.T) {
+	m := stateManager(t, 60)
+	tokens := tokensFrom(0, 40)
+	_, err := m.ReservePrompt(1, Declared(40), Prompt{Tokens: tokens[:18]})
+	require.NoError(t, err)
+	keep(t, m, 1, tokens[:28])
+	require.NoError(t, m.Retire(1, tokens[:28]))
+	_, err = m.Release(1)
+	require.NoError(t, err)
+	require.Equal(t, []int{28}, kept(m))
+}

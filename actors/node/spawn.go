@@ -17,6 +17,10 @@ import (
 	"github.com/millrace/millrace/compute/device"
 )
 
+// stateTokens is sched.Config.StateTokens of a worker whose pool outlives it. Another worker computes at most this many tokens of an answer
+// again, which takes it a step, and copies are 1/64 of the memory traffic of states.
+const stateTokens = 64
+
 // spawn starts the actors of this process's roles.
 func (p *Node) spawn() (err error) {
 	if p.has(cluster.Tokenize) {
@@ -56,6 +60,9 @@ func (p *Node) spawnWorker() (err error) {
 	s := &p.cfg.Sched
 	if s.Spill, s.KV = spill != nil, model.KV(); !s.KV.Rollback {
 		s.DraftRows = 0
+	}
+	if p.cfg.Pool != nil && p.cfg.Pool() != nil {
+		s.StateTokens = stateTokens
 	}
 	p.kv, err = kv.New(kv.Config{
 		Disk: store, Tier: spill,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -11,12 +12,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/kvmgr"
+	"github.com/millrace/millrace/kvmgr/chain"
+	"github.com/millrace/millrace/kvmgr/kvfile"
 )
 
 // These tests run the simulated device, whose tokens are a hash of all tokens before them, and which refuses a row whose state is not that
@@ -311,4 +316,31 @@ func TestStatesMoveFromAPrefillToADecodeWorker(t *testing.T) {
 	requireStateful(t, compute[1], streams, len(streams))
 	require.Zero(t, compute[0].counter(t, "millrace_recomputed_tokens_total"))
 	requireFree(t, compute[0].Node)
+}
+
+// TestAnAnswerKeepsItsStateForOthers, where the pool outlives its process: at every 64 tokens.
+func TestAnAnswerKeepsItsStateForOthers(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "millrace-test") //nolint:usetesting // TempDir is not on tmpfs
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	pools, err := kvfile.Open(dir, func(err error) { t.Error(err) })
+	require.NoError(t, err)
+	t.Cleanup(pools.Close)
+	file, err := pools.Create(200, 8*16)
+	require.NoError(t, err)
+	t.Cleanup(file.Close)
+	p := stateful(t, stateSlabs, 200, func(c *Config, _ *sim.Options) { c.Pool = func() *kvfile.File { return file } })
+	q := tokensRequest("a", drawn(1, 100), 200)
+	answer, _ := answer(t, p, q)
+	fd, _ := file.Fd()
+	require.NoError(t, unix.Flock(int(fd), unix.LOCK_UN)) // as the end of the process does
+	dead := pools.Dead(p.name, slabsOf(p.cfg.Numerics, "sim"))
+	require.NotNil(t, dead)
+	prefixes := chain.Of(api.CacheSpace(q.Tenant, ""), 16, slices.Concat(q.PromptTokens, answer))
+	for i := range stateSlabs {
+		_, ok := dead.Stored(kvmgr.StateHash(prefixes[256/16-1], i))
+		require.True(t, ok, "slab %d of the state after 256 tokens", i)
+		_, ok = dead.Stored(kvmgr.StateHash(prefixes[272/16-1], i))
+		require.False(t, ok)
+	}
 }

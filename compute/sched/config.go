@@ -41,6 +41,9 @@ type Config struct {
 	Predict bool
 	// Spill says that the KV manager has a tier for sequences that make room in the pool.
 	Spill bool
+	// StateTokens is the number of tokens of an answer between two copies of its state, which outlive the process: whole slabs. 0: none are
+	// made.
+	StateTokens int
 	// LeaseAheadTokens is the number of unused leased tokens below which the scheduler requests a
 	// longer lease.
 	LeaseAheadTokens int
@@ -62,6 +65,7 @@ func (c Config) Validate() error {
 		{"MaxWaiting", c.MaxWaiting, 0},
 		{"MaxSequenceTokens", c.MaxSequenceTokens, 2},
 		{"LeaseAheadTokens", c.LeaseAheadTokens, 1},
+		{"StateTokens", c.StateTokens, 0},
 	} {
 		if f.value < f.min || f.value > limit {
 			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrConfig, f.name, f.value, f.min, limit)

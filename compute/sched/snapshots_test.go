@@ -49,3 +49,40 @@ func TestChunksEndWhereAStateIsKept(t *testing.T) {
 		t.Errorf("snapshots at %v, expected %v; the other prompt had %d chunks", ends, want, filled)
 	}
 }
+
+// TestTheStateOfAnAnswerIsKeptAtADistance, after forced tokens too.
+func TestTheStateOfAnAnswerIsKeptAtADistance(t *testing.T) {
+	c := testConfig()
+	c.MaxBatchTokens, c.StateTokens, c.KV = 40, 16, kvmgr.NewSpec(16, kvmgr.Full{}, kvmgr.State{Slabs: 2, Every: 320})
+	c.DraftRows = 0
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends []int
+	events := []Event{Submit(&Sequence{ID: 1, PromptTokens: 20, MaxNewTokens: 60})}
+	for range 60 {
+		plan, err := s.Step(0, events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = nil
+		if len(plan.Reserve) > 0 {
+			events = append(events, Granted(1, 80))
+		}
+		for _, c := range plan.Chunks {
+			if c.Snapshot {
+				ends = append(ends, c.end())
+			}
+			switch {
+			case c.Output && c.end() == 44:
+				events = append(events, Forced(1, 1, 3, 3))
+			case c.Output:
+				events = append(events, Forced(1, 1+c.Forced, 0, 0))
+			}
+		}
+	}
+	if want := []int{32, 48, 64}; !slices.Equal(ends, want) {
+		t.Errorf("states are kept at %v, expected %v", ends, want)
+	}
+}
