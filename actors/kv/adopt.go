@@ -1,6 +1,8 @@
 package kv
 
 import (
+	"slices"
+
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/millrace/millrace/actors/msg"
@@ -30,7 +32,8 @@ func (x *exchange) estate(t *transfer) bool {
 	for group := range x.groups {
 		e.prefixes = append(e.prefixes, chain.Of(kvmgr.GroupSpace(t.prompt.Space, group), x.slabTokens, t.prompt.Tokens))
 	}
-	slabs := 0
+	t.have = len(t.prompt.Tokens) - 1
+	slabs := len(e.prefixes[0])
 	if t.begins() {
 		e.pool, slabs = x.pools.Longest(x.slabsOf, e.prefixes[0])
 	} else {
@@ -39,13 +42,26 @@ func (x *exchange) estate(t *transfer) bool {
 	if e.pool == nil {
 		return false
 	}
-	t.dead, t.have = &e, len(t.prompt.Tokens)-1
+	t.dead = &e
 	switch {
 	case x.head > 0:
-		return x.stateOf(t)
+		return x.stateOf(t, (slabs+1)*x.slabTokens-1)
 	case t.begins():
 		return x.limitTo(t, slabs*x.slabTokens)
 	}
+	return true
+}
+
+// orphaned makes the transfer of a sequence that has left its source copy from what that left, if it is dead.
+func (x *exchange) orphaned(ctx actor.Context, t *transfer) bool {
+	if x.pools == nil || t.waiting == nil || t.dead != nil || t.begins() || x.lives(t) || x.pools.Dead(t.source.KV.Address, x.slabsOf) == nil {
+		return false
+	}
+	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
+	x.keep(t)
+	source := t.source
+	source.Dead = true
+	x.begin(ctx, &transfer{source: source, prompt: t.prompt, length: t.length, waiting: t.waiting})
 	return true
 }
 
@@ -69,11 +85,11 @@ func (x *exchange) limitTo(t *transfer, tokens int) bool {
 	return true
 }
 
-// stateOf limits a transfer to the last tokens after which a dead worker kept the state; false if this worker has them, or there are none. A
-// sequence's own state is not among these: the step that the death interrupted has changed a part of it.
-func (x *exchange) stateOf(t *transfer) bool {
+// stateOf limits a transfer to the last tokens, of a number at most, after which a dead worker kept the state; false if this worker has them,
+// or there are none. A sequence's own state is not among these: the step that the death interrupted has changed a part of it.
+func (x *exchange) stateOf(t *transfer, most int) bool {
 	known, hashes := t.prompt.Tokens, t.dead.prefixes[0]
-	for n := t.have; n > 0; n-- {
+	for n := min(t.have, most); n > 0; n-- {
 		prefix, rest := chain.Root(t.prompt.Space), n%x.slabTokens
 		if whole := n / x.slabTokens; whole > 0 {
 			prefix = hashes[whole-1]

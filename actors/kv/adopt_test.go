@@ -242,3 +242,21 @@ func TestOfACopyThatWasCutWholeSlabsRemain(t *testing.T) {
 		require.False(t, ok)
 	}
 }
+
+// TestASequenceWhoseSourceDiesAfterItLeftIsAdopted: its slabs are no longer awaited.
+func TestASequenceWhoseSourceDiesAfterItLeftIsAdopted(t *testing.T) {
+	h := newHeirs(t, equals)
+	tokens := prompt(100, 60)
+	h.runs(1, "a", tokens)
+	h.ends(1, tokens)
+	source := msg.Source{KV: actor.NewPID(node(0), msg.KVActor), Seq: 1} // where nothing is received
+	g := &msg.Generate{Seq: 101, Prompt: tokens[:10], Generated: tokens[10:], Tenant: "a", Source: &source}
+	begin := time.Now()
+	h.system.Root.Send(h.managers[1].PID(), &msg.Import{Reply: h.self, Generate: g})
+	h.settle()
+	h.die(0)
+	require.True(t, next[*msg.Imported](h.pair).Adopted)
+	require.Less(t, time.Since(begin), fetchPatience)
+	n, _ := h.cached(101, "a", tokens)
+	require.Equal(t, 48, n, "the whole slabs")
+}

@@ -40,7 +40,7 @@ type Memory interface {
 }
 
 // exchange copies slabs from and to the KV managers of other workers. What is copied here enters the prefix tree slab by
-// slab. An error of a transfer ends it: its sequence computes what is missing.
+// slab, and a state with its last slab. An error of a transfer ends it: its sequence computes what is missing.
 type exchange struct {
 	kv         *kvmgr.Manager
 	groups     int // slabs of a position
@@ -109,6 +109,14 @@ func (t *transfer) needed(place int) int {
 		place++
 	}
 	return place
+}
+
+// flying is the number of slabs that were requested and are not here.
+func (t *transfer) flying() (n int) {
+	for place := t.got; place < t.next; place = t.needed(place + 1) {
+		n++
+	}
+	return n
 }
 
 // here is the number of positions that are here.
@@ -270,7 +278,7 @@ func (x *exchange) setAside(ctx actor.Context, t *transfer) bool {
 func (x *exchange) request(ctx actor.Context) {
 	run, flying := max(1, fetchBytes/max(1, x.memory.SlabBytes())), 0
 	for _, t := range x.transfers {
-		flying += t.next - t.got
+		flying += t.flying()
 	}
 	for _, t := range x.transfers {
 		if t.dead != nil {
@@ -343,14 +351,14 @@ func (x *exchange) put(t *transfer, data []byte) (tokens int, last bool, err err
 	}
 	t.got = t.needed(at + 1)
 	upTo := min((position+1)*x.slabTokens, t.have)
-	if whole := at >= x.head && x.here(t) > position; whole {
+	if at >= x.head && x.here(t) > position { // else other groups follow
 		tokens = upTo - position*x.slabTokens
-		last = upTo < (position+1)*x.slabTokens
 	}
-	switch last = last || t.got == len(t.slabs); {
+	last = t.got == len(t.slabs) || tokens > 0 && upTo < (position+1)*x.slabTokens
+	switch {
 	case x.stateful(t) && t.got >= x.places(t):
-		return tokens, true, x.kv.Retire(t.seq(), t.prompt.Tokens[:t.have])
-	case tokens > 0: // other groups follow otherwise
+		last, err = true, x.kv.Retire(t.seq(), t.prompt.Tokens[:t.have])
+	case tokens > 0:
 		err = x.kv.Commit(t.seq(), t.prompt.Tokens[:upTo], last)
 	}
 	return tokens, last, err
@@ -360,6 +368,9 @@ func (x *exchange) put(t *transfer, data []byte) (tokens int, last bool, err err
 func (x *exchange) expire(ctx actor.Context, t *transfer) {
 	if !slices.Contains(x.transfers, t) {
 		x.giveUp(ctx, t)
+		return
+	}
+	if x.orphaned(ctx, t) {
 		return
 	}
 	if t.got != t.lastSeen || x.queued(t) {

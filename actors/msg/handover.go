@@ -41,7 +41,8 @@ type Prefetched struct {
 }
 
 // Fetch requests slabs with the first tokens of a sequence from another KV manager. The answer is Count Slab
-// messages to Reply, or fewer with an empty one at the end. A Fetch of no slabs has no answer: it keeps a draining worker.
+// messages to Reply, or fewer with an empty one at the end. A Fetch of no slabs has no answer: it keeps a draining worker. Where layers keep a
+// state, its slabs are the first ones. They come with Last only.
 type Fetch struct {
 	Reply        *actor.PID
 	Seq          SeqID  // the source's
@@ -56,7 +57,7 @@ type Fetch struct {
 type Slab struct {
 	Seq   SeqID
 	Index int
-	Have  int    // tokens of the prompt that the source has
+	Have  int    // tokens of the prompt that the source has, with Fetch.Last those after which it has the state
 	Data  []byte // empty: there are no more
 	Sum   uint32 // CRC-32C of Data
 }
