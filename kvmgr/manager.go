@@ -122,6 +122,7 @@ type region struct {
 	branch int       // of its Hit
 	known  int       // tokens that it began with
 	late   *snapshot // the last one after these, of its answer; nil: none
+	left   *snapshot // of its head, which it holds until its end; nil: none. See Retire
 	// slabs are leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never
 	// had.
 	slabs    []int32
@@ -454,6 +455,7 @@ func (m *Manager) drop(r *region) {
 		m.states.remove(v)
 		m.discard(v)
 	}
+	m.leave(r)
 	for group, id := range r.holds() {
 		m.unref(r, group, id)
 	}

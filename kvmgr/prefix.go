@@ -352,7 +352,7 @@ func (m *Manager) Forget() {
 		for group, id := range r.twins() {
 			m.unref(r, group, id)
 		}
-		r.cached, r.lent, r.late = false, nil, nil
+		r.cached, r.lent, r.late, r.left = false, nil, nil, nil
 		clear(r.paths)
 	}
 	if m.states != nil {

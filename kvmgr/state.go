@@ -89,8 +89,11 @@ type snapshot struct {
 	region *region // that it is lent to
 	tokens int
 	worth  int64
-	heapAt int
+	heapAt int // -1: a region holds the slabs
 }
+
+// held says whether the sequence that computed the state has not been released yet.
+func (v *snapshot) held() bool { return v.heapAt < 0 }
 
 // states are the snapshots of a pool. Their slabs are given back on demand, as those of the prefix tree. The heap has them in the order of
 // eviction.
@@ -258,13 +261,15 @@ func (m *Manager) leaseHead(r *region) {
 // its hit. Where there is no room for two the region takes the snapshot over.
 func (m *Manager) resume(r *region, f *found, h *Hit) {
 	v, need := f.state, m.head+min(f.partial, 1)
-	n := v.node
-	m.states.remove(v)
+	n, held := v.node, v.held()
+	if !held {
+		m.states.remove(v)
+	}
 	if f.partial > 0 {
 		n.uses++
 		m.trees[0].touch(n)
 	}
-	if need > m.free.count+m.idle()-min(f.partial, 1) { // what ends in the slab of n is not evicted
+	if !held && need > m.free.count+m.idle()-min(f.partial, 1) { // what ends in the slab of n is not evicted
 		m.takeOver(r, v)
 		m.trees[0].leaf(n)
 	} else {
@@ -281,7 +286,7 @@ func (m *Manager) resume(r *region, f *found, h *Hit) {
 			h.Copy = Copy{From: append(h.Copy.From, from), To: append(h.Copy.To, to[0]), Tokens: m.slabTokens}
 		}
 	}
-	if n.state != nil {
+	if n.state != nil && !held {
 		m.trees[0].enter(v, n)
 	}
 }
@@ -349,7 +354,8 @@ func (m *Manager) Snapshot(seq Seq, tokens int) error {
 }
 
 // Retire commits a sequence's tokens, and gives the tree its state, which is that after all of them: the next turn of a conversation begins
-// there. The sequence computes nothing from here on. Without states it is Commit with a tail. Errors: those of Commit.
+// there. The sequence computes nothing from here on, and holds the slabs of the state, as those of its tokens, until its Release. Without
+// states it is Commit with a tail. Errors: those of Commit.
 func (m *Manager) Retire(seq Seq, tokens []int32) error {
 	if err := m.Commit(seq, tokens, true); err != nil || m.states == nil {
 		return err
@@ -376,18 +382,25 @@ func (m *Manager) Retire(seq Seq, tokens []int32) error {
 		t.touch(n)
 		return nil
 	}
-	m.count(r, -1)
+	t.unleaf(n)
+	r.left = &snapshot{slabs: r.head, node: n, tokens: len(tokens), heapAt: -1}
+	n.state = r.left
+	t.keepState(n)
+	m.outlive(r)
+	return nil
+}
+
+// leave gives the tree the slabs of the state that a region, which ends, has left there.
+func (m *Manager) leave(r *region) {
+	if r.left == nil {
+		return
+	}
 	for _, id := range r.head {
 		m.keep(r, 0, id, -1)
 		m.refs[id] = 0
 	}
-	v := &snapshot{slabs: r.head, tokens: len(tokens)}
 	r.head = nil
-	m.count(r, 1)
-	t.enter(v, n)
-	t.keepState(n)
-	m.outlive(r)
-	return nil
+	m.trees[0].enter(r.left, r.left.node)
 }
 
 // outlive gives back the last snapshot of a region's answer, if the tree still has it: there is a later one. Those who continue the answer

@@ -320,6 +320,8 @@ func TestOfAnAnswerTheLastStateStays(t *testing.T) {
 	_, err = m.Lease(1, 33)
 	require.NoError(t, err)
 	require.NoError(t, m.Retire(1, tokens[:33]))
+	_, err = m.Release(1)
+	require.NoError(t, err)
 	require.Equal(t, []int{8, 33}, kept(m))
 }
 
@@ -334,4 +336,32 @@ func TestTheStateAtTheEndOfAnAnswerStays(t *testing.T) {
 	_, err = m.Release(1)
 	require.NoError(t, err)
 	require.Equal(t, []int{28}, kept(m))
+}
+
+// TestAStateStaysUntilTheReleaseOfItsSequence: others begin with a copy of it, and nobody gets its slabs.
+func TestAStateStaysUntilTheReleaseOfItsSequence(t *testing.T) {
+	m := stateManager(t, 14)
+	tokens := tokensFrom(0, 14)
+	run(t, m, 1, tokens[:6])
+	require.NoError(t, m.Retire(1, tokens[:6]))
+	state := m.Slabs(1)[:2]
+	require.NoError(t, m.Reserve(2, Declared(8*4)))
+	_, err := m.Lease(2, 8*4)
+	require.NoError(t, err)
+	require.Zero(t, m.Stats().Cached+m.Stats().Free, "all of the pool")
+	require.Equal(t, state, m.Slabs(1)[:2])
+	_, err = m.Release(2)
+	require.NoError(t, err)
+	hit, err := m.ReservePrompt(3, Declared(8), Prompt{Tokens: tokens[:8]})
+	require.NoError(t, err)
+	require.Equal(t, 6, hit.Tokens)
+	require.Equal(t, state, hit.Copy.From[:2])
+	_, err = m.Release(1)
+	require.NoError(t, err)
+	require.Equal(t, []int{6}, kept(m))
+	_, err = m.Release(3)
+	require.NoError(t, err)
+	require.Equal(t, 14, m.Stats().Free)
+	m.room(14)
+	require.Empty(t, kept(m))
 }

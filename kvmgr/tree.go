@@ -248,7 +248,7 @@ func (t *tree) touch(n *node) {
 		n.worth = t.value(n)
 		heap.Fix(&t.leaves, n.heapAt)
 	}
-	if n.state != nil {
+	if n.state != nil && !n.state.held() {
 		n.state.worth = t.value(n)
 		heap.Fix(t.states, n.state.heapAt)
 	}

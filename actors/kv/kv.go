@@ -79,7 +79,7 @@ func New(cfg Config) (*Manager, error) {
 		kv: allocator, groups: cfg.KV.Counts().Count(), head: cfg.KV.Head(), memory: cfg.Memory, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf,
 		metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
 		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit,
-		leaving: make(map[msg.SeqID][]*msg.Fetch),
+		leaving: make(map[msg.SeqID][]*msg.Fetch), departing: make(map[msg.SeqID]*departure),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
 	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}
@@ -209,7 +209,7 @@ func (a *kvActor) Receive(ctx actor.Context) {
 		}
 		a.after(ctx, m)
 		ctx.Send(m.Reply, m)
-	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired, *adopt:
+	case *msg.Prefetch, *msg.Import, *msg.Slab, *msg.KVCopied, *msg.Fetch, *expired, *adopt, *departed:
 		a.receive(ctx)
 		a.disk.receive(ctx)
 		a.spill.receive(ctx)
@@ -272,10 +272,13 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 			delete(a.spill.lost, seq)
 			continue
 		}
+		delete(a.spill.moves, seq)
+		if a.holds(ctx, seq) {
+			continue
+		}
 		if _, err := a.kv.Release(kvmgr.Seq(seq)); err != nil {
 			return err
 		}
-		delete(a.spill.moves, seq)
 	}
 	if m.Forget {
 		a.keep()

@@ -11,17 +11,61 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
+// departure is a sequence with a state whose slabs another worker copies. It keeps them when it ends, until that worker has them: there are
+// more than of the last token, and without all of them the others are of no use.
+type departure struct{ timer *time.Timer } // nil: it runs
+
+// departed says that the worker has had its time.
+type departed struct{ seq msg.SeqID }
+
 // fetch answers with slabs, the last time after the sequence has ended: its last tokens are in the prefix tree then.
 func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
 	x.served.Store(time.Now().UnixNano())
+	d, runs := x.departing[m.Seq], x.kv.Has(kvmgr.Seq(m.Seq))
 	switch {
-	case m.Count == 0: // the worker still needs this one
-	case m.Last && x.kv.Has(kvmgr.Seq(m.Seq)):
+	case d != nil && d.timer != nil:
+		runs = false
+		d.timer.Reset(roomPatience)
+	case runs && x.head > 0 && m.Count > 0:
+		x.departing[m.Seq] = &departure{}
+	}
+	switch {
+	case m.Count == 0 && m.Last: // the worker needs nothing more
+		x.depart(ctx, m.Seq)
+	case m.Count == 0: // it still needs this one
+	case m.Last && runs:
 		again := func(o *msg.Fetch) bool { return o.First == m.First && o.Reply.Equal(m.Reply) }
 		x.leaving[m.Seq] = append(slices.DeleteFunc(x.leaving[m.Seq], again), m)
 	default:
 		x.serve(ctx, m)
 	}
+}
+
+// holds says that a sequence that ends is to be released later.
+func (x *exchange) holds(ctx actor.Context, seq msg.SeqID) bool {
+	d := x.departing[seq]
+	if d == nil {
+		return false
+	}
+	root, self := ctx.ActorSystem().Root, ctx.Self()
+	d.timer = time.AfterFunc(roomPatience, func() { root.Send(self, &departed{seq}) })
+	return true
+}
+
+// depart releases a sequence that has ended, or will when it does.
+func (x *exchange) depart(ctx actor.Context, seq msg.SeqID) {
+	d := x.departing[seq]
+	delete(x.departing, seq)
+	if d == nil || d.timer == nil {
+		return
+	}
+	d.timer.Stop()
+	if _, err := x.kv.Release(kvmgr.Seq(seq)); err != nil {
+		x.broken(err)
+		return
+	}
+	x.announceRoom(ctx)
+	x.reserveAll(ctx)
 }
 
 // released answers those that waited for the end of sequences.

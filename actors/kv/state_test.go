@@ -3,6 +3,7 @@ package kv
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
@@ -256,4 +257,35 @@ func TestSlabsThatWereLentAreNotAdopted(t *testing.T) {
 	n, mark := h.inherits(1, tokens[:34])
 	require.Equal(t, 16, n)
 	require.Equal(t, byte(5), mark)
+}
+
+// TestASequenceThatLeftKeepsItsSlabsUntilTheyAreCopied: others need all of the source's memory.
+func TestASequenceThatLeftKeepsItsSlabsUntilTheyAreCopied(t *testing.T) {
+	p := newStatefulPair(t)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	p.retires(1, tokens[:59], 7)
+	large := func(seq msg.SeqID) *msg.KVRound {
+		return p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: 38 * 16, Promise: 38 * 16, Lease: 38 * 16, Known: prompt(900, 30), Space: "b"}}})
+	}
+	require.Len(t, large(5).Denied, 1)
+	p.imports(1, "a", tokens)
+	next[*msg.Imported](p)
+	n, mark := p.beginsAt(101, tokens)
+	require.Equal(t, 59, n)
+	require.Equal(t, byte(7), mark)
+	p.settle() // the second manager needs nothing more
+	require.Len(t, large(6).Granted, 1)
+}
+
+// TestASequenceThatLeftKeepsItsSlabsBriefly, if nobody copies them.
+func TestASequenceThatLeftKeepsItsSlabsBriefly(t *testing.T) {
+	p := newStatefulPair(t)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	p.retires(1, tokens[:59], 7)
+	require.Eventually(t, func() bool { return p.managers[0].Stats().Regions == 0 }, 20*time.Second, time.Millisecond)
+	p.clean(0)
 }

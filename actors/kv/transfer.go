@@ -65,6 +65,7 @@ type exchange struct {
 	adopting  bool        // an adopt is in the mailbox
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
+	departing map[msg.SeqID]*departure
 	served    atomic.Int64 // UnixNano of the last Fetch
 }
 
@@ -161,6 +162,8 @@ func (x *exchange) receive(ctx actor.Context) {
 		x.adopt(ctx, m)
 	case *msg.Fetch:
 		x.fetch(ctx, m)
+	case *departed:
+		x.depart(ctx, m.seq)
 	}
 }
 
@@ -421,6 +424,9 @@ func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 func (x *exchange) end(ctx actor.Context, t *transfer) {
 	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
 	x.keep(t)
+	if x.head > 0 && !t.source.Dead && (t.waiting != nil || t.full) {
+		ctx.Send(t.source.KV, &msg.Fetch{Reply: ctx.Self(), Seq: t.source.Seq, Last: true}) // of no slab, and none follows
+	}
 	if t.waiting != nil {
 		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate, Adopted: t.dead != nil && t.dead.copied})
 	} else {

@@ -41,8 +41,9 @@ type Prefetched struct {
 }
 
 // Fetch requests slabs with the first tokens of a sequence from another KV manager. The answer is Count Slab
-// messages to Reply, or fewer with an empty one at the end. A Fetch of no slabs has no answer: it keeps a draining worker. Where layers keep a
-// state, its slabs are the first ones. They come with Last only.
+// messages to Reply, or fewer with an empty one at the end. A Fetch of no slabs has no answer: it keeps a draining worker,
+// and what the sequence had, or with Last it says that no other one follows. Where layers keep a state, its slabs are the first ones. They
+// come with Last only.
 type Fetch struct {
 	Reply        *actor.PID
 	Seq          SeqID  // the source's

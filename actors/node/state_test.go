@@ -256,7 +256,7 @@ func TestABeamSearchWithAStateIsRefused(t *testing.T) {
 }
 
 // statefulNodes are processes that compute some streams with states, of requests with prompts of 100 tokens, beside a gateway. Each
-// sequence makes a step each millisecond, about.
+// step takes some milliseconds.
 func statefulNodes(t *testing.T, n int, roles ...cluster.Role) (compute []*node, streams []api.Stream) {
 	t.Helper()
 	c := newTestNodes(t)
@@ -266,7 +266,7 @@ func statefulNodes(t *testing.T, n int, roles ...cluster.Role) (compute []*node,
 		compute = append(compute, c.start(func(c *Config) {
 			withStates(t, c, stateSlabs, 800, func(c *Config, o *sim.Options) {
 				c.Sched.MaxBatchSize, o.MaxSequences, o.MaxOutputs = 32, 32, 32
-				o.Speed, o.Device.OpSeconds = 1, 5e-5
+				o.Speed, o.Device.OpSeconds = 1, 2e-4 // else they end before they move, on a busy machine
 			})
 		}, role))
 	}
