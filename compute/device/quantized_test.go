@@ -170,12 +170,12 @@ func TestQuantizedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
 				tokens[i] = int32((7*i*i + 3*i + 1) % vocab)
 			}
 			_, p, w := openModel(t, quantized+name)
-			require.NoError(t, p.SetWeights(model.WeightPlan{}.WithoutBlocks()))                           // those are tested elsewhere: rows lose more than weights
-			close := 1e-3
+			require.NoError(t, p.SetWeights(model.WeightPlan{}.WithoutBlocks())) // those are tested elsewhere: rows lose more than weights
+			exact := 1e-3
 			if slices.ContainsFunc(p.Tensors, func(t model.Tensor) bool { return t.Blocks != "" }) && !strings.HasSuffix(name, ".gguf") {
-				close = 1e-3 * largest(want) // the oracle rounds values to F16, and blocks have scales in F16
+				exact = 1e-3 * largest(want) // the oracle rounds values to F16, and blocks have scales in F16
 			}
-			for backend, tolerance := range map[string]float64{"ref": close, "cpu": 0.02 * largest(want)} { // as tolerance has them
+			for backend, tolerance := range map[string]float64{"ref": exact, "cpu": 0.02 * largest(want)} { // as tolerance has them
 				got := open(t, backend, "", p, w, len(tokens)).run(t, tokens)
 				requireClose(t, want, got, tolerance)
 				t.Logf("%s: %.3f of the plain logits", backend, distance(plain, got))
