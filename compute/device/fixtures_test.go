@@ -195,10 +195,8 @@ func onlyOnCPU(p *model.Program) bool {
 	first := -1 // of the layers with keys, whose shapes are one
 	return slices.ContainsFunc(p.Ops, func(o model.Op) bool {
 		switch o.Kind {
-		case model.OpNorm:
-			return o.Norm == model.NormNone || o.NormScale != 0
 		case model.OpEmbed:
-			return o.Accumulate || o.Types != model.None
+			return o.Types != model.None
 		case model.OpLinear:
 			return o.Routed == model.RoutedHeads
 		case model.OpRopeStore, model.OpAttention:
@@ -209,10 +207,8 @@ func onlyOnCPU(p *model.Program) bool {
 			return o.Stored || o.Latent || o.RotaryOffset > 0 || o.BothWays || other
 		case model.OpSelectRows:
 			return o.Pooling != model.PoolRow
-		case model.OpRecur:
-			return o.Recur.Rule > model.RecurSSM
 		default:
-			return o.Kind == model.OpAltUp
+			return false
 		}
 	})
 }

@@ -30,24 +30,14 @@ const char* lacking(const mr_attention& a) {
 const char* lacking(const Op& op) {
   switch (op.kind) {
     case MR_OP_EMBED:
-      return op.embed.accumulate   ? "rows of a table that are added"
-             : op.embed.types >= 0 ? "types of tokens"
-                                   : nullptr;
+      return op.embed.types >= 0 ? "types of tokens" : nullptr;
     case MR_OP_SELECT_ROWS:
       return op.select.pooling != MR_POOL_ROW ? "pooling" : nullptr;
-    case MR_OP_NORM:
-      return op.norm.kind == MR_NORM_NONE ? "products of rows and weights"
-             : op.norm.scale != 0         ? "factors of a norm's sum"
-                                          : nullptr;
     case MR_OP_LINEAR:
       return op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head" : nullptr;
     case MR_OP_ROPE_STORE:
     case MR_OP_ATTENTION:
       return op.attention.both_ways ? "attention both ways" : lacking(op.attention);
-    case MR_OP_RECUR:
-      return op.recur.rule == MR_RECUR_CHANNELS ? "decays of channels"
-             : op.recur.rule == MR_RECUR_SCAN   ? "scans"
-                                                : nullptr;
     default:
       return nullptr;
   }
@@ -103,6 +93,7 @@ class GpuDevice : public Device {
     return size_t{kSlabTokens} * kv_token_bytes(width, kv_bits(type));
   }
   bool takes_states() const override { return true; }
+  bool takes_streams() const override { return true; }
   mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
   int32_t max_slabs() const override { return INT32_MAX; }

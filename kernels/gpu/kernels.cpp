@@ -121,7 +121,8 @@ CommonKernels::CommonKernels(const Stream& stream, Target target, mr_dtype type)
                     compute_units(stream.device())) {}
 
 CommonKernels::CommonKernels(const Bundle& bundle, Target target, int units)
-    : embed(bundle.kernel("mr_embed")),
+    : altup(bundle.kernel("mr_altup")),
+      embed(bundle.kernel("mr_embed")),
       norm(bundle.kernel("mr_norm")),
       rope_store(bundle.kernel("mr_rope_store")),
       select_rows(bundle.kernel("mr_select_rows")),
@@ -354,14 +355,16 @@ void GpuKernels::finish(const mr_step& step) {
 void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
   const Constants& c = constants_[op.index];
   const bool tied = c.table.data != nullptr;
-  const EmbedShape shape{out.width,
-                         tied ? c.table.columns : 0,
-                         tied ? c.table.pairs : 0,
-                         type_of(program_.tensor(op.embed.table)),
-                         type_of(program_.tensor(op.embed.positions)),
-                         op.embed.position_offset,
-                         op.embed.scale,
-                         out.type == MR_SLOT_F32};
+  const EmbedShape shape{
+      out.width,
+      tied ? c.table.columns : 0,
+      tied ? c.table.pairs : 0,
+      type_of(program_.tensor(op.embed.table)),
+      type_of(program_.tensor(op.embed.positions)),
+      op.embed.position_offset,
+      op.embed.scale,
+      out.type == MR_SLOT_F32,
+      op.embed.accumulate ? static_cast<int32_t>(program_.tensor(op.embed.table)->dims[0]) : 0};
   stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_.front().tokens(),
                   tables_.front().positions(),
                   tied ? c.table.data : static_cast<const void*>(c.weight.data()), c.bias.data(),
@@ -385,7 +388,9 @@ void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
                         op.norm.bias >= 0,
                         out.type == MR_SLOT_F32,
                         op.norm.accumulate,
-                        op.norm.eps};
+                        op.norm.eps,
+                        op.norm.kind == MR_NORM_NONE,
+                        op.norm.scale};
   stream_->launch(kernels_->norm, size_t(rows) * groups, kNormItems, in.data, c.weight.data(),
                   c.bias.data(), out.data, shape);
 }
@@ -420,6 +425,15 @@ void GpuKernels::recur(const Op& op, const Batch& batch, Slot in, Slot gates, Sl
 
 void GpuKernels::gate(const Op& op, int rows, Slot in, Slot gates, Slot out) {
   states_->gate(op, rows, in, gates, out);
+}
+
+void GpuKernels::altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) {
+  AltUpShape shape{{}, op.altup.step, op.altup.streams, op.altup.active, streams[0].width};
+  for (int i = 0; i < op.altup.streams; ++i) {
+    shape.streams[i] = reinterpret_cast<uint64_t>(streams[i].data);
+  }
+  stream_->launch(kernels_->altup, rows, kNormItems, static_cast<const void*>(coefs.data),
+                  static_cast<const void*>(x.data), shape);
 }
 
 KvShape GpuKernels::kv_shape(const Op& op) const {

@@ -43,7 +43,7 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel embed, norm, rope_store, select_rows, round, copy_slab, best;
+  Kernel altup, embed, norm, rope_store, select_rows, round, copy_slab, best;
   LinearKernels linear;
 
  private:
@@ -68,6 +68,7 @@ class GpuKernels : public Kernels {
   void conv(const Op& op, const Batch& batch, Slot in, Slot out) override;
   void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override;
   void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override;
+  void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) override;
   void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override;
   void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override;
   void select_rows(const Op&, const Batch& batch, Slot in, Slot out) override;

@@ -110,6 +110,8 @@ struct EmbedShape {
   int32_t position_offset;
   float scale;
   int32_t out_f32;
+  int32_t
+      added;  // rows of the table, where its rows are added to out's: others take row 0; 0: they are not
 };
 
 // Elements [offset, offset + groups * width) of each row of `stride`, group by group. Weights and
@@ -121,6 +123,8 @@ struct NormShape {
   int32_t layer_norm, bias, out_f32;
   int32_t accumulate;  // out += y, with out_f32
   float eps;
+  int32_t plain;  // the row as it is, times its weight
+  float scale;    // of what out has then; 0: 1
 };
 
 // out[rows][width] from in[rows][depth]; weights [column blocks][depth blocks][8][lanes].
@@ -187,10 +191,13 @@ struct ConvShape {
 
 constexpr int kMostStateKeys = 512;  // of a head, whose state is in local memory
 
+// mr_recur_rule
+constexpr int kRecurDelta = 0, kRecurSsm = 1, kRecurChannels = 2, kRecurScan = 3;
+
 // As mr_recur says.
 struct RecurShape {
   StateShape state;
-  int32_t delta, heads, key_heads, keys, values, state_row;
+  int32_t rule, heads, key_heads, keys, values, state_row;
   int32_t q, k, v, decay, rate;
   int32_t in_width, gates_width, rates_width;
   float least_step, most_step, rate_scale;
@@ -204,6 +211,17 @@ struct GateShape {
   int32_t width, group, gates_width, offset;
   int32_t norm, each, first, activation, sparse, out_f32;
   float eps, cutoff;
+};
+
+constexpr int kMostStreams = 8;  // MR_MAX_STREAMS
+
+// mr_altup_step
+constexpr int kAltUpPredict = 0, kAltUpMatch = 2;
+
+// As mr_altup says. streams: addresses of rows of `width` floats.
+struct AltUpShape {
+  uint64_t streams[kMostStreams];
+  int32_t step, count, active, width;
 };
 
 constexpr int kCodeDepth = 32;   // products of one block of int8 codes along the sum

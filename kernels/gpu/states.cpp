@@ -54,17 +54,28 @@ StateOps::Constants StateOps::load(const Op& op) const {
           "backend",
           op.index, op.layer, op.recur.keys, kMostStateKeys);
     }
-    std::vector<float> a(op.recur.heads);
-    for (int h = 0; h < op.recur.heads; ++h) {
-      a[h] = exponential(element(*program_.tensor(op.recur.a_log), h));
-    }
-    c.a = stream_.upload(a);
+    c.a = decays(op.recur);
     c.dt_bias = floats(op.recur.dt_bias);
-    if (op.recur.rule == MR_RECUR_SSM) c.skip = floats(op.recur.skip);
+    if (op.recur.rule == MR_RECUR_SSM || op.recur.rule == MR_RECUR_SCAN)
+      c.skip = floats(op.recur.skip);
   } else if (op.gate.group > 0) {
     c.weight = floats(op.gate.weight);
   }
   return c;
+}
+
+// e^a_log: [heads]; of a scan [heads][keys][values], where the tensor is [heads * values, keys].
+Buffer StateOps::decays(const mr_recur& u) const {
+  const mr_tensor& a_log = *program_.tensor(u.a_log);
+  const int keys = u.rule == MR_RECUR_SCAN ? u.keys : 1;
+  const int values = u.rule == MR_RECUR_SCAN ? u.values : 1;
+  std::vector<float> a(size_t(u.heads) * keys * values);
+  for (size_t i = 0; i < a.size(); ++i) {
+    const size_t head = i / values / keys, key = i / values % keys;
+    a[i] = exponential(
+        element(a_log, static_cast<int64_t>((head * values + i % values) * keys + key)));
+  }
+  return stream_.upload(a);
 }
 
 Buffer StateOps::floats(int tensor) const {
@@ -98,29 +109,16 @@ void StateOps::recur(const Op& op, const Batch& batch, const StepTables& tables,
                      Slot gates, Slot rates, Slot out) {
   const mr_recur& u = op.recur;
   const Constants& c = constants_.at(op.index);
-  const RecurShape shape{state_shape(op),
-                         u.rule == MR_RECUR_DELTA,
-                         u.heads,
-                         u.key_heads,
-                         u.keys,
-                         u.values,
-                         op.state_row(),
-                         u.q,
-                         u.k,
-                         u.v,
-                         u.decay,
-                         u.rate,
-                         in.width,
-                         gates.width,
-                         rates.width,
-                         u.least_step,
-                         u.most_step,
-                         u.rate_scale};
+  const RecurShape shape{state_shape(op), u.rule,         u.heads,     u.key_heads, u.keys,
+                         u.values,        op.state_row(), u.q,         u.k,         u.v,
+                         u.decay,         u.rate,         in.width,    gates.width, rates.width,
+                         u.least_step,    u.most_step,    u.rate_scale};
   const size_t blocks = (size_t(u.values) + target_.lanes - 1) / target_.lanes;
   stream_.launch_local(recur_, batch.sequences.size() * u.heads * blocks, target_.lanes,
-                       size_t(u.keys) * (target_.lanes + 2), shape, in.data, gates.data,
-                       u.rule == MR_RECUR_DELTA ? rates.data : gates.data, tables.sequences(),
-                       tables.slabs(), c.a.data(), c.dt_bias.data(), c.skip.data(), out.data);
+                       size_t(u.keys) * (target_.lanes + (u.rule == MR_RECUR_CHANNELS ? 3 : 2)),
+                       shape, in.data, gates.data, u.rule == MR_RECUR_SSM ? gates.data : rates.data,
+                       tables.sequences(), tables.slabs(), c.a.data(), c.dt_bias.data(),
+                       c.skip.data(), out.data);
 }
 
 void StateOps::gate(const Op& op, int rows, Slot in, Slot gates, Slot out) {

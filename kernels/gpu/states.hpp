@@ -31,10 +31,11 @@ class StateOps {
   // What an op keeps on the device, as floats.
   struct Constants {
     Buffer weight, bias;      // CONV: [kernel][channels], [channels]; GATE: weight
-    Buffer a, dt_bias, skip;  // RECUR: [heads]
+    Buffer a, dt_bias, skip;  // RECUR: as mr_recur has them, a as decays() says
   };
 
   Constants load(const Op& op) const;
+  Buffer decays(const mr_recur& recur) const;
   Buffer floats(int tensor) const;
   StateShape state_shape(const Op& op) const;
 

@@ -1,4 +1,4 @@
-// out[row] = scale * table[token[row]] (+ positions[position[row] + offset]).
+// out[row] = scale * table[token[row]] (+ positions[position[row] + offset]), or out[row] += it.
 // A work-group per row.
 #include "common.hpp"
 
@@ -18,12 +18,14 @@ MR_KERNEL mr_embed(const int32_t* tokens, const int32_t* row_positions, const vo
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t row = item.get_group(0);
-  const int32_t token = tokens[row];
+  int32_t token = tokens[row];
+  if (s.added > 0 && token >= s.added) token = 0;
   const int64_t position = (int64_t{row_positions[row]} + s.position_offset) * s.width;
   for (int i = item.get_local_id(0); i < s.width; i += mr::kRowItems) {
     float x = 0;
     if (s.table_type >= 0) x = s.scale * element(table, s.table_type, table_place(s, token, i));
     if (s.position_type >= 0) x += element(positions, s.position_type, position + i);
+    if (s.added > 0) x += static_cast<const float*>(out)[row * s.width + i];
     store(out, s.out_f32, row * s.width + i, x);
   }
 }

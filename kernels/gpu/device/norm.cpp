@@ -1,6 +1,7 @@
 // RMS:   y = x / sqrt(mean(x^2) + eps) * weight + bias
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
-// It is added to what out has, where the op accumulates.
+// None:  y = x * weight + bias
+// It is added to what out has, where the op accumulates; what out has then is times scale.
 // A work-group per group of a row. An item adds up the same elements whatever the rows, and
 // reads only what it writes itself, so that in and out may be one slot.
 #include "common.hpp"
@@ -12,7 +13,7 @@ constexpr int kHeld = 8;
 MR_INLINE bool held_norm(const float* in, const float* weight, const float* bias, void* out,
                          const mr::NormShape& s, int64_t row) {
   using Four = sycl::vec<float, 4>;
-  if (s.layer_norm || s.width > 4 * kHeld * mr::kNormItems) return false;
+  if (s.layer_norm || s.plain || s.scale != 0 || s.width > 4 * kHeld * mr::kNormItems) return false;
   if (s.width % 4 != 0 || s.stride % 4 != 0 || s.offset % 4 != 0) return false;
   const auto* fours = reinterpret_cast<const Four*>(in + row);
   const auto* weights = reinterpret_cast<const Four*>(weight);
@@ -79,11 +80,12 @@ MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void*
     square = sycl::fma(x, x, square);
   }
   square = sycl::reduce_over_group(group, square, sycl::plus<float>());
-  const float scale = 1 / sycl::sqrt(square / width + s.eps);
+  const float scale = s.plain ? 1.0f : 1 / sycl::sqrt(square / width + s.eps);
   for (int i = first; i < s.width; i += mr::kNormItems) {
     float y = (in[row + i] - mean) * scale * weight[i];
     if (s.bias) y += bias[i];
     if (s.accumulate) y += static_cast<const float*>(out)[row + i];
+    if (s.scale != 0) y *= s.scale;
     store(out, s.out_f32, row + i, y);
   }
 }

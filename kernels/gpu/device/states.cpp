@@ -78,7 +78,7 @@ MR_KERNEL mr_conv(const float* in, const mr::SequenceEntry* sequences, const uin
 }
 
 // As mr_recur says. A sub-group per MR_LANES values of a head of a sequence: a lane has a column of the state, which
-// lies in local memory while the rows run, [keys][MR_LANES], then a row's query and key.
+// lies in local memory while the rows run, [keys][MR_LANES], then a row's query and key, and the decays of its channels.
 MR_KERNEL mr_recur(const float* in, const float* gates, const float* rates,
                    const mr::SequenceEntry* sequences, const uint64_t* slabs, const float* a,
                    const float* dt_bias, const float* skip, float* out,
@@ -100,23 +100,28 @@ MR_KERNEL mr_recur(const float* in, const float* gates, const float* rates,
   float* const mine = memory + lane;
   float* const q = memory + s.keys * MR_LANES;
   float* const k = q + s.keys;
+  float* const kept = k + s.keys;
+  const bool scan = s.rule == mr::kRecurScan, channels = s.rule == mr::kRecurChannels;
+  const bool delta = channels || s.rule == mr::kRecurDelta;
+  const int value = there ? column : 0, channel = head * s.values + value;
   for (int j = 0; j < s.keys; ++j) {
     mine[j * MR_LANES] = there ? state.read(base + j * s.state_row) : 0.0f;
   }
-  const int key_head = head / (s.heads / s.key_heads) * s.keys;
+  const int key_head = scan ? 0 : head / (s.heads / s.key_heads) * s.keys;
   for (int i = 0; i < sequence.rows; ++i) {
     const int64_t row = sequence.first_row + i;
     const float* x = in + row * s.in_width;
     const float* g = gates + row * s.gates_width;
+    const float* qk = scan ? rates + row * s.rates_width : x;
     sycl::group_barrier(sub_group);  // all have read the query and key of the row before
     float q_square = 0, k_square = 0;
     for (int j = lane; j < s.keys; j += MR_LANES) {
-      q[j] = x[s.q + key_head + j];
-      k[j] = x[s.k + key_head + j];
+      q[j] = qk[s.q + key_head + j];
+      k[j] = qk[s.k + key_head + j];
       q_square = sycl::fma(q[j], q[j], q_square);
       k_square = sycl::fma(k[j], k[j], k_square);
     }
-    if (s.delta) {
+    if (delta) {
       constexpr float kLeast = 1e-6f;
       q_square = sycl::reduce_over_group(sub_group, q_square, sycl::plus<float>());
       k_square = sycl::reduce_over_group(sub_group, k_square, sycl::plus<float>());
@@ -128,25 +133,37 @@ MR_KERNEL mr_recur(const float* in, const float* gates, const float* rates,
         k[j] *= k_by;
       }
     }
+    const auto step_of = [&](int at) {
+      const float raw = g[s.decay + at] + dt_bias[at];
+      return raw > 20 ? raw : sycl::log1p(sycl::exp(raw));
+    };
+    for (int j = lane; channels && j < s.keys; j += MR_LANES) {
+      kept[j] = sycl::exp(-a[head] * step_of(head * s.keys + j));
+    }
     sycl::group_barrier(sub_group);
 
-    const float raw = g[s.decay + head] + dt_bias[head];
-    float step = raw > 20 ? raw : sycl::log1p(sycl::exp(raw));
-    if (!s.delta)
+    float step = channels ? 0.0f : step_of(scan ? channel : head);
+    if (s.rule == mr::kRecurSsm) {
       step = step < s.least_step ? s.least_step : step > s.most_step ? s.most_step : step;
-    const float keep = sycl::exp(-a[head] * step);
+    }
+    const float all = scan || channels ? 0.0f : sycl::exp(-a[head] * step);
+    // The decay of key j of this lane's value.
+    const auto keep = [&](int j) {
+      if (scan) return sycl::exp(-a[(int64_t{head} * s.keys + j) * s.values + value] * step);
+      return channels ? kept[j] : all;
+    };
     const float v = there ? x[s.v + head * s.values + column] : 0.0f;
     float change = v * step, sum = 0;
-    if (s.delta) {
+    if (delta) {
       float old = 0;
-      for (int j = 0; j < s.keys; ++j) old = sycl::fma(k[j], mine[j * MR_LANES] * keep, old);
+      for (int j = 0; j < s.keys; ++j) old = sycl::fma(k[j], mine[j * MR_LANES] * keep(j), old);
       change =
           (v - old) * s.rate_scale * mr_states::sigmoid(rates[row * s.rates_width + s.rate + head]);
     } else {
-      sum = skip[head] * v;
+      sum = skip[scan ? channel : head] * v;
     }
     for (int j = 0; j < s.keys; ++j) {
-      const float next = sycl::fma(k[j], change, mine[j * MR_LANES] * keep);
+      const float next = sycl::fma(k[j], change, mine[j * MR_LANES] * keep(j));
       mine[j * MR_LANES] = next;
       sum = sycl::fma(q[j], next, sum);
     }
