@@ -192,7 +192,6 @@ func TestProgramsThatADeviceLacksKernelsForAreRefused(t *testing.T) {
 
 // onlyOnCPU says whether the kernels of devices lack something that a program has.
 func onlyOnCPU(p *model.Program) bool {
-	first := -1 // of the layers with keys, whose shapes are one
 	return slices.ContainsFunc(p.Ops, func(o model.Op) bool {
 		switch o.Kind {
 		case model.OpEmbed:
@@ -200,11 +199,7 @@ func onlyOnCPU(p *model.Program) bool {
 		case model.OpLinear:
 			return o.Routed == model.RoutedHeads
 		case model.OpRopeStore, model.OpAttention:
-			if first < 0 {
-				first = o.KVHeads * o.HeadDim
-			}
-			other := o.ValueDim != 0 && o.ValueDim != o.HeadDim || first != o.KVHeads*o.HeadDim
-			return o.Stored || o.Latent || o.RotaryOffset > 0 || o.BothWays || other
+			return o.BothWays
 		case model.OpSelectRows:
 			return o.Pooling != model.PoolRow
 		default:

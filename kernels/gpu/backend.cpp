@@ -15,16 +15,7 @@
 namespace millrace::gpu {
 namespace {
 
-constexpr int kMostHeadDim = 256;
-
-// What the keys and values of a layer have that the device code does not; null: nothing.
-const char* lacking(const mr_attention& a) {
-  return a.stored                    ? "keys and values that another op has stored"
-         : a.latent                  ? "latents"
-         : a.value_dim != a.head_dim ? "values of another size than keys"
-         : a.rotary_offset > 0       ? "rotations inside of a head"
-                                     : nullptr;
-}
+constexpr int kMostHeadDim = 576;
 
 // What an op has that the device code does not; null: nothing.
 const char* lacking(const Op& op) {
@@ -37,24 +28,26 @@ const char* lacking(const Op& op) {
       return op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head" : nullptr;
     case MR_OP_ROPE_STORE:
     case MR_OP_ATTENTION:
-      return op.attention.both_ways ? "attention both ways" : lacking(op.attention);
+      return op.attention.both_ways ? "attention both ways" : nullptr;
     default:
       return nullptr;
   }
 }
 
-void check_program(const Program& p) {
-  const LayerShape first = p.first_layer();
-  if (first.key % 8 != 0 || first.key > kMostHeadDim) {
-    fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d", first.key,
-         kPlatform, kMostHeadDim);
-  }
+void check_program(const Program& p, int lanes, int kv_bits) {
   for (const LayerShape& layer : p.kv_layers) {
-    if (layer.heads == 0 || layer == first) continue;
-    fail(MR_UNSUPPORTED,
-         "layers with %d KV heads of %d and %d of %d elements: the %s backend has one shape, "
-         "expected the cpu backend",
-         first.heads, first.key, layer.heads, layer.key, kPlatform);
+    for (const int dim : {layer.key, layer.value}) {
+      if (dim % 8 != 0 || dim > kMostHeadDim) {
+        fail(MR_UNSUPPORTED, "head_dim is %d, the %s backend runs multiples of 8 up to %d", dim,
+             kPlatform, kMostHeadDim);
+      }
+      if (!takes_kv_bits(dim, lanes, kv_bits)) {
+        fail(MR_UNSUPPORTED,
+             "a KV cache of int4 with heads of %d elements: a device with sub-groups of 8 has "
+             "registers for up to 96; int8 takes every size",
+             dim);
+      }
+    }
   }
   for (const Op& op : p.ops) {
     if (const char* lacks = lacking(op); lacks != nullptr) {
@@ -104,15 +97,7 @@ class GpuDevice : public Device {
   }
 
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& layout) override {
-    check_program(program);
-    const int head_dim = program.first_layer().key;
-    if (!takes_kv_bits(head_dim, target_.lanes, kv_bits(layout.type))) {
-      fail(MR_UNSUPPORTED,
-           "a KV cache of int4 with heads of %d elements: a device with sub-groups of 8 has "
-           "registers "
-           "for up to 96; int8 takes every size",
-           head_dim);
-    }
+    check_program(program, target_.lanes, kv_bits(layout.type));
     // First: it takes the compiler longest, and runs beside the others'.
     const mr_dtype type = operand_type(program, operands_);
     const ProgramBundles bundles(*stream_, target_, program, type, layout.type);

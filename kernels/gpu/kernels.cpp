@@ -15,13 +15,8 @@ namespace {
 
 // Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
 constexpr int kStripes = 4;
-// A program without attention has the kernels of a small head.
-int head_dim_of(const Program& p) {
-  const int key = p.first_layer().key;
-  return key > 0 ? key : kSlabTokens;
-}
 
-int padded_head(int head_dim) { return (head_dim + kDepth - 1) / kDepth * kDepth; }
+int padded(int dim) { return (dim + kDepth - 1) / kDepth * kDepth; }
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
 
@@ -57,16 +52,11 @@ int norm_width(const Op& op, int row) {
   return op.norm.width > 0 ? op.norm.width / op.norm.groups : row;
 }
 
-std::vector<int> query_groups(const Program& program) {
-  std::set<int> groups;
-  for (const Op& op : program.ops) {
-    if (op.kind == MR_OP_ATTENTION) groups.insert(op.attention.heads / op.attention.kv_heads);
-  }
-  return {groups.begin(), groups.end()};
-}
-
-AttentionKind attention_kind(const Program& program, int32_t kv_type) {
-  AttentionKind kind{head_dim_of(program), kv_bits(kv_type), program.sinks > 0};
+// Ops that differ in more than the size of heads share kernels.
+AttentionKind attention_kind(const Program& program, const Op& of, int32_t kv_type) {
+  AttentionKind kind{of.attention.head_dim, kv_bits(kv_type), program.sinks > 0};
+  kind.value_dim = of.attention.value_dim;
+  kind.latent = of.attention.latent != 0;
   for (const Op& op : program.ops) {
     if (op.kind != MR_OP_ATTENTION) continue;
     kind.softcap |= op.attention.softcap > 0;
@@ -94,9 +84,13 @@ mr_dtype operand_type(const Program& program, int32_t wanted) {
 int kv_bits(int32_t type) { return type == MR_KV_INT8 ? 8 : type == MR_KV_INT4 ? 4 : 16; }
 
 ProgramBundles::ProgramBundles(const Stream& stream, Target target, const Program& program,
-                               mr_dtype type, int32_t kv_type)
-    : attention(
-          bundle_of(stream, attention_recipe(target, type, attention_kind(program, kv_type)))) {
+                               mr_dtype type, int32_t kv_type) {
+  for (const Op& op : program.ops) {
+    if (op.kind != MR_OP_ATTENTION) continue;
+    const AttentionKind kind = attention_kind(program, op, kv_type);
+    if (std::ranges::find(attention, kind, &AttentionBundle::kind) != attention.end()) continue;
+    attention.push_back({kind, bundle_of(stream, attention_recipe(target, type, kind))});
+  }
   if (millrace::gpu::quantized(program)) {
     quantized = bundle_of(stream, quantized_recipe(target, type));
   }
@@ -156,7 +150,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   if (bundles.states) {
     states_ = std::make_unique<StateOps>(*stream_, own, *bundles.states, program, layout);
   }
-  load_attention(bundles.attention);
+  for (const AttentionBundle& of : bundles.attention) attention_.push_back(load_attention(of));
 
   int64_t rounded = 0;
   // An embedding may share what a linear op has loaded.
@@ -164,6 +158,15 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
     for (const Op& op : program.ops) {
       if ((op.kind == MR_OP_EMBED) == embeddings) load(op);
     }
+  }
+  for (int group = 0; group < program.kv_groups; ++group) {
+    std::set<TaskSizes> sizes;
+    for (const Op& op : program.ops) {
+      if (op.kind == MR_OP_ATTENTION && op.attention.kv_group == group) {
+        sizes.insert(constants_[op.index].tasks);
+      }
+    }
+    tables_.emplace_back(std::move(sizes));
   }
   for (const Op& op : program.ops) {
     if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE &&
@@ -176,17 +179,25 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
 }
 
-void GpuKernels::load_attention(const Bundle& bundle) {
-  const AttentionKind kind = attention_kind(program_, layout_.type);
+void GpuKernels::load_tasks(const Op& op, Constants& c) const {
+  const AttentionKind kind = attention_kind(program_, op, layout_.type);
+  c.attention = std::ranges::find(attention_, kind, &AttentionKernels::kind) - attention_.begin();
+  const int group = op.attention.heads / op.attention.kv_heads;
+  const int most = most_queries(kind, target_.written_out().lanes);
+  c.tasks = attention_by_mma(target_, kind) ? TaskSizes{group, 0, kPromptQueries}
+                                            : TaskSizes{group, most, 0};
+}
+
+GpuKernels::AttentionKernels GpuKernels::load_attention(const AttentionBundle& of) const {
+  const AttentionKind& kind = of.kind;
   const int head_dim = kind.head_dim;
-  TaskSizes sizes{};
+  AttentionKernels all{kind, {}};
   if (attention_by_mma(target_, kind)) {
-    sizes.prompt = kPromptQueries;
     const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
-      attention_.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
-                            bundle.kernel(name)});
+      all.kernels.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
+                             of.bundle.kernel(name)});
     };
-    add(TaskKind::prompt, sizes.prompt, kPromptWarps, prompt_local_bytes(head_dim),
+    add(TaskKind::prompt, kPromptQueries, kPromptWarps, prompt_local_bytes(head_dim),
         "mr_attention_prompt");
     add(TaskKind::decode, kProductQueries, decode_warps(head_dim), decode_local_bytes(head_dim),
         "mr_attention_decode");
@@ -194,22 +205,20 @@ void GpuKernels::load_attention(const Bundle& bundle) {
         "mr_attention_beams");
   } else {
     const int lanes = target_.written_out().lanes;
-    const int padded = padded_head(head_dim);
-    const int kept = kind.sinks ? 2 : 1;  // queries of each row and head
+    // A query has itself, with sinks another one, and a state of each stripe.
+    const int floats =
+        (kind.sinks ? 2 : 1) * padded(head_dim) / 2 + kStripes * (2 + padded(kind.value_dim));
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
-      attention_.push_back({kind, queries, size_t(kStripes) * lanes,
-                            size_t(queries) * (kept * padded / 2 + kStripes * (2 + size_t(padded))),
-                            bundle.kernel(name)});
+      all.kernels.push_back({kind, queries, size_t(kStripes) * lanes, size_t(queries) * floats,
+                             of.bundle.kernel(name)});
     };
-    sizes.written_out = most_queries(kind, lanes);
-    for (int queries = 1; queries <= sizes.written_out; queries *= 2) {
+    const int most = most_queries(kind, lanes);
+    for (int queries = 1; queries <= most; queries *= 2) {
       add(TaskKind::written_out, queries, "mr_attention_" + std::to_string(queries));
     }
-    add(TaskKind::beams, beam_queries(sizes.written_out), "mr_attention_beams");
+    add(TaskKind::beams, beam_queries(most), "mr_attention_beams");
   }
-  for (int group = 0; group < program_.kv_groups; ++group) {
-    tables_.emplace_back(query_groups(program_), sizes);
-  }
+  return all;
 }
 
 void GpuKernels::load(const Op& op) {
@@ -259,6 +268,7 @@ void GpuKernels::load(const Op& op, Constants& c) {
           op.attention.alibi_slopes,
           op.attention.alibi_slopes == nullptr ? 0 : op.attention.heads * sizeof(float));
       c.null_scores = upload_floats(*stream_, program_.tensor(op.attention.null_scores));
+      load_tasks(op, c);
       break;
     default:
       break;
@@ -444,12 +454,18 @@ KvShape GpuKernels::kv_shape(const Op& op) const {
 
 void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) {
   const Constants& c = constants_[op.index];
+  const mr_attention& a = op.attention;
   const RopeShape shape{kv_shape(op),
+                        a.value_dim,
+                        in.width,
+                        a.stored,
+                        a.latent,
                         batch.rows,
                         op.attention.heads,
                         op.attention.q_norm >= 0,
                         op.attention.k_norm >= 0,
                         op.attention.rotary_dim,
+                        op.attention.rotary_offset,
                         op.attention.rotary_interleaved,
                         op.attention.sinks,
                         op.attention.window,
@@ -460,7 +476,8 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
                         op.attention.rotary_scale,
                         op.attention.eps};
   const StepTables& tables = tables_[op.attention.kv_group];
-  const size_t heads = size_t(batch.rows) * (op.attention.heads + 2 * op.attention.kv_heads);
+  const int kept = a.stored ? 0 : a.latent ? a.kv_heads : 2 * a.kv_heads;
+  const size_t heads = size_t(batch.rows) * (a.heads + kept);
   stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
                   size_t(kHeadsPerGroup) * target_.lanes, in.data, tables.positions(),
                   tables.row_sequence(), tables.sequences(), tables.slabs(), tables.beams(),
@@ -471,6 +488,7 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
 void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slot out) {
   const Constants& c = constants_[op.index];
   const AttentionShape shape{kv_shape(op),
+                             in.width,
                              op.attention.heads,
                              op.attention.window,
                              op.attention.sinks,
@@ -481,11 +499,11 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
                              op.attention.scale,
                              op.attention.softcap};
   const StepTables& tables = tables_[op.attention.kv_group];
-  for (const AttentionTasks& tasks : tables.tasks(op.attention.heads / op.attention.kv_heads)) {
-    const auto kernel =
-        std::find_if(attention_.begin(), attention_.end(), [&](const AttentionKernel& k) {
-          return k.kind == tasks.kind && k.queries == tasks.queries;
-        });
+  const auto& kernels = attention_[c.attention].kernels;
+  for (const AttentionTasks& tasks : tables.tasks(c.tasks)) {
+    const auto kernel = std::ranges::find_if(kernels, [&](const AttentionKernel& k) {
+      return k.kind == tasks.kind && k.queries == tasks.queries;
+    });
     stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.attention.kv_heads,
                           kernel->items, kernel->floats, shape, in.data, sink_q.data,
                           tables.sequences(), tasks.tasks, tables.slabs(), tables.beams(),

@@ -11,6 +11,7 @@
 #include "gpu/experts.hpp"
 #include "gpu/linear_choice.hpp"
 #include "gpu/quantized_linear.hpp"
+#include "gpu/recipes.hpp"
 #include "gpu/recordings.hpp"
 #include "gpu/states.hpp"
 #include "gpu/step_tables.hpp"
@@ -27,13 +28,19 @@ mr_dtype operand_type(const Program& program, int32_t wanted);
 // Bits of an element of a KV cache (mr_kv_type).
 int kv_bits(int32_t type);
 
+// What is compiled for some of its attention ops.
+struct AttentionBundle {
+  AttentionKind kind;
+  Bundle bundle;
+};
+
 // What is compiled for a program beside the common kernels.
 struct ProgramBundles {
   // kv_type: mr_kv_type of the KV cache.
   ProgramBundles(const Stream& stream, Target target, const Program& program, mr_dtype type,
                  int32_t kv_type);
 
-  Bundle attention;                             // for the size of a head and the KV cache
+  std::vector<AttentionBundle> attention;       // for each size of heads, and the KV cache
   std::optional<Bundle> quantized, dequantize;  // where an op has such weights
   std::optional<ExpertBundles> experts;         // where it has experts
   std::optional<Bundle> states;                 // and states or gates
@@ -93,6 +100,8 @@ class GpuKernels : public Kernels {
     WeightBlocks table{};                       // EMBED: instead of weight
     Buffer q_norm, k_norm, inv_freq, q_scales;  // ROPE_STORE
     Buffer slopes, null_scores;                 // ATTENTION
+    size_t attention = 0;                       // whose kernels are those of attention_
+    TaskSizes tasks{};
     std::unique_ptr<Linear> linear;
   };
 
@@ -115,9 +124,15 @@ class GpuKernels : public Kernels {
     size_t items, floats;
     Kernel kernel;
   };
-  void load_attention(const Bundle& bundle);
+  // Those of some ops.
+  struct AttentionKernels {
+    AttentionKind kind;
+    std::vector<AttentionKernel> kernels;
+  };
+  AttentionKernels load_attention(const AttentionBundle& of) const;
+  void load_tasks(const Op& op, Constants& c) const;
 
-  std::vector<AttentionKernel> attention_;
+  std::vector<AttentionKernels> attention_;
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;

@@ -1,5 +1,7 @@
 #include "gpu/pool.hpp"
 
+#include <algorithm>
+
 #include "exec/error.hpp"
 #include "gpu/shapes.hpp"
 #include "platform/runtime.hpp"
@@ -24,12 +26,16 @@ DevicePool::DevicePool(std::shared_ptr<Stream> stream, Kernel copy, const KvLayo
 }
 
 void DevicePool::copy_slab(int from, int to, int tokens) {
-  if (tokens == kSlabTokens) {  // with what lies after the blocks: a state fills a slab
+  // With what lies after the blocks, as a state fills a slab; and where blocks differ.
+  const KvLayout::Layer& first = layout_.layers.front();
+  const auto same = [&](const KvLayout::Layer& layer) {
+    return layer.heads == 0 || layer == first;
+  };
+  if (tokens == kSlabTokens || first.latent || first.key != first.value ||
+      !std::ranges::all_of(layout_.layers, same)) {
     stream_->copy(slab(to), slab(from), slab_bytes());
     return stream_->wait();
   }
-  // check_program: layers with keys have one shape.
-  const KvLayout::Layer& first = layout_.layers.front();
   const auto block = static_cast<int32_t>(first.bytes[0] / sizeof(uint32_t));
   const size_t blocks = layout_.layers.size() / layout_.groups * 2 * first.heads;
   if (blocks == 0) return;

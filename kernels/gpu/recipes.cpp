@@ -1,5 +1,7 @@
 #include "gpu/recipes.hpp"
 
+#include <algorithm>
+
 #include "gpu/shapes.hpp"
 
 namespace millrace::gpu {
@@ -35,11 +37,13 @@ bool attention_by_mma(Target target, const AttentionKind& kind) {
   // many chunks of 16 bytes over a multiple of four.
   const bool trusted = kind.head_dim / 8 % 4 != 3;
   const bool plain = !kind.sinks && !kind.softcap && !kind.chunked && !kind.null_scores;
-  return target.mma() && kind.kv_bits == 16 && plain && trusted;
+  const bool one_width = kind.value_dim == kind.head_dim && kind.head_dim <= 256 && !kind.latent;
+  return target.mma() && kind.kv_bits == 16 && plain && one_width && trusted;
 }
 
 int most_queries(const AttentionKind& kind, int lanes) {
-  const int most = most_queries(kind.head_dim, lanes, kind.kv_bits, kind.sinks);
+  const int widest = std::max(kind.head_dim, kind.value_dim);
+  const int most = most_queries(widest, lanes, kind.kv_bits, kind.sinks);
   return kind.chunked && most > 1 ? most / 2 : most;  // where chunks begin takes registers
 }
 
@@ -51,6 +55,10 @@ Recipe attention_recipe(Target target, mr_dtype type, const AttentionKind& kind)
   options.push_back("-DMR_KV_BITS=" + std::to_string(kind.kv_bits));
   if (mma) return {{"attention_mma.cpp"}, options};
   options.push_back("-DMR_QUERIES=" + std::to_string(most_queries(kind, by.lanes)));
+  if (kind.value_dim != kind.head_dim) {
+    options.push_back("-DMR_VALUE_DIM=" + std::to_string(kind.value_dim));
+  }
+  if (kind.latent) options.push_back("-DMR_LATENT=1");
   if (kind.sinks) options.push_back("-DMR_SINKS=1");
   if (kind.softcap) options.push_back("-DMR_SOFTCAP=1");
   if (kind.chunked) options.push_back("-DMR_CHUNKED=1");

@@ -16,11 +16,15 @@ struct Recipe {
 
 // The kernels that do not depend on the size of a head.
 Recipe common_recipe(Target target, mr_dtype type);
-// What decides which kernels of attention a program has.
+// What decides which kernels an attention op has.
 struct AttentionKind {
   int head_dim, kv_bits;  // kv_bits: of an element of the KV cache
   bool sinks = false, softcap = false, chunked = false;
   bool null_scores = false;
+  int value_dim = head_dim;
+  bool latent = false;
+
+  bool operator==(const AttentionKind&) const = default;
 };
 // The most queries of a task of kernels that are written out for sub-groups of `lanes` lanes.
 int most_queries(const AttentionKind& kind, int lanes);

@@ -14,6 +14,7 @@ constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
 // the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
 // what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
 constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
+  if (head_dim > 256) return 1;
   if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
   if (sinks && kv_bits == 16 && head_dim <= 64) return 2;  // their states are there twice
   const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
@@ -278,11 +279,14 @@ struct KvShape {
   int32_t kv_heads, head_dim, bits;
 };
 
+// stored: keys and values are in the cache already; latent: values are no part of a row.
 struct RopeShape {
   KvShape kv;
+  int32_t value_dim, in_width;
+  int32_t stored, latent;
   int32_t rows, heads;
   int32_t q_norm, k_norm;
-  int32_t rotary_dim, interleaved;
+  int32_t rotary_dim, rotary_offset, interleaved;
   int32_t sinks, window;
   int32_t norm_last;
   int32_t q_scales, q_scale_offset, q_scale_tokens;  // q_scales: how many; 0: none
@@ -344,7 +348,7 @@ constexpr int beam_local_bytes(int head_dim) {
 
 struct AttentionShape {
   KvShape kv;
-  int32_t heads, window, sinks, alibi, out_f32;
+  int32_t in_width, heads, window, sinks, alibi, out_f32;
   int32_t chunked, null_scores;
   float scale, softcap;
 };

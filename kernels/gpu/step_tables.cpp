@@ -14,8 +14,7 @@ TaskKind mma_kind(const Sequence& s, int group) {
 
 }  // namespace
 
-StepTables::StepTables(std::vector<int> groups, TaskSizes sizes)
-    : groups_(std::move(groups)), sizes_(sizes) {}
+StepTables::StepTables(std::set<TaskSizes> sizes) : sizes_(std::move(sizes)) {}
 
 void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool) {
   words_.clear();
@@ -27,7 +26,7 @@ void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool)
   output_rows_ = end();
   words_.insert(words_.end(), batch.output_rows.begin(), batch.output_rows.end());
   add_sequences(batch, pool);
-  for (const int group : groups_) add_tasks(batch, group);
+  for (const TaskSizes& sizes : sizes_) add_tasks(batch, sizes);
 
   const size_t slabs = slabs_.size() * sizeof(uint64_t), words = slabs_at() * sizeof(int32_t);
   in_place_ = words + slabs <= device_.size();
@@ -89,15 +88,15 @@ int32_t StepTables::add_slabs(const DevicePool& pool, const int32_t* slabs, int 
 
 // A task takes as many queries as the longest sequence can fill: a decode step
 // of one head per KV head reads its keys for one query only.
-StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, int group) {
+StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, const TaskSizes& sizes) {
   int longest = 1;
-  for (const Sequence& s : batch.sequences) longest = std::max(longest, s.rows * group);
+  for (const Sequence& s : batch.sequences) longest = std::max(longest, s.rows * sizes.group);
   int queries = 1;
-  while (queries < longest && queries < sizes_.written_out) queries *= 2;
-  if (has_beams_) queries = beam_queries(sizes_.written_out);  // that kernel has one size
+  while (queries < longest && queries < sizes.written_out) queries *= 2;
+  if (has_beams_) queries = beam_queries(sizes.written_out);  // that kernel has one size
   Tasks tasks{has_beams_ ? TaskKind::beams : TaskKind::written_out, queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    const int all = batch.sequences[i].rows * group;
+    const int all = batch.sequences[i].rows * sizes.group;
     for (int first = 0; first < all; first += queries, ++tasks.count) {
       words_.insert(words_.end(), {static_cast<int32_t>(i), first});
     }
@@ -106,8 +105,9 @@ StepTables::Tasks StepTables::written_out_tasks(const Batch& batch, int group) {
 }
 
 // The tasks of sequences of a kind. Those that see most keys come first: they take longest.
-StepTables::Tasks StepTables::mma_tasks(TaskKind kind, const Batch& batch, int group) {
-  const int queries = kind == TaskKind::prompt ? sizes_.prompt : kProductQueries;
+StepTables::Tasks StepTables::mma_tasks(TaskKind kind, const Batch& batch, const TaskSizes& sizes) {
+  const int group = sizes.group;
+  const int queries = kind == TaskKind::prompt ? sizes.prompt : kProductQueries;
   Tasks tasks{kind, queries, 0, end()};
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const Sequence& s = batch.sequences[i];
@@ -124,22 +124,22 @@ StepTables::Tasks StepTables::mma_tasks(TaskKind kind, const Batch& batch, int g
   return tasks;
 }
 
-void StepTables::add_tasks(const Batch& batch, int group) {
-  std::vector<Tasks>& all = tasks_[group];
+void StepTables::add_tasks(const Batch& batch, const TaskSizes& sizes) {
+  std::vector<Tasks>& all = tasks_[sizes];
   all.clear();
-  if (sizes_.prompt == 0) {
-    all.push_back(written_out_tasks(batch, group));
+  if (sizes.prompt == 0) {
+    all.push_back(written_out_tasks(batch, sizes));
     return;
   }
   for (const TaskKind kind : {TaskKind::prompt, TaskKind::decode, TaskKind::beams}) {
-    const Tasks tasks = mma_tasks(kind, batch, group);
+    const Tasks tasks = mma_tasks(kind, batch, sizes);
     if (tasks.count > 0) all.push_back(tasks);
   }
 }
 
-std::vector<AttentionTasks> StepTables::tasks(int group) const {
+std::vector<AttentionTasks> StepTables::tasks(const TaskSizes& sizes) const {
   std::vector<AttentionTasks> all;
-  for (const Tasks& t : tasks_.at(group)) {
+  for (const Tasks& t : tasks_.at(sizes)) {
     all.push_back({t.kind, t.queries, t.count, at<AttentionTask>(t.begin)});
   }
   return all;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "exec/step.hpp"
@@ -21,10 +22,13 @@ enum class TaskKind {
   beams,
 };
 
-// Most queries of a task, of which one is 0.
+// What attention ops whose tasks are the same have.
 struct TaskSizes {
-  int written_out;
-  int prompt;  // by mma; others have kProductQueries
+  int group;        // query heads per KV head
+  int written_out;  // most queries of a task; by mma 0
+  int prompt;       // likewise by mma, where others have kProductQueries; else 0
+
+  auto operator<=>(const TaskSizes&) const = default;
 };
 
 // Queries of an attention op: tasks of at most `queries` pairs of row and head.
@@ -36,8 +40,8 @@ struct AttentionTasks {
 
 class StepTables {
  public:
-  // groups: every number of query heads per KV head of the program's ops.
-  StepTables(std::vector<int> groups, TaskSizes sizes);
+  // sizes: of the attention ops of the tables' group of layers.
+  explicit StepTables(std::set<TaskSizes> sizes);
 
   // pool: the batch's.
   void set(Stream& stream, const Batch& batch, const DevicePool& pool);
@@ -57,7 +61,7 @@ class StepTables {
   }
   const int32_t* beams() const { return at<int32_t>(beams_); }
   // A launch for each.
-  std::vector<AttentionTasks> tasks(int group) const;
+  std::vector<AttentionTasks> tasks(const TaskSizes& sizes) const;
   uint64_t bytes() const { return device_.size(); }
 
  private:
@@ -76,19 +80,18 @@ class StepTables {
   size_t slabs_at() const { return (words_.size() + 1) / 2 * 2; }
   void add_sequences(const Batch& batch, const DevicePool& pool);
   int32_t add_slabs(const DevicePool& pool, const int32_t* slabs, int tokens);
-  Tasks written_out_tasks(const Batch& batch, int group);
-  Tasks mma_tasks(TaskKind kind, const Batch& batch, int group);
-  void add_tasks(const Batch& batch, int group);
+  Tasks written_out_tasks(const Batch& batch, const TaskSizes& sizes);
+  Tasks mma_tasks(TaskKind kind, const Batch& batch, const TaskSizes& sizes);
+  void add_tasks(const Batch& batch, const TaskSizes& sizes);
 
   bool has_beams_ = false, in_place_ = false;
-  std::vector<int> groups_;
-  TaskSizes sizes_;
+  std::set<TaskSizes> sizes_;
   std::vector<uint64_t> slabs_;  // addresses; on the device they lie after the words
   std::vector<int32_t> words_;
   std::vector<std::byte> copy_;  // both, until the device has them
   size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
          beams_ = 0;
-  std::map<int, std::vector<Tasks>> tasks_;  // by group
+  std::map<TaskSizes, std::vector<Tasks>> tasks_;
   Buffer device_;
 };
 

@@ -444,6 +444,8 @@ void Sequence::map(int32_t slab) {
   slabs.push_back(slab);
 }
 
+bool on_device() { return std::getenv("MILLRACE_BACKEND_LIBRARY") != nullptr; }
+
 const std::vector<std::string>& tested_isas() {
   static const std::vector<std::string> isas = select_isas();
   return isas;

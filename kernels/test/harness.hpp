@@ -188,6 +188,8 @@ const std::vector<std::string>& tested_kv();
 std::vector<std::string> with_kv(const std::vector<std::string>& isas);
 // "ref" with the KV cache of a name.
 std::string ref_of(const std::string& isa);
+// Whether the backend under test is a shared library's, which compiles device code at run time.
+bool on_device();
 // Whether products of this instruction set round queries and probabilities too.
 bool rounds_products(const std::string& isa);
 

@@ -177,10 +177,8 @@ class Limit {
   static constexpr const char* kName = "MILLRACE_SYCL_LARGEST_ALLOCATION";
 };
 
-bool on_sycl() { return std::getenv("MILLRACE_BACKEND_LIBRARY") != nullptr; }
-
 TEST(SyclMemory, SlabsInManyAllocationsGiveTheSameBits) {
-  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  if (!on_device()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
   const auto logits = [](int slabs) {
     Builder b = small_llama();
     Random random(5);
@@ -199,7 +197,7 @@ TEST(SyclMemory, SlabsInManyAllocationsGiveTheSameBits) {
 }
 
 TEST(SyclMemory, ATensorThatCannotBeAllocatedIsRefusedByItsOp) {
-  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  if (!on_device()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
   Builder b = small_llama();
   b.max_rows = b.max_outputs = 1;  // slots are small
   const Limit limit("12000");
@@ -216,7 +214,7 @@ TEST(SyclMemory, ATensorThatCannotBeAllocatedIsRefusedByItsOp) {
 }
 
 TEST(SyclMemory, TiedEmbeddingsAreOnTheDeviceOnce) {
-  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  if (!on_device()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
   Builder b = small_llama();
   const mr_tensor table = b.tensors[b.ops.front().embed.table];
   const auto* bits = static_cast<const uint16_t*>(table.data);
@@ -255,7 +253,7 @@ size_t tbb_threads() {
 }
 
 TEST(SyclThreads, TheDeviceAndOneDnnUseNoMoreThanWasAsked) {
-  if (!on_sycl()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  if (!on_device()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
   {
     const Device two("simd", 2);
     EXPECT_EQ(tbb_threads(), 2u);

@@ -149,7 +149,7 @@ MR_INLINE uint32_t operands(float low, float high) {
 // Queries of products 2g and 2g + 1 along the head.
 MR_INLINE void load_query(uint32_t (&q)[2][4], const float* qkv, const mr::AttentionShape& s,
                           const Task& task, int tile, int g, int lane) {
-  const int64_t width = (int64_t{s.heads} + 2 * s.kv.kv_heads) * kDim;
+  const int64_t width = s.in_width;
   const int chunk = 4 * g + lane % 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

@@ -77,9 +77,9 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
 }
 
 // One block of 16 keys, at positions [16 * block, 16 * block + 16).
-template <int M, class Tokens>
+template <int M, class Keys, class Values>
 MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
-                         const Tokens& keys, const Tokens& values, int block, int last,
+                         const Keys& keys, const Values& values, int block, int last,
                          const int (&first_key)[M], const int (&position)[M],
                          const float (&slope)[M], const mr::AttentionShape& s) {
   const int lane = sub_group.get_local_linear_id();
@@ -89,7 +89,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 #pragma unroll
     for (int m = 0; m < M; ++m) scores[b][m] = 0;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < groups_of(kDim); ++g) {
       constexpr int kBlocks = kGroupDim / mr::kDepth;
       float sums[M];
 #pragma unroll
@@ -99,7 +99,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
         const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
         multiply<M>(a, load_keys(keys, b, d, lane), sums);
       }
-      const float by = kCodes ? scale_of(keys, b, g, lane) : 1.0f;
+      const float by = kCodes ? scale_of<kDim>(keys, b, g, lane) : 1.0f;
 #pragma unroll
       for (int m = 0; m < M; ++m) {
         scores[b][m] = kCodes ? sycl::fma(sums[m], by, scores[b][m]) : sums[m];
@@ -141,8 +141,8 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
   }
   const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
 #pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    constexpr int kBlocks = kGroupDim / MR_LANES;
+  for (int g = 0; g < groups_of(kValueDim); ++g) {
+    constexpr int kBlocks = kValueGroupDim / MR_LANES;
     // Blocks of a group in the order in which int4 has them in its bytes.
     const auto dim_block = [&](int i) {
       return g * kBlocks + (kBits == 4 ? i % 2 * (kBlocks / 2) + i / 2 : i);
@@ -153,7 +153,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       float by = 1;
       if constexpr (kCodes) {
         const bool valid = b * MR_LANES + lane < there;
-        by = valid ? scale_of(values, b, g, lane) * kValueUnit : 0.0f;
+        by = valid ? scale_of<kValueDim>(values, b, g, lane) * kValueUnit : 0.0f;
       }
 #pragma unroll
       for (int m = 0; m < M; ++m) p[b][m] = to_operand(scores[b][m] * by);
@@ -187,15 +187,20 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 }
 
 // Local memory: queries [M][kPadded] as operands, with sinks those for them likewise, then per
-// sub-group and query its state, [most, total, out[kPadded]].
-constexpr int kStateFloats = 2 + kPadded;
+// sub-group and query its state, [most, total, out[kValuePadded]].
+constexpr int kStateFloats = 2 + kValuePadded;
+
+// Where the first tokens of a KV head lie in a slab, in bytes.
+struct Head {
+  int64_t keys, values;
+};
 
 // A block that reaches into the responses of beams, for one row after the other:
 // each sees tokens of its own. The other rows' queries see nothing meanwhile.
 template <int M>
 MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
                              const KvTables& tables, const mr::SequenceEntry& sequence,
-                             const mr::AttentionShape& s, int first_query, int64_t head, int block,
+                             const mr::AttentionShape& s, int first_query, Head head, int block,
                              int from, int last, const int (&first_key)[M],
                              const int (&position)[M], const float (&slope)[M]) {
   const int lane = sub_group.get_local_linear_id();
@@ -203,12 +208,15 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
   const int end = (first_query + M - 1) / heads;
 #pragma unroll 1
   for (int row = first_query / heads; row <= end && row < sequence.rows; ++row) {
-    Scattered keys{s.kv.keys + head, {}}, values{s.kv.values + head, {}};
+    Scattered keys{head.keys, {}}, values{head.values, {}};
 #pragma unroll
     for (int b = 0; b < kKeyBlocks; ++b) {
       const int key = block * mr::kSlabTokens + b * MR_LANES + lane;
       const int there = key < from ? from : key > last ? last : key;  // others may not be mapped
-      keys.place[b] = values.place[b] = kv_token(kTokenBytes, tables, sequence, row, there);
+      keys.place[b] = values.place[b] = kv_token(kKeyBytes, tables, sequence, row, there);
+      if constexpr (kValueBytes != kKeyBytes) {
+        values.place[b] = kv_token(kValueBytes, tables, sequence, row, there);
+      }
     }
     int seen[M];
 #pragma unroll
@@ -223,7 +231,7 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
 template <int M, bool kBeams>
 MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
                         const KvTables& tables, const mr::SequenceEntry& sequence,
-                        const mr::AttentionShape& s, int first_query, int64_t head, int block,
+                        const mr::AttentionShape& s, int first_query, Head head, int block,
                         int from, int last, const int (&first_key)[M], const int (&position)[M],
                         const float (&slope)[M]) {
   if constexpr (kBeams) {
@@ -232,9 +240,9 @@ MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const
                               from, last, first_key, position, slope);
     }
   }
-  const uint8_t* slab = kv_slab(tables, sequence, block) + head;
-  add_block<M>(state, sub_group, q, Slab{slab + s.kv.keys}, Slab{slab + s.kv.values}, block, last,
-               first_key, position, slope, s);
+  const uint8_t* slab = kv_slab(tables, sequence, block);
+  add_block<M>(state, sub_group, q, Slab<kKeyBytes>{slab + head.keys},
+               Slab<kValueBytes>{slab + head.values}, block, last, first_key, position, slope, s);
 }
 
 template <int M, bool kBeams>
@@ -254,7 +262,6 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
 
   operand* q = reinterpret_cast<operand*>(local);
   operand* sink_q = q + M * kPadded;
-  const int64_t width = (int64_t{s.heads} + 2 * s.kv.kv_heads) * kDim;
   int first_key[M], position[M];
   float slope[M];
   int from = std::numeric_limits<int>::max(), last = 0;
@@ -269,7 +276,7 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     for (int i = item.get_local_id(0); i < kPadded; i += item.get_local_range(0)) {
       const bool inside = query.there && i < kDim;
       q[m * kPadded + i] =
-          inside ? to_operand(qkv[query.row * width + int64_t{query.head} * kDim + i]) : 0;
+          inside ? to_operand(qkv[query.row * s.in_width + int64_t{query.head} * kDim + i]) : 0;
       if (kSinks && s.sinks > 0) {
         const int64_t at = (query.row * s.heads + query.head) * kDim + i;
         sink_q[m * kPadded + i] = inside ? to_operand(sink_queries[at]) : 0;
@@ -286,7 +293,8 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] = 0;
   }
-  const int64_t head = int64_t{kv_head} * mr::kSlabTokens * kTokenBytes;
+  const Head head{s.kv.keys + int64_t{kv_head} * mr::kSlabTokens * kKeyBytes,
+                  s.kv.values + int64_t{kv_head} * mr::kSlabTokens * kValueBytes};
   if (kSinks && s.sinks > 0) {
     if (stripe == 0) {
       int zero[M], seen[M];
@@ -340,13 +348,13 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
       const float* other = states + (i * M + m) * kStateFloats;
       total = sycl::fma(sycl::exp(other[0] - most), other[1], total);
     }
-    for (int d = lane; d < kDim; d += MR_LANES) {
+    for (int d = lane; d < kValueDim; d += MR_LANES) {
       float sum = 0;
       for (int i = 0; i < stripes; ++i) {
         const float* other = states + (i * M + m) * kStateFloats;
         sum = sycl::fma(sycl::exp(other[0] - most), other[2 + d], sum);
       }
-      store(out, s.out_f32, (query.row * s.heads + query.head) * kDim + d,
+      store(out, s.out_f32, (query.row * s.heads + query.head) * kValueDim + d,
             sum / (total * kValueUnit));
     }
   }

@@ -4,7 +4,9 @@
 //   MR_XMX       1: matrix products by the matrix engine, 0: written out
 //   MR_MMA       1: by NVIDIA's tensor cores, with 32 lanes (cuda/device); not defined: 0
 //   MR_EXPERTS   1: linear ops over rows sorted by expert; not defined: 0
-//   MR_HEAD_DIM  elements of a head (attention only)
+//   MR_HEAD_DIM  elements of a key of a head (attention only)
+//   MR_VALUE_DIM of a value (attention only); not defined: those of a key
+//   MR_LATENT    1: a value is the beginning of its key (attention only); not defined: 0
 //   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)
 //   MR_SINKS     1: ops have sinks (attention only); not defined: 0

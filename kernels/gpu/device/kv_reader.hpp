@@ -12,7 +12,17 @@
 namespace mr_attention {
 using namespace mr_matrix;
 
-constexpr int kDim = MR_HEAD_DIM;
+constexpr int kDim = MR_HEAD_DIM;  // of a key
+#ifdef MR_VALUE_DIM
+constexpr int kValueDim = MR_VALUE_DIM;
+#else
+constexpr int kValueDim = kDim;
+#endif
+#ifdef MR_LATENT
+constexpr bool kLatent = MR_LATENT != 0;
+#else
+constexpr bool kLatent = false;
+#endif
 constexpr int kBits = MR_KV_BITS;
 constexpr bool kCodes = kBits != 16;
 #ifdef MR_SINKS
@@ -30,15 +40,18 @@ constexpr bool kSoftcap = MR_SOFTCAP != 0;
 #else
 constexpr bool kSoftcap = false;
 #endif
-constexpr int kTokenBytes = mr::kv_token_bytes(kDim, kBits);
+constexpr int kKeyBytes = mr::kv_token_bytes(kDim, kBits);  // of a token
+constexpr int kValueBytes = kLatent ? kKeyBytes : mr::kv_token_bytes(kValueDim, kBits);
 constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
 constexpr int kPadded = kDepthBlocks * mr::kDepth;
-constexpr int kDimBlocks = kPadded / MR_LANES;          // columns of p . V
+constexpr int kValuePadded = (kValueDim + mr::kDepth - 1) / mr::kDepth * mr::kDepth;
+constexpr int kDimBlocks = kValuePadded / MR_LANES;     // columns of p . V
 constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 
 // Elements of a head that share a scale.
-constexpr int kGroups = kBits == 4 ? mr::kv_groups(kDim) : 1;
+constexpr int groups_of(int dim) { return kBits == 4 ? mr::kv_groups(dim) : 1; }
 constexpr int kGroupDim = kBits == 4 ? mr::kKvGroup : kPadded;
+constexpr int kValueGroupDim = kBits == 4 ? mr::kKvGroup : kValuePadded;
 constexpr int kHalfGroup = mr::kKvGroup / 2;  // bytes of int4 codes
 // Probabilities times scales are of the values' magnitude where codes count as below 1: the
 // range of f16 is used as with values that are operands.
@@ -46,6 +59,7 @@ constexpr float kValueUnit = kBits == 8 ? 128.0f : kBits == 4 ? 8.0f : 1.0f;
 
 // The tokens of a block lie one after the other in a slab, or, for a beam, each at an address of its
 // own (lane n knows token n's address, and the data `offset` after it).
+template <int kTokenBytes>
 struct Slab {
   const uint8_t* data;
   MR_INLINE const uint8_t* lanes_token(int b, int lane) const {
@@ -117,7 +131,7 @@ MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, 
   return b;
 }
 
-// An element of a value: an operand, or a code. After kDim there may be anything.
+// An element of a value: an operand, or a code. After kValueDim there may be anything.
 template <class Tokens>
 MR_INLINE int32_t value(const Tokens& values, int token, int column) {
   if constexpr (kBits == 4) {
@@ -126,7 +140,7 @@ MR_INLINE int32_t value(const Tokens& values, int token, int column) {
     return (byte >> (i < kHalfGroup ? 0 : 4) & 0xf) - 8;
   } else {
     // Lanes after the head read too: at() is for all lanes together.
-    const bool inside = kDim % MR_LANES == 0 || column < kDim;
+    const bool inside = kValueDim % MR_LANES == 0 || column < kValueDim;
     using Element = std::conditional_t<kBits == 8, int8_t, operand>;
     const int32_t x = values.template at<Element>(token, inside ? column : 0);
     return inside ? x : 0;
@@ -151,12 +165,13 @@ MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int
   return b;
 }
 
-// The scale of a group of this lane's token.
-template <class Tokens>
+// The scale of a group of this lane's token, of `kWidth` elements.
+template <int kWidth, class Tokens>
 MR_INLINE float scale_of(const Tokens& tokens, int block, int group, int lane) {
   const uint8_t* token = tokens.lanes_token(block, lane);
-  if constexpr (kBits == 8) return *reinterpret_cast<const float*>(token + kDim);
-  return bf16_to_float(reinterpret_cast<const uint16_t*>(token + kGroups * kHalfGroup)[group]);
+  if constexpr (kBits == 8) return *reinterpret_cast<const float*>(token + kWidth);
+  const uint8_t* scales = token + groups_of(kWidth) * kHalfGroup;
+  return bf16_to_float(reinterpret_cast<const uint16_t*>(scales)[group]);
 }
 
 }  // namespace mr_attention

@@ -7,13 +7,13 @@
 namespace mr_rope {
 
 // Puts a head's key or value into the cache (shapes.hpp).
-MR_INLINE void keep(const sycl::sub_group& sub_group, const mr::KvShape& kv, const float* x,
+MR_INLINE void keep(const sycl::sub_group& sub_group, int bits, const float* x, int d,
                     uint8_t* token) {
-  const int d = kv.head_dim, lane = sub_group.get_local_linear_id();
-  if (kv.bits == 16) {
+  const int lane = sub_group.get_local_linear_id();
+  if (bits == 16) {
     auto* operands = reinterpret_cast<operand*>(token);
     for (int i = lane; i < d; i += MR_LANES) operands[i] = to_operand(x[i]);
-  } else if (kv.bits == 8) {
+  } else if (bits == 8) {
     const float scale = quantize_int8(
         sub_group, MR_LANES, d, d, [&](int i) { return x[i]; }, reinterpret_cast<int8_t*>(token));
     if (lane == 0) *reinterpret_cast<float*>(token + d) = scale;
@@ -34,26 +34,30 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
-  const int d = s.kv.head_dim, per_row = s.heads + 2 * s.kv.kv_heads;
+  const int d = s.kv.head_dim;
+  const int per_row = s.heads + (s.stored ? 0 : s.latent ? s.kv.kv_heads : 2 * s.kv.kv_heads);
   const int64_t task = item.get_group(0) * int64_t{mr::kHeadsPerGroup} + sub_group_index(item);
   if (task >= int64_t{s.rows} * per_row) return;
   const int64_t row = task / per_row;
   const int head = task % per_row;
-  float* x = qkv + row * per_row * d + int64_t{head} * d;
   const bool is_q = head < s.heads, is_v = head >= s.heads + s.kv.kv_heads;
+  const int width = is_v ? s.value_dim : d;
+  const int values = (s.heads + s.kv.kv_heads) * d;  // where they begin in a row
+  float* x = qkv + row * s.in_width +
+             (is_v ? values + (head - s.heads - s.kv.kv_heads) * width : head * d);
   const int position = positions[row];
 
   uint8_t* cache = nullptr;
   if (!is_q) {
     const mr::SequenceEntry sequence = sequences[row_sequence[row]];
     const int kv_head = (head - s.heads) % s.kv.kv_heads;
-    const int bytes = mr::kv_token_bytes(d, s.kv.bits);
+    const int bytes = mr::kv_token_bytes(width, s.kv.bits);
     const uint64_t token =
         kv_token(bytes, {slabs, beams}, sequence, row - sequence.first_row, position);
     cache = kv_memory(token) + (is_v ? s.kv.values : s.kv.keys) +
             int64_t{kv_head} * mr::kSlabTokens * bytes;
   }
-  if (is_v) return mr_rope::keep(sub_group, s.kv, x, cache);
+  if (is_v) return mr_rope::keep(sub_group, s.kv.bits, x, width, cache);
 
   const bool has_norm = is_q ? s.q_norm : s.k_norm;
   const bool normed = has_norm && !s.norm_last;
@@ -69,7 +73,8 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   const int half = s.rotary_dim / 2;
   const auto rotate = [&](int at, float* to) {
     for (int i = lane; i < half; i += MR_LANES) {
-      const int first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + half;
+      const int first = s.rotary_offset + (s.interleaved ? 2 * i : i);
+      const int second = first + (s.interleaved ? 1 : half);
       const float angle = static_cast<float>(at) * inv_freq[i];
       const float cosine = sycl::cos(angle) * s.rotary_scale;
       const float sine = sycl::sin(angle) * s.rotary_scale;
@@ -77,7 +82,11 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
       to[first] = a * cosine - b * sine;
       to[second] = b * cosine + a * sine;
     }
-    for (int i = s.rotary_dim + lane; i < d; i += MR_LANES) to[i] = value(i);
+    // The elements before and after the rotated ones.
+    for (int i = lane; i < d - s.rotary_dim; i += MR_LANES) {
+      const int at = i < s.rotary_offset ? i : i + s.rotary_dim;
+      to[at] = value(at);
+    }
   };
   // What follows the rotation.
   const auto end = [&](float* of, float factor) {
@@ -104,5 +113,5 @@ MR_KERNEL mr_rope_store(float* qkv, const int32_t* positions, const int32_t* row
   end(x, factor);
   if (is_q) return;
   sycl::group_barrier(sub_group);  // a lane's elements are other lanes' codes
-  mr_rope::keep(sub_group, s.kv, x, cache);
+  mr_rope::keep(sub_group, s.kv.bits, x, d, cache);
 }
