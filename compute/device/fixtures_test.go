@@ -196,8 +196,6 @@ func onlyOnCPU(p *model.Program) bool {
 		switch o.Kind {
 		case model.OpEmbed:
 			return o.Types != model.None
-		case model.OpLinear:
-			return o.Routed == model.RoutedHeads
 		case model.OpRopeStore, model.OpAttention:
 			return o.BothWays
 		case model.OpSelectRows:

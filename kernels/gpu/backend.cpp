@@ -24,8 +24,6 @@ const char* lacking(const Op& op) {
       return op.embed.types >= 0 ? "types of tokens" : nullptr;
     case MR_OP_SELECT_ROWS:
       return op.select.pooling != MR_POOL_ROW ? "pooling" : nullptr;
-    case MR_OP_LINEAR:
-      return op.linear.routed == MR_ROUTED_HEADS ? "linear ops of each head" : nullptr;
     case MR_OP_ROPE_STORE:
     case MR_OP_ATTENTION:
       return op.attention.both_ways ? "attention both ways" : nullptr;

@@ -32,6 +32,8 @@ Experts::Experts(Stream& stream, Target target, mr_dtype type, const ExpertBundl
       sort_(bundles.linear.kernel("mr_sort_experts")),
       gather_(bundles.linear.kernel("mr_gather_rows")),
       sum_(bundles.linear.kernel("mr_sum_experts")),
+      gather_heads_(bundles.linear.kernel("mr_gather_heads")),
+      place_heads_(bundles.linear.kernel("mr_place_heads")),
       kernels_{target.lanes, row_kernels(bundles.linear, target), {}, {}} {
   if (bundles.quantized) {
     quantized_ = std::make_unique<QuantizedLinears>(stream, target, *bundles.quantized);
@@ -83,7 +85,25 @@ void Experts::route(const Op& op, int rows, Slot in, Slot out) {
                        in.data, own.bias.data(), own.factors.data(), out.data);
 }
 
+// Every row meets all experts, each with a part of it.
+void Experts::run_heads(const Op& op, int rows, Slot in, Slot out) {
+  const mr_linear& l = op.linear;
+  Linear& linear = *linears_.at(op.index);
+  const int depth = op.part_width(in.width), width = out.width / l.experts - l.tail;
+  const int pairs = rows * l.experts, tile_rows = linear.tile_rows(rows);
+  const int tiles = l.experts * ((rows + tile_rows - 1) / tile_rows);
+  const HeadShape gathered{rows, l.experts, depth, l.tail, tile_rows, in.type == MR_SLOT_F32};
+  stream_.launch(gather_heads_, pairs, kRowItems, static_cast<const void*>(in.data),
+                 gathered_.data(), tiles_.data(), gathered);
+  linear.run_tiles(stream_, {pairs, tiles, tile_rows, tiles_.data()}, gathered_.data(),
+                   results_.data());
+  const HeadShape placed{rows, l.experts, width, l.tail, tile_rows, out.type == MR_SLOT_F32};
+  stream_.launch(place_heads_, pairs, kRowItems, static_cast<const void*>(results_.data()),
+                 static_cast<const void*>(in.data), out.data, depth, placed);
+}
+
 void Experts::run(const Op& op, int rows, Slot in, Slot chosen, Slot out) {
+  if (op.linear.routed == MR_ROUTED_HEADS) return run_heads(op, rows, in, out);
   const mr_linear& l = op.linear;
   Linear& linear = *linears_.at(op.index);
   const bool sums = l.routed == MR_ROUTED_SUM;

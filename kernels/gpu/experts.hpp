@@ -44,13 +44,14 @@ class Experts {
  private:
   std::unique_ptr<Linear> make(const LinearKind& kind, const Op& op);
   void reach(const Op& op, const LinearKind& kind);
+  void run_heads(const Op& op, int rows, Slot in, Slot out);
 
   Stream& stream_;
   Target target_;
   mr_dtype type_;
   const Program& program_;
   const Kernel& copy_rows_;
-  Kernel route_, sort_, gather_, sum_;
+  Kernel route_, sort_, gather_, sum_, gather_heads_, place_heads_;
   LinearKernels kernels_;
   std::unique_ptr<QuantizedLinears> quantized_;
   std::unique_ptr<DequantizedLinears> dequantized_;

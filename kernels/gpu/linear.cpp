@@ -9,6 +9,7 @@ LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
   const mr_slot& out = p.slots[op.out];
   const mr_linear& l = op.linear;
   const bool each = l.routed == MR_ROUTED_EACH, sum = l.routed == MR_ROUTED_SUM;
+  const bool heads = l.routed == MR_ROUTED_HEADS;
   const mr_part* parts = op.parts_of(0);
   const bool bias = std::any_of(parts, parts + op.expert_count() * op.parts_each(),
                                 [](const mr_part& part) { return part.bias >= 0; });
@@ -16,14 +17,16 @@ LinearKind linear_kind(const Program& p, const Op& op, mr_dtype type) {
                    : op.out == p.logits_slot ? p.max_outputs
                                              : p.max_selected();
   return {type,
-          sum ? in.width / l.top_k : in.width,
-          each ? out.width / l.top_k : out.width,
+          op.part_width(in.width),
+          each    ? out.width / l.top_k
+          : heads ? out.width / l.experts - l.tail
+                  : out.width,
           {l.activation, l.act_a, l.act_b},
           l.gated != 0,
           l.accumulate != 0 && !sum,
           bias,
           out.type == MR_SLOT_F32 || sum,
-          each || sum ? rows * l.top_k : rows};
+          each || sum || heads ? rows * l.top_k : rows};
 }
 
 int64_t row_of_column(const LinearKind& kind, int64_t column, int unit) {

@@ -172,6 +172,14 @@ struct GatherShape {
   int32_t in_f32, weighs;
 };
 
+// Of MR_ROUTED_HEADS: rows [heads][width + tail], and rows sorted by head [heads][rows][width]; on the other side of
+// the products `width` is theirs.
+struct HeadShape {
+  int32_t rows, heads, width, tail;
+  int32_t tile_rows;
+  int32_t f32;  // the rows that are not sorted
+};
+
 struct SumShape {
   int32_t width, top_k;
   int32_t accumulate, weighs, out_f32;

@@ -173,6 +173,44 @@ MR_KERNEL mr_gather_rows(const void* in, const float* chosen, const int32_t* ord
   }
 }
 
+// The operands of each head's part of the rows, sorted by head, and tiles of them. A work-group per row of a head.
+MR_KERNEL mr_gather_heads(const void* in, operand* out, mr::ExpertTile* tiles, mr::HeadShape s) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const int head = static_cast<int>(item.get_group(0) / s.rows);
+  const int row = static_cast<int>(item.get_group(0) % s.rows);
+  const int first = item.get_local_id(0), place = head * s.rows + row;
+  const int64_t from = (int64_t{row} * s.heads + head) * (s.width + s.tail);
+  for (int i = first; i < s.width; i += mr::kRowItems) {
+    out[int64_t{place} * s.width + i] = s.f32 ? to_operand(static_cast<const float*>(in)[from + i])
+                                              : static_cast<const operand*>(in)[from + i];
+  }
+  if (first != 0 || row % s.tile_rows != 0) return;
+  const int each = (s.rows + s.tile_rows - 1) / s.tile_rows, left = s.rows - row;
+  tiles[head * each + row / s.tile_rows] = {head, place, left < s.tile_rows ? left : s.tile_rows};
+}
+
+// What the heads give back to the rows, each with the tail of its part of in, [heads][depth + tail]. A work-group per
+// row of a head.
+MR_KERNEL mr_place_heads(const void* y, const float* in, void* out, int32_t depth,
+                         mr::HeadShape s) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const int head = static_cast<int>(item.get_group(0) / s.rows);
+  const int row = static_cast<int>(item.get_group(0) % s.rows);
+  const int64_t pair = int64_t{row} * s.heads + head;
+  const int64_t from = (int64_t{head} * s.rows + row) * s.width, to = pair * (s.width + s.tail);
+  for (int i = item.get_local_id(0); i < s.width + s.tail; i += mr::kRowItems) {
+    if (!s.f32) {
+      static_cast<operand*>(out)[to + i] = static_cast<const operand*>(y)[from + i];
+    } else if (i < s.width) {
+      static_cast<float*>(out)[to + i] = static_cast<const float*>(y)[from + i];
+    } else {
+      static_cast<float*>(out)[to + i] = in[pair * (depth + s.tail) + depth + i - s.width];
+    }
+  }
+}
+
 // out[row] = the sum of weight x y over the row's experts, in the order of its choices. A work-group per row.
 MR_KERNEL mr_sum_experts(const float* y, const float* chosen, const int32_t* places, void* out,
                          mr::SumShape s) {
