@@ -127,34 +127,22 @@ func everyFixture(t *testing.T) []string {
 	return dirs
 }
 
-// distinctFixtures are all fixtures that a backend runs. In short mode they are those that together have every form of an op.
-func distinctFixtures(t *testing.T, backend string) []string {
+// distinctFixtures are all fixtures. In short mode they are those that together have every form of an op.
+func distinctFixtures(t *testing.T) []string {
 	t.Helper()
-	runs := func(p *model.Program) bool { return !device.IsOptional(backend) || !onlyOnCPU(p) }
-	var dirs []string
-	if testing.Short() {
-		var err error
-		dirs, err = fixture.Distinct(everyFixture(t), runs)
-		require.NoError(t, err)
-		return dirs
+	if !testing.Short() {
+		return everyFixture(t)
 	}
-	for _, dir := range everyFixture(t) {
-		m, err := fixture.Open(dir)
-		require.NoError(t, err)
-		if runs(m.Program) {
-			dirs = append(dirs, dir)
-		}
-		require.NoError(t, m.Weights.Close())
-	}
+	dirs, err := fixture.Distinct(everyFixture(t))
+	require.NoError(t, err)
 	return dirs
 }
 
 // eachFixture runs the test for every fixture, backend and variant of it. In short mode that is every fixture on ref and on the best
 // instruction set of the CPU, and on the other variants the distinct ones.
 func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o device.Options, s *sequence)) {
-	every := everyFixture(t)
+	every, distinct := everyFixture(t), distinctFixtures(t)
 	for _, backend := range backends(t) {
-		distinct := distinctFixtures(t, backend)
 		for i, o := range variants(t, backend) {
 			dirs := distinct
 			if i == 0 && !device.IsOptional(backend) {
@@ -171,52 +159,6 @@ func eachFixture(t *testing.T, test func(t *testing.T, m *fixture.Model, o devic
 			}
 		}
 	}
-}
-
-// TestProgramsThatADeviceLacksKernelsForAreRefused with an error that names the backend that has them.
-func TestProgramsThatADeviceLacksKernelsForAreRefused(t *testing.T) {
-	for _, backend := range backends(t) {
-		if !device.IsOptional(backend) {
-			continue
-		}
-		for _, dir := range everyFixture(t) {
-			m, err := fixture.Open(dir)
-			require.NoError(t, err)
-			if onlyOnCPU(m.Program) {
-				t.Run(filepath.Join(backend, m.Name), func(t *testing.T) { requireUnsupported(t, options(t, backend, ""), m) })
-			}
-			require.NoError(t, m.Weights.Close())
-		}
-	}
-}
-
-// onlyOnCPU says whether the kernels of devices lack something that a program has.
-func onlyOnCPU(p *model.Program) bool {
-	return slices.ContainsFunc(p.Ops, func(o model.Op) bool {
-		switch o.Kind {
-		case model.OpEmbed:
-			return o.Types != model.None
-		case model.OpRopeStore, model.OpAttention:
-			return o.BothWays
-		case model.OpSelectRows:
-			return o.Pooling != model.PoolRow
-		default:
-			return false
-		}
-	})
-}
-
-// requireUnsupported: a backend without the kernels of a program says so.
-func requireUnsupported(t *testing.T, o device.Options, m *fixture.Model) {
-	t.Helper()
-	require.NoError(t, m.Program.SetWeights(model.WeightPlan{}.WithoutBlocks()))
-	n := len(m.Expected.Tokens())
-	d, err := device.Open(o)
-	require.NoError(t, err)
-	defer d.Close()
-	_, err = d.Load(m.Program, m.Weights, device.Limits{MaxRows: n, MaxOutputs: n})
-	require.ErrorIs(t, err, device.ErrUnsupported)
-	require.ErrorContains(t, err, "expected the cpu backend")
 }
 
 func TestLogitsEqualThoseOfTransformers(t *testing.T) {

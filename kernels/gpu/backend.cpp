@@ -17,21 +17,6 @@ namespace {
 
 constexpr int kMostHeadDim = 576;
 
-// What an op has that the device code does not; null: nothing.
-const char* lacking(const Op& op) {
-  switch (op.kind) {
-    case MR_OP_EMBED:
-      return op.embed.types >= 0 ? "types of tokens" : nullptr;
-    case MR_OP_SELECT_ROWS:
-      return op.select.pooling != MR_POOL_ROW ? "pooling" : nullptr;
-    case MR_OP_ROPE_STORE:
-    case MR_OP_ATTENTION:
-      return op.attention.both_ways ? "attention both ways" : nullptr;
-    default:
-      return nullptr;
-  }
-}
-
 void check_program(const Program& p, int lanes, int kv_bits) {
   for (const LayerShape& layer : p.kv_layers) {
     for (const int dim : {layer.key, layer.value}) {
@@ -45,13 +30,6 @@ void check_program(const Program& p, int lanes, int kv_bits) {
              "registers for up to 96; int8 takes every size",
              dim);
       }
-    }
-  }
-  for (const Op& op : p.ops) {
-    if (const char* lacks = lacking(op); lacks != nullptr) {
-      fail(MR_UNSUPPORTED,
-           "op %d (%s, layer %d): the %s backend has no %s, expected the cpu backend", op.index,
-           op_name(op.kind), op.layer, kPlatform, lacks);
     }
   }
 }

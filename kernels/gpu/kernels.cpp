@@ -57,6 +57,7 @@ AttentionKind attention_kind(const Program& program, const Op& of, int32_t kv_ty
   AttentionKind kind{of.attention.head_dim, kv_bits(kv_type), program.sinks > 0};
   kind.value_dim = of.attention.value_dim;
   kind.latent = of.attention.latent != 0;
+  kind.both_ways = program.both_ways;
   for (const Op& op : program.ops) {
     if (op.kind != MR_OP_ATTENTION) continue;
     kind.softcap |= op.attention.softcap > 0;
@@ -120,6 +121,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target, int units)
       norm(bundle.kernel("mr_norm")),
       rope_store(bundle.kernel("mr_rope_store")),
       select_rows(bundle.kernel("mr_select_rows")),
+      pool_rows(bundle.kernel("mr_pool_rows")),
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
       best(bundle.kernel("mr_best")),
@@ -236,6 +238,7 @@ void GpuKernels::load(const Op& op, Constants& c) {
       c.table = shared_table(op);
       if (c.table.data == nullptr) c.weight = raw(program_.tensor(op.embed.table));
       c.bias = raw(program_.tensor(op.embed.positions));
+      c.types = raw(program_.tensor(op.embed.types));
       break;
     case MR_OP_NORM:
       c.weight = op.norm.weight >= 0 ? upload_floats(*stream_, program_.tensor(op.norm.weight))
@@ -365,20 +368,23 @@ void GpuKernels::finish(const mr_step& step) {
 void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
   const Constants& c = constants_[op.index];
   const bool tied = c.table.data != nullptr;
+  const mr_tensor* types = program_.tensor(op.embed.types);
   const EmbedShape shape{
       out.width,
       tied ? c.table.columns : 0,
       tied ? c.table.pairs : 0,
       type_of(program_.tensor(op.embed.table)),
       type_of(program_.tensor(op.embed.positions)),
+      type_of(types),
+      types != nullptr && types->dims[0] > 1 && !batch.types.empty(),
       op.embed.position_offset,
       op.embed.scale,
       out.type == MR_SLOT_F32,
       op.embed.accumulate ? static_cast<int32_t>(program_.tensor(op.embed.table)->dims[0]) : 0};
   stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_.front().tokens(),
-                  tables_.front().positions(),
+                  tables_.front().positions(), tables_.front().types(),
                   tied ? c.table.data : static_cast<const void*>(c.weight.data()), c.bias.data(),
-                  out.data, shape);
+                  c.types.data(), out.data, shape);
 }
 
 void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
@@ -496,6 +502,7 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
                              out.type == MR_SLOT_F32,
                              op.attention.chunked,
                              op.null_values != nullptr,
+                             op.attention.both_ways,
                              op.attention.scale,
                              op.attention.softcap};
   const StepTables& tables = tables_[op.attention.kv_group];
@@ -511,17 +518,24 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
   }
 }
 
-void GpuKernels::select_rows(const Op&, const Batch& batch, Slot in, Slot out) {
+void GpuKernels::select_rows(const Op& op, const Batch& batch, Slot in, Slot out) {
   const int32_t words = in.width * in.element_bytes / 2;
-  stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data,
-                  tables_.front().output_rows(), out.data, words);
+  const StepTables& tables = tables_.front();
+  if (op.select.pooling != MR_POOL_ROW) {
+    const int32_t mean = op.select.pooling == MR_POOL_MEAN;
+    stream_->launch(kernels_->pool_rows, batch.outputs, kRowItems, in.data, tables.output_rows(),
+                    tables.row_sequence(), tables.sequences(), out.data, words, mean);
+    return;
+  }
+  stream_->launch(kernels_->select_rows, batch.outputs, kRowItems, in.data, tables.output_rows(),
+                  out.data, words);
 }
 
 uint64_t GpuKernels::weight_bytes() const {
   uint64_t bytes = (experts_ ? experts_->bytes() : 0) + (states_ ? states_->bytes() : 0);
   for (const Constants& c : constants_) {
-    for (const Buffer* b : {&c.weight, &c.bias, &c.q_norm, &c.k_norm, &c.inv_freq, &c.q_scales,
-                            &c.slopes, &c.null_scores}) {
+    for (const Buffer* b : {&c.weight, &c.bias, &c.types, &c.q_norm, &c.k_norm, &c.inv_freq,
+                            &c.q_scales, &c.slopes, &c.null_scores}) {
       bytes += b->size();
     }
     if (c.linear) bytes += c.linear->bytes();

@@ -50,7 +50,7 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel altup, embed, norm, rope_store, select_rows, round, copy_slab, best;
+  Kernel altup, embed, norm, rope_store, select_rows, pool_rows, round, copy_slab, best;
   LinearKernels linear;
 
  private:
@@ -96,7 +96,7 @@ class GpuKernels : public Kernels {
  private:
   // What an op keeps on the device.
   struct Constants {
-    Buffer weight, bias;                        // EMBED: the tables; NORM: floats
+    Buffer weight, bias, types;                 // EMBED: the tables; NORM: floats
     WeightBlocks table{};                       // EMBED: instead of weight
     Buffer q_norm, k_norm, inv_freq, q_scales;  // ROPE_STORE
     Buffer slopes, null_scores;                 // ATTENTION

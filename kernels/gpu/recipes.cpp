@@ -36,7 +36,8 @@ bool attention_by_mma(Target target, const AttentionKind& kind) {
   // Heads of 24: on an H100 long sequences ended with an illegal address, and nobody knows yet why. These sizes have as
   // many chunks of 16 bytes over a multiple of four.
   const bool trusted = kind.head_dim / 8 % 4 != 3;
-  const bool plain = !kind.sinks && !kind.softcap && !kind.chunked && !kind.null_scores;
+  const bool plain =
+      !kind.sinks && !kind.softcap && !kind.chunked && !kind.null_scores && !kind.both_ways;
   const bool one_width = kind.value_dim == kind.head_dim && kind.head_dim <= 256 && !kind.latent;
   return target.mma() && kind.kv_bits == 16 && plain && one_width && trusted;
 }

@@ -22,7 +22,7 @@ struct AttentionKind {
   bool sinks = false, softcap = false, chunked = false;
   bool null_scores = false;
   int value_dim = head_dim;
-  bool latent = false;
+  bool latent = false, both_ways = false;
 
   bool operator==(const AttentionKind&) const = default;
 };

@@ -106,8 +106,9 @@ struct Activation {
 // [block of `columns` tokens][pair of elements][columns][2].
 struct EmbedShape {
   int32_t width;
-  int32_t columns, pairs;             // 0: the former
-  int32_t table_type, position_type;  // mr_dtype; -1: absent
+  int32_t columns, pairs;                        // 0: the former
+  int32_t table_type, position_type, type_type;  // mr_dtype; -1: absent
+  int32_t typed;                                 // rows have types of their own
   int32_t position_offset;
   float scale;
   int32_t out_f32;
@@ -357,7 +358,7 @@ constexpr int beam_local_bytes(int head_dim) {
 struct AttentionShape {
   KvShape kv;
   int32_t in_width, heads, window, sinks, alibi, out_f32;
-  int32_t chunked, null_scores;
+  int32_t chunked, null_scores, both_ways;
   float scale, softcap;
 };
 

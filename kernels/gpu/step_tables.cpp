@@ -23,6 +23,8 @@ void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool)
   words_.insert(words_.end(), batch.tokens.begin(), batch.tokens.end());
   positions_ = end();
   words_.insert(words_.end(), batch.positions.begin(), batch.positions.end());
+  types_ = end();
+  words_.insert(words_.end(), batch.types.begin(), batch.types.end());
   output_rows_ = end();
   words_.insert(words_.end(), batch.output_rows.begin(), batch.output_rows.end());
   add_sequences(batch, pool);

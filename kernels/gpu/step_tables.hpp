@@ -53,6 +53,7 @@ class StepTables {
   // On the device.
   const int32_t* tokens() const { return at<int32_t>(tokens_); }
   const int32_t* positions() const { return at<int32_t>(positions_); }
+  const int32_t* types() const { return at<int32_t>(types_); }  // of a program with types alone
   const int32_t* output_rows() const { return at<int32_t>(output_rows_); }
   const int32_t* row_sequence() const { return at<int32_t>(row_sequence_); }
   const SequenceEntry* sequences() const { return at<SequenceEntry>(sequences_); }
@@ -89,8 +90,8 @@ class StepTables {
   std::vector<uint64_t> slabs_;  // addresses; on the device they lie after the words
   std::vector<int32_t> words_;
   std::vector<std::byte> copy_;  // both, until the device has them
-  size_t tokens_ = 0, positions_ = 0, output_rows_ = 0, row_sequence_ = 0, sequences_ = 0,
-         beams_ = 0;
+  size_t tokens_ = 0, positions_ = 0, types_ = 0, output_rows_ = 0, row_sequence_ = 0,
+         sequences_ = 0, beams_ = 0;
   std::map<TaskSizes, std::vector<Tasks>> tasks_;
   Buffer device_;
 };

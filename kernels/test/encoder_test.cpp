@@ -94,15 +94,9 @@ std::vector<float> classes(Model& model, const std::vector<Text>& texts) {
   return logits;
 }
 
-bool has_encoders(const std::string& isa) {
-  Builder b = small_encoder(MR_POOL_MEAN);
-  return !refuses(isa, b);
-}
-
 class EncoderOn : public testing::TestWithParam<std::string> {};
 
 TEST_P(EncoderOn, IsCloseToRefAndTheSameInAnyStep) {
-  if (!has_encoders(GetParam())) return;
   for (const mr_pooling pooling : {MR_POOL_ROW, MR_POOL_FIRST, MR_POOL_MEAN}) {
     for (const int types : {1, 2}) {
       Builder b = small_encoder(pooling, types);
@@ -121,7 +115,6 @@ TEST_P(EncoderOn, IsCloseToRefAndTheSameInAnyStep) {
 }
 
 TEST_P(EncoderOn, TypesAndPoolingCount) {
-  if (!has_encoders(GetParam())) return;
   std::vector<Text> one = {texts()[1]}, other = one;
   other[0].second = 61;
   std::vector<std::vector<float>> found;
@@ -136,7 +129,6 @@ TEST_P(EncoderOn, TypesAndPoolingCount) {
 }
 
 TEST_P(EncoderOn, RefusesPartsOfATextAndBadTypes) {
-  if (!has_encoders(GetParam())) return;
   Builder b = small_encoder(MR_POOL_FIRST);
   Model model(GetParam(), b, 30);
   Sequence s(model);

@@ -73,6 +73,10 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
   q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
   if (kChunked && s.chunked) q.first_key = q.position - q.position % s.window;
   if (kSinks && q.first_key < s.sinks) q.first_key = s.sinks;
+  if (s.both_ways) {  // without slopes: the position only says which keys are seen
+    const int end = s.window > 0 ? q.position + s.window : sequence.rows;
+    q.position = (end < sequence.rows ? end : sequence.rows) - 1;
+  }
   return q;
 }
 

@@ -13,6 +13,35 @@ MR_KERNEL mr_select_rows(const uint16_t* in, const int32_t* output_rows, uint16_
   }
 }
 
+// out[i] = the first row of the sequence of output_rows[i], or, of floats, the mean of its rows, whose sum has Kahan's
+// correction. `words` as above. A work-group per row.
+MR_KERNEL mr_pool_rows(const uint16_t* in, const int32_t* output_rows, const int32_t* row_sequence,
+                       const mr::SequenceEntry* sequences, uint16_t* out, int32_t words,
+                       int32_t mean) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const int64_t row = item.get_group(0);
+  const mr::SequenceEntry sequence = sequences[row_sequence[output_rows[row]]];
+  const uint16_t* first = in + sequence.first_row * int64_t{words};
+  if (!mean) {
+    for (int i = item.get_local_id(0); i < words; i += mr::kRowItems) {
+      out[row * words + i] = first[i];
+    }
+    return;
+  }
+  const int width = words / 2;
+  for (int i = item.get_local_id(0); i < width; i += mr::kRowItems) {
+    float sum = 0, excess = 0;
+    for (int r = 0; r < sequence.rows; ++r) {
+      const float x = reinterpret_cast<const float*>(first)[int64_t{r} * width + i] - excess;
+      const float next = sum + x;
+      excess = next - sum - x;
+      sum = next;
+    }
+    reinterpret_cast<float*>(out)[row * width + i] = sum / static_cast<float>(sequence.rows);
+  }
+}
+
 // The operands of an F32 slot that feeds a linear op (post-norm models).
 MR_KERNEL mr_round(const float* in, operand* out, int64_t n) {
   MR_AFTER_PREVIOUS();
