@@ -208,8 +208,8 @@ GpuKernels::AttentionKernels GpuKernels::load_attention(const AttentionBundle& o
   } else {
     const int lanes = target_.written_out().lanes;
     // A query has itself, with sinks another one, and a state of each stripe.
-    const int floats =
-        (kind.sinks ? 2 : 1) * padded(head_dim) / 2 + kStripes * (2 + padded(kind.value_dim));
+    const int floats = (kind.sinks ? 2 : 1) * padded(head_dim) / 2 +
+                       kStripes * (2 + padded(value_part(kind.value_dim)));
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
       all.kernels.push_back({kind, queries, size_t(kStripes) * lanes, size_t(queries) * floats,
                              of.bundle.kernel(name)});
@@ -507,11 +507,12 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
                              op.attention.softcap};
   const StepTables& tables = tables_[op.attention.kv_group];
   const auto& kernels = attention_[c.attention].kernels;
+  const int parts = value_parts(op.attention.value_dim);
   for (const AttentionTasks& tasks : tables.tasks(c.tasks)) {
     const auto kernel = std::ranges::find_if(kernels, [&](const AttentionKernel& k) {
       return k.kind == tasks.kind && k.queries == tasks.queries;
     });
-    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.attention.kv_heads,
+    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.attention.kv_heads * parts,
                           kernel->items, kernel->floats, shape, in.data, sink_q.data,
                           tables.sequences(), tasks.tasks, tables.slabs(), tables.beams(),
                           c.slopes.data(), c.null_scores.data(), out.data);

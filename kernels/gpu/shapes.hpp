@@ -14,12 +14,16 @@ constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
 // the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
 // what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
 constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
-  if (head_dim > 256) return 1;
   if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
   if (sinks && kv_bits == 16 && head_dim <= 64) return 2;  // their states are there twice
   const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
   return kv_bits == 4 && most > 1 ? most / 2 : most;
 }
+
+// A work-group has the sums of up to this many elements of a value: larger ones are cut into parts.
+constexpr int kMostPart = 256;
+constexpr int value_part(int value_dim) { return value_dim < kMostPart ? value_dim : kMostPart; }
+constexpr int value_parts(int value_dim) { return (value_dim + kMostPart - 1) / kMostPart; }
 
 // Whether one query fits at all: what int4 is widened to leaves no room on 8 lanes beside the
 // sums of a large head.

@@ -53,6 +53,7 @@ struct State {
   float most[M];             // largest score
   float total[M];            // this lane's part of the sum of exp(score - most)
   float out[kDimBlocks][M];  // sum of exp(score - most) * v, in kValueUnit
+  int part;                  // of the values
 };
 
 struct Query {
@@ -98,7 +99,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       float sums[M];
 #pragma unroll
       for (int m = 0; m < M; ++m) sums[m] = 0;
-#pragma unroll
+#pragma unroll kDepthUnroll
       for (int d = g * kBlocks; d < (g + 1) * kBlocks && d < kDepthBlocks; ++d) {
         const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
         multiply<M>(a, load_keys(keys, b, d, lane), sums);
@@ -144,8 +145,10 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
   }
   const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
+  const int first_column = state.part * kPart + lane, first_group = state.part * groups_of(kPart);
 #pragma unroll
-  for (int g = 0; g < groups_of(kValueDim); ++g) {
+  for (int g = 0; g < groups_of(kPart); ++g) {
+    if (kParts > 1 && kBits == 4 && first_group + g >= groups_of(kValueDim)) break;
     constexpr int kBlocks = kValueGroupDim / MR_LANES;
     // Blocks of a group in the order in which int4 has them in its bytes.
     const auto dim_block = [&](int i) {
@@ -157,7 +160,9 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       float by = 1;
       if constexpr (kCodes) {
         const bool valid = b * MR_LANES + lane < there;
-        by = valid ? scale_of<kValueDim>(values, b, g, lane) * kValueUnit : 0.0f;
+        by = valid ? scale_of<kValueDim>(values, b, kBits == 4 ? first_group + g : 0, lane) *
+                         kValueUnit
+                   : 0.0f;
       }
 #pragma unroll
       for (int m = 0; m < M; ++m) p[b][m] = to_operand(scores[b][m] * by);
@@ -167,7 +172,8 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       const int d = dim_block(i);
-      if (d < kDimBlocks) multiply<M>(a, load_values(values, d, there, lane), state.out[d]);
+      if (d < kDimBlocks)
+        multiply<M>(a, load_values(values, first_column + d * MR_LANES, there), state.out[d]);
     }
 #else
     for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
@@ -181,7 +187,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       for (int i = 0; i < kBlocks; ++i) {
         const int d = dim_block(i);
         if (d >= kDimBlocks) continue;
-        const float v = value_float(value(values, key, d * MR_LANES + lane));
+        const float v = value_float(value(values, key, first_column + d * MR_LANES));
 #pragma unroll
         for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
       }
@@ -191,8 +197,8 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 }
 
 // Local memory: queries [M][kPadded] as operands, with sinks those for them likewise, then per
-// sub-group and query its state, [most, total, out[kValuePadded]].
-constexpr int kStateFloats = 2 + kValuePadded;
+// sub-group and query its state, [most, total, out[kPartPadded]].
+constexpr int kStateFloats = 2 + kPartPadded;
 
 // Where the first tokens of a KV head lie in a slab, in bytes.
 struct Head {
@@ -260,8 +266,9 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   const int lane = sub_group.get_local_linear_id();
   const int stripe = sub_group_index(item);
   const int stripes = item.get_local_range(0) / MR_LANES;
-  const mr::AttentionTask task = tasks[item.get_group(0) / s.kv.kv_heads];
-  const int kv_head = item.get_group(0) % s.kv.kv_heads;
+  const size_t head_task = item.get_group(0) / kParts;
+  const mr::AttentionTask task = tasks[head_task / s.kv.kv_heads];
+  const int kv_head = head_task % s.kv.kv_heads;
   const mr::SequenceEntry sequence = sequences[task.sequence];
 
   operand* q = reinterpret_cast<operand*>(local);
@@ -290,6 +297,7 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   sycl::group_barrier(group);
 
   State<M> state;
+  state.part = item.get_group(0) % kParts;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     state.most[m] = kNone;
@@ -352,13 +360,14 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
       const float* other = states + (i * M + m) * kStateFloats;
       total = sycl::fma(sycl::exp(other[0] - most), other[1], total);
     }
-    for (int d = lane; d < kValueDim; d += MR_LANES) {
+    const int first = state.part * kPart;
+    for (int d = lane; d < kPart && first + d < kValueDim; d += MR_LANES) {
       float sum = 0;
       for (int i = 0; i < stripes; ++i) {
         const float* other = states + (i * M + m) * kStateFloats;
         sum = sycl::fma(sycl::exp(other[0] - most), other[2 + d], sum);
       }
-      store(out, s.out_f32, (query.row * s.heads + query.head) * kValueDim + d,
+      store(out, s.out_f32, (query.row * s.heads + query.head) * kValueDim + first + d,
             sum / (total * kValueUnit));
     }
   }

@@ -43,15 +43,19 @@ constexpr bool kSoftcap = false;
 constexpr int kKeyBytes = mr::kv_token_bytes(kDim, kBits);  // of a token
 constexpr int kValueBytes = kLatent ? kKeyBytes : mr::kv_token_bytes(kValueDim, kBits);
 constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
+// Blocks whose loads may be under way together: those of a large key would take a GPU of 8 lanes all registers.
+constexpr int kDepthUnroll = kDepthBlocks > 16 ? 4 : kDepthBlocks;
 constexpr int kPadded = kDepthBlocks * mr::kDepth;
-constexpr int kValuePadded = (kValueDim + mr::kDepth - 1) / mr::kDepth * mr::kDepth;
-constexpr int kDimBlocks = kValuePadded / MR_LANES;     // columns of p . V
+// A work-group takes a part of the values.
+constexpr int kPart = mr::value_part(kValueDim), kParts = mr::value_parts(kValueDim);
+constexpr int kPartPadded = (kPart + mr::kDepth - 1) / mr::kDepth * mr::kDepth;
+constexpr int kDimBlocks = kPartPadded / MR_LANES;      // columns of p . V
 constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 
 // Elements of a head that share a scale.
 constexpr int groups_of(int dim) { return kBits == 4 ? mr::kv_groups(dim) : 1; }
 constexpr int kGroupDim = kBits == 4 ? mr::kKvGroup : kPadded;
-constexpr int kValueGroupDim = kBits == 4 ? mr::kKvGroup : kValuePadded;
+constexpr int kValueGroupDim = kBits == 4 ? mr::kKvGroup : kPartPadded;
 constexpr int kHalfGroup = mr::kKvGroup / 2;  // bytes of int4 codes
 // Probabilities times scales are of the values' magnitude where codes count as below 1: the
 // range of f16 is used as with values that are operands.
@@ -153,9 +157,8 @@ MR_INLINE float value_float(int32_t value) {
 // Values of a block as B: lane n is an element of the head, the sum runs along
 // the keys. After the last key there may be anything: it counts as 0, codes by their scale.
 template <class Tokens>
-MR_INLINE Columns load_values(const Tokens& values, int dim_block, int keys, int lane) {
+MR_INLINE Columns load_values(const Tokens& values, int column, int keys) {
   Columns b;
-  const int column = dim_block * MR_LANES + lane;
   const auto element = [&](int token) -> uint32_t {
     if constexpr (kCodes) return exact(value(values, token, column));
     return token < keys ? value(values, token, column) : 0;
