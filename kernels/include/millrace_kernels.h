@@ -309,7 +309,8 @@ typedef enum mr_pooling {
   MR_POOL_ROW = 0, /* the row */
   /* The first of the rows of the sequence, all of which are in the step: with attention both ways. */
   MR_POOL_FIRST = 1,
-  MR_POOL_MEAN = 2 /* in and out are F32; sums are float64, in the order of the rows */
+  /* In and out are F32. Sums are float64, on devices float32 with a correction, in the order of the rows. */
+  MR_POOL_MEAN = 2
 } mr_pooling;
 
 typedef struct mr_select {
