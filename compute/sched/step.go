@@ -87,9 +87,9 @@ func (s *Scheduler) planDecode() {
 }
 
 // keepsState says that the state after a sequence's rows is to be kept, for those who continue the answer when this process dies.
-func (s *Scheduler) keepsState(seq *sequence, forced int) bool {
+func (s *Scheduler) keepsState(seq *sequence, drafts int) bool {
 	every := s.cfg.StateTokens
-	return every > 0 && s.cfg.KV.Snapshots() && (seq.computed+1+forced)%every == 0
+	return every > 0 && s.cfg.KV.Snapshots() && (seq.computed+1+drafts)%every == 0
 }
 
 // draftRows returns the number of draft tokens that the step may hold, and of sequences that have
