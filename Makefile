@@ -210,9 +210,9 @@ attack: libs ## Attack a server from outside: every attack must be refused or bo
 	go run ./e2e/attack $(ARGS)
 
 .PHONY: sanitize
-sanitize: | $(TOOLS) ## Run the kernel tests under AddressSanitizer and UBSan
+sanitize: | $(TOOLS) ## Run the kernel tests under AddressSanitizer and UBSan (PARTS=N: every Nth of them)
 	@scripts/build/kernels.sh sanitize
-	scripts/test-kernels.sh build/kernels-sanitize
+	scripts/test-kernels.sh build/kernels-sanitize $(PARTS)
 
 .PHONY: fuzz
 fuzz: libs ## Run every Go fuzz target for FUZZTIME (20s)
