@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Quantization is the quantization_config of a config.json.
@@ -103,18 +105,27 @@ func (c *Checkpoint) deriveQuantized() error {
 		return err
 	}
 	method := quantMethods()[q.Method]
-	var all []*derived
+	var names, layers []string
 	for _, name := range slices.Sorted(maps.Keys(c.tensors)) {
 		for _, mark := range method.mark {
-			layer, ok := strings.CutSuffix(name, mark)
-			if !ok {
-				continue
+			if layer, ok := strings.CutSuffix(name, mark); ok {
+				names, layers = append(names, name), append(layers, layer)
 			}
-			d, err := method.layer(c, q, layer)
-			if err != nil {
-				return in(c.tensors[name].File, err)
+		}
+	}
+	all, errs := make([]*derived, len(layers)), make([]error, len(layers))
+	var reading sync.WaitGroup
+	for core := range runtime.GOMAXPROCS(0) { // each reads all scales and zeros of its layers
+		reading.Go(func() {
+			for i := core; i < len(layers); i += runtime.GOMAXPROCS(0) {
+				all[i], errs[i] = method.layer(c, q, layers[i])
 			}
-			all = append(all, d)
+		})
+	}
+	reading.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return in(c.tensors[names[i]].File, err)
 		}
 	}
 	return c.derive(all)

@@ -39,7 +39,7 @@ func (s *scaled) blocks() (integerBlocks, bool) {
 	low, high := s.low, s.high
 	if s.zero != nil {
 		least, most := math.MaxInt, math.MinInt
-		for row := range s.out {
+		for row := 0; row < s.out && (least > s.low || most < s.high); row++ { // no zero is outside of these
 			for block := range s.across {
 				zero := int(s.zero(row, block))
 				least, most = min(least, zero), max(most, zero)
