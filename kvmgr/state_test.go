@@ -118,9 +118,7 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 	m := stateManager(t, 2+19+20)
 	prompt := tokensFrom(0, 74)
 	run(t, m, 1, prompt)
-	require.NoError(t, m.Retire(1, prompt))
-	_, err := m.Release(1)
-	require.NoError(t, err)
+	retire(t, m, 1, prompt)
 	require.Equal(t, []int{8, 16, 24, 32, 40, 48, 56, 64, 74}, kept(m))
 	free := m.Stats().Free
 	require.Equal(t, len(m.refs), free, "they take nothing from others")
@@ -134,7 +132,7 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 	require.Equal(t, []int{32, 64, 74}, left[5])
 	require.Equal(t, []int{74}, left[7])
 	require.Empty(t, left[8])
-	_, err = m.ReservePrompt(9, Declared(4*39), Prompt{Tokens: prompt})
+	_, err := m.ReservePrompt(9, Declared(4*39), Prompt{Tokens: prompt})
 	require.NoError(t, err, "all of the pool")
 }
 
@@ -156,9 +154,7 @@ func TestAStateWithoutRoomForACopyIsTakenOver(t *testing.T) {
 	require.Nil(t, m.Lend(2, 24), "there is no room for a snapshot")
 	require.NoError(t, m.Commit(2, tokensFrom(0, 32), false))
 	require.NoError(t, m.Snapshot(2, 24))
-	require.NoError(t, m.Retire(2, tokensFrom(0, 32)))
-	_, err = m.Release(2)
-	require.NoError(t, err)
+	retire(t, m, 2, tokensFrom(0, 32))
 	_, err = m.ReservePrompt(3, Declared(4), Prompt{Tokens: tokensFrom(5000, 4)})
 	require.NoError(t, err)
 	hit, err = m.ReservePrompt(4, Declared(20), Prompt{Tokens: tokensFrom(0, 33)[:20]})
@@ -171,9 +167,7 @@ func TestTheSlabInWhichAStateEndsIsNotEvictedForACopy(t *testing.T) {
 	m, said := stateManager(t, 6), claims{}
 	m.Observe(said)
 	run(t, m, 1, tokensFrom(0, 6))
-	require.NoError(t, m.Retire(1, tokensFrom(0, 6)))
-	_, err := m.Release(1)
-	require.NoError(t, err)
+	retire(t, m, 1, tokensFrom(0, 6))
 	require.Len(t, said, 4, "two slabs of tokens, of which one is not full, and two of the state")
 	hit, err := m.ReservePrompt(2, Declared(8), Prompt{Tokens: tokensFrom(0, 8)})
 	require.NoError(t, err)
@@ -296,11 +290,17 @@ func TestAPausedSequenceTakesItsStateAlong(t *testing.T) {
 	tokens, err := m.Restored(1)
 	require.NoError(t, err)
 	require.Equal(t, 14, tokens)
-	require.NoError(t, m.Retire(1, prompt))
-	_, err = m.Release(1)
-	require.NoError(t, err)
+	retire(t, m, 1, prompt)
 	require.Equal(t, []int{4, 14}, kept(m), "both from the tree")
 	require.NoError(t, m.Check())
+}
+
+// retire ends a sequence of which these tokens are computed.
+func retire(t *testing.T, m *Manager, seq Seq, tokens []int32) {
+	t.Helper()
+	require.NoError(t, m.Retire(seq, tokens))
+	_, err := m.Release(seq)
+	require.NoError(t, err)
 }
 
 // TestOfAnAnswerTheLastStateStays: who continues it begins there.
@@ -319,9 +319,7 @@ func TestOfAnAnswerTheLastStateStays(t *testing.T) {
 	require.Equal(t, 28, hit.Tokens)
 	_, err = m.Lease(1, 33)
 	require.NoError(t, err)
-	require.NoError(t, m.Retire(1, tokens[:33]))
-	_, err = m.Release(1)
-	require.NoError(t, err)
+	retire(t, m, 1, tokens[:33])
 	require.Equal(t, []int{8, 33}, kept(m))
 }
 
@@ -332,9 +330,7 @@ func TestTheStateAtTheEndOfAnAnswerStays(t *testing.T) {
 	_, err := m.ReservePrompt(1, Declared(40), Prompt{Tokens: tokens[:18]})
 	require.NoError(t, err)
 	keep(t, m, 1, tokens[:28])
-	require.NoError(t, m.Retire(1, tokens[:28]))
-	_, err = m.Release(1)
-	require.NoError(t, err)
+	retire(t, m, 1, tokens[:28])
 	require.Equal(t, []int{28}, kept(m))
 }
 

@@ -199,9 +199,21 @@ func TestStatesUnderRandomTraffic(t *testing.T) {
 	}
 }
 
+// requirePlain reads the streams of answers of some tokens, to prompts drawn by their numbers, to their ends: they are those of a pipeline without states.
+func requirePlain(t *testing.T, streams []api.Stream, prompt, tokens int) {
+	t.Helper()
+	plain := stateful(t, 0, 1000, nil)
+	for i, s := range streams {
+		want, _ := answer(t, plain, tokensRequest(fmt.Sprint(i), drawn(uint64(i), prompt), tokens))
+		got, last, err := read(s)
+		require.NoError(t, err)
+		require.NoError(t, last.Err)
+		require.Equal(t, want, got)
+	}
+}
+
 // TestStatesWaitInTheTier: sequences, of which each may need most of the memory, run at once.
 func TestStatesWaitInTheTier(t *testing.T) {
-	plain := stateful(t, 0, 1000, nil)
 	p := stateful(t, stateSlabs, 46, func(c *Config, o *sim.Options) { // two fit at first
 		c.Sched.Predict, c.KVSpill = true, KVDisk{Dir: t.TempDir(), Size: 1 << 20}
 		o.Speed, o.Device.OpSeconds = 1, 1e-5 // else the first one ends before the last one begins
@@ -212,13 +224,7 @@ func TestStatesWaitInTheTier(t *testing.T) {
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
-	for i, s := range streams {
-		want, _ := answer(t, plain, tokensRequest(fmt.Sprint(i), drawn(uint64(i), 40), 450))
-		got, last, err := read(s)
-		require.NoError(t, err)
-		require.NoError(t, last.Err)
-		require.Equal(t, want, got)
-	}
+	requirePlain(t, streams, 40, 450)
 	require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
 	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
 	requireFree(t, p)
@@ -285,14 +291,7 @@ func statefulNodes(t *testing.T, n int, roles ...cluster.Role) (compute []*node,
 // requireStateful reads the streams of statefulNodes to their ends: they moved to a worker, and no token was computed again.
 func requireStateful(t *testing.T, to *node, streams []api.Stream, moved int) {
 	t.Helper()
-	plain := stateful(t, 0, 1000, nil)
-	for i, s := range streams {
-		want, _ := answer(t, plain, tokensRequest(fmt.Sprint(i), drawn(uint64(i), 100), 300))
-		got, last, err := read(s)
-		require.NoError(t, err)
-		require.NoError(t, last.Err)
-		require.Equal(t, want, got)
-	}
+	requirePlain(t, streams, 100, 300)
 	require.Zero(t, to.counter(t, "millrace_recomputed_tokens_total"))
 	require.Zero(t, to.counter(t, "millrace_handover_failures_total"))
 	require.GreaterOrEqual(t, to.counter(t, "millrace_handover_tokens_total"), float64(100*moved))
