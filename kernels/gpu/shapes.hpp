@@ -20,7 +20,7 @@ constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
   return kv_bits == 4 && most > 1 ? most / 2 : most;
 }
 
-// A work-group has the sums of up to this many elements of a value: larger ones are cut into parts.
+// The values of a head are cut into parts of at most this many elements, and a work-group computes one part.
 constexpr int kMostPart = 256;
 constexpr int value_part(int value_dim) { return value_dim < kMostPart ? value_dim : kMostPart; }
 constexpr int value_parts(int value_dim) { return (value_dim + kMostPart - 1) / kMostPart; }
