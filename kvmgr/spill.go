@@ -3,6 +3,7 @@ package kvmgr
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // tier is the slots outside the pool, and the sequences that have some.
@@ -21,6 +22,7 @@ type spilled struct {
 	end       int     // as of region
 	cached    bool    // as of region
 	space     string  // as of region
+	complete  bool    // all slabs are in the slots
 	returning bool
 }
 
@@ -111,6 +113,7 @@ func (m *Manager) Spilled(seq Seq) error {
 	if s := m.tier.away[seq]; r == nil || s == nil || s.returning {
 		return fmt.Errorf("%w: sequence %d is spilled", ErrUnknownSequence, seq)
 	}
+	m.tier.away[seq].complete = true
 	m.drop(r)
 	return nil
 }
@@ -174,6 +177,31 @@ func (m *Manager) spillable(regions []*region) bool {
 		sum, largest = sum+r.quota, max(largest, r.quota)
 	}
 	return sum-largest <= m.tier.unused.count+m.tier.returning
+}
+
+// Tiered returns the slots of a sequence that is in the tier with all its tokens, by place as Find returns slabs, and the number of the
+// tokens. No slots: it is not there.
+func (m *Manager) Tiered(seq Seq) (slots []int32, tokens int) {
+	s := m.tier.away[seq]
+	if s == nil || !s.complete {
+		return nil, 0
+	}
+	positions := m.slabsFor(s.tokens)
+	head := len(s.slots) - m.groups.Slabs(positions, s.first)
+	next := s.slots[head:]
+	if m.states != nil {
+		slots = slices.Clone(s.slots[:head])
+	}
+	for i := range positions {
+		for group := range m.groups.Count() {
+			slot := int32(-1)
+			if group < m.groups.Full || i >= s.first {
+				slot, next = next[0], next[1:]
+			}
+			slots = append(slots, slot)
+		}
+	}
+	return slots, s.tokens
 }
 
 // alone says whether a region fits into the pool without others, at its declared end.

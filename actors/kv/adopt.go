@@ -120,7 +120,7 @@ func (x *exchange) ask(ctx actor.Context, t *transfer) {
 // adopt copies the next slabs of a transfer, until it finds no more.
 func (x *exchange) adopt(ctx actor.Context, m *adopt) {
 	x.adopting = false
-	t := x.find(m.seq)
+	t := x.transfer(m.seq)
 	if t == nil || t.dead == nil || t.slabs == nil { // it has ended, or is another one
 		x.request(ctx)
 		return

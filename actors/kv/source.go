@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// departure is a sequence with a state whose slabs another worker copies. It keeps them when it ends, until that worker has them: there are
-// more than of the last token, and without all of them the others are of no use.
+// departure is a sequence whose slabs another worker copies. If they are in the tier, or if it has a state, it keeps them when it ends, until
+// that worker has them. Others stay in the prefix tree.
 type departure struct{ timer *time.Timer } // nil: it runs
 
 // departed says that the worker has had its time.
@@ -26,7 +26,7 @@ func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
 	case d != nil && d.timer != nil:
 		runs = false
 		d.timer.Reset(roomPatience)
-	case runs && x.head > 0 && m.Count > 0:
+	case runs && m.Count > 0:
 		x.departing[m.Seq] = &departure{}
 	}
 	switch {
@@ -44,7 +44,8 @@ func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
 // holds says that a sequence that ends is to be released later.
 func (x *exchange) holds(ctx actor.Context, seq msg.SeqID) bool {
 	d := x.departing[seq]
-	if d == nil {
+	if slots, _ := x.kv.Tiered(kvmgr.Seq(seq)); d == nil || slots == nil && x.head == 0 {
+		delete(x.departing, seq)
 		return false
 	}
 	root, self := ctx.ActorSystem().Root, ctx.Self()
@@ -78,13 +79,22 @@ func (x *exchange) released(ctx actor.Context, seqs []msg.SeqID) {
 	}
 }
 
+// find returns what there is of a sequence by place, the number of its tokens, and how it is read: from the prefix tree, or from the tier.
+func (x *exchange) find(m *msg.Fetch) (found []int32, have int, read func(from int32, to []byte) error) {
+	if x.slabsOf == "" || m.SlabsOf != x.slabsOf {
+		return nil, 0, nil
+	}
+	slots, have := x.kv.Tiered(kvmgr.Seq(m.Seq))
+	if ahead := x.head > 0 && m.Last && have >= len(m.Tokens); slots != nil && !ahead { // a state of unknown tokens is of no use
+		return slots, have, x.tier.Read
+	}
+	found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
+	return found, have, x.memory.ReadSlab
+}
+
 // serve sends slabs. They are read here and now, before anything can be evicted.
 func (x *exchange) serve(ctx actor.Context, m *msg.Fetch) {
-	var found []int32
-	have := 0
-	if x.slabsOf != "" && m.SlabsOf == x.slabsOf {
-		found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
-	}
+	found, have, read := x.find(m)
 	next := m.First
 	for ; next-m.First < m.Count; next++ {
 		if !x.kv.Copied(len(m.Tokens), next, m.Last) {
@@ -94,7 +104,7 @@ func (x *exchange) serve(ctx actor.Context, m *msg.Fetch) {
 			break
 		}
 		s := msg.NewSlab(x.memory.SlabBytes())
-		if err := x.memory.ReadSlab(found[next], s.Data); err != nil {
+		if err := read(found[next], s.Data); err != nil {
 			x.log.Warn().Err(err).Msg("a slab for another worker cannot be read")
 			break
 		}

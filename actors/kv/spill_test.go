@@ -257,3 +257,66 @@ func TestARestoreWaitsForCopies(t *testing.T) {
 	w.root.Send(w.PID(), &msg.KVCopied{Copies: 1})
 	require.Equal(t, 96, get(t, w.moved).Granted[0].Computed)
 }
+
+// newPairWithTier is a pair whose first manager has a tier.
+func newPairWithTier(t *testing.T) *pair {
+	return newPairWith(t, equals, func(i int, c *Config) {
+		if i == 0 {
+			c.Tier = &testTier{}
+		}
+	})
+}
+
+// spill moves a computed sequence to the first manager's tier.
+func (p *pair) spill(seq msg.SeqID, tokens int) {
+	p.t.Helper()
+	require.Empty(p.t, p.round(0, &msg.KVRound{Spill: []msg.Spill{{Seq: seq, Tokens: tokens}}}).Kept)
+	require.Equal(p.t, []msg.SeqID{seq}, next[*msg.KVMoved](p).Spilled)
+}
+
+// requireArrived continues a sequence at the second manager, which has all its tokens then, and the first one nothing.
+func (p *pair) requireArrived(seq msg.SeqID, tokens []int32) {
+	p.t.Helper()
+	p.imports(seq, "a", tokens)
+	next[*msg.Imported](p)
+	n, first := p.cached(seq+100, "a", tokens)
+	require.Equal(p.t, len(tokens)-1, n)
+	require.Equal(p.t, []byte{byte(seq), 0, byte(seq), 1, byte(seq), 2}, first)
+	require.Eventually(p.t, func() bool { return p.managers[0].Stats().Spilled == 0 }, 20*time.Second, time.Millisecond)
+	p.clean(0)
+}
+
+func TestASequenceIsCopiedFromTheTier(t *testing.T) {
+	p := newPairWithTier(t)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.spill(1, 59)
+	p.runs(2, "b", prompt(500, 150)) // all of the pool: nothing of the first one is left there
+	require.Equal(t, 59, p.prefetch(1, "a", tokens))
+	p.round(0, &msg.KVRound{Release: []msg.SeqID{1}})
+	p.requireArrived(1, tokens)
+}
+
+// TestASequenceThatIsSpilledWhileItIsCopiedArrives: it leaves when its last slab is in the tier alone.
+func TestASequenceThatIsSpilledWhileItIsCopiedArrives(t *testing.T) {
+	p := newPairWithTier(t)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	p.spill(1, 59)
+	p.runs(2, "b", prompt(500, 150))
+	p.round(0, &msg.KVRound{Release: []msg.SeqID{1}})
+	p.requireArrived(1, tokens)
+}
+
+// TestATierIsFreeWhenNobodyComesForASequence: another worker has copied a part, and died.
+func TestATierIsFreeWhenNobodyComesForASequence(t *testing.T) {
+	p := newPairWithTier(t)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.prefetch(1, "a", tokens)
+	p.spill(1, 59)
+	p.round(0, &msg.KVRound{Release: []msg.SeqID{1}})
+	require.Equal(t, 4, p.managers[0].Stats().Spilled)
+	require.Eventually(t, func() bool { return p.managers[0].Stats().Spilled == 0 }, 20*time.Second, time.Millisecond)
+}

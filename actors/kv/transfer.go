@@ -47,6 +47,7 @@ type exchange struct {
 	head       int // places of a state, before those of tokens; 0: there are none
 	memory     Memory
 	slabTokens int
+	tier       Tier   // nil: there is none
 	slabsOf    string // see msg.Fetch; "": slabs are not copied
 	metrics    *metrics.Model
 	log        zerolog.Logger
@@ -197,7 +198,7 @@ func (x *exchange) after(ctx actor.Context, m *msg.KVRound) {
 	m.Ready = append(m.Ready, x.ready(ctx)...)
 }
 
-func (x *exchange) find(seq msg.SeqID) *transfer {
+func (x *exchange) transfer(seq msg.SeqID) *transfer {
 	i := slices.IndexFunc(x.transfers, func(t *transfer) bool { return t.source.Seq == seq })
 	if i < 0 {
 		return nil
@@ -207,7 +208,7 @@ func (x *exchange) find(seq msg.SeqID) *transfer {
 
 // begin adds a transfer. Those that a sequence waits for go first.
 func (x *exchange) begin(ctx actor.Context, t *transfer) {
-	if old := x.find(t.source.Seq); old != nil {
+	if old := x.transfer(t.source.Seq); old != nil {
 		x.end(ctx, old)
 	}
 	at := len(x.transfers)
@@ -307,7 +308,7 @@ func (x *exchange) request(ctx actor.Context) {
 
 // take writes a slab to the pool and offers it to sequences.
 func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
-	t := x.find(m.Seq)
+	t := x.transfer(m.Seq)
 	if t == nil || m.Index != t.got || t.got == t.next { // of a transfer that has ended
 		return
 	}
@@ -424,7 +425,7 @@ func (x *exchange) fail(ctx actor.Context, t *transfer, err error) {
 func (x *exchange) end(ctx actor.Context, t *transfer) {
 	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
 	x.keep(t)
-	if x.head > 0 && !t.source.Dead && (t.waiting != nil || t.full) {
+	if !t.source.Dead && (t.waiting != nil || t.full) {
 		ctx.Send(t.source.KV, &msg.Fetch{Reply: ctx.Self(), Seq: t.source.Seq, Last: true}) // of no slab, and none follows
 	}
 	if t.waiting != nil {
@@ -451,7 +452,7 @@ func (x *exchange) ready(ctx actor.Context) (seqs []msg.SeqID) {
 			return seqs
 		}
 		for _, seq := range list {
-			if t := x.find(msg.SeqID(seq)); t != nil {
+			if t := x.transfer(msg.SeqID(seq)); t != nil {
 				x.reserve(ctx, t)
 				x.request(ctx)
 			} else {

@@ -77,7 +77,7 @@ func newPairWith(t *testing.T, numerics [2]string, configure func(int, *Config))
 	root := p.system.Root
 	p.self = root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
 		switch ctx.Message().(type) {
-		case *msg.KVRound, *msg.Imported, *msg.Prefetched, *msg.KVReady:
+		case *msg.KVRound, *msg.KVMoved, *msg.Imported, *msg.Prefetched, *msg.KVReady:
 			p.got <- ctx.Message()
 		}
 	}))

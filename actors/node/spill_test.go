@@ -183,6 +183,9 @@ func TestASpilledSequenceContinuesElsewhere(t *testing.T) {
 			for i, s := range streams {
 				requireGrown(t, compute[1].device, s, i)
 			}
+			if !dies {
+				require.Zero(t, compute[1].counter(t, "millrace_recomputed_tokens_total"))
+			}
 			requireClean(t, compute[1].Node, compute[1].device)
 		})
 	}
