@@ -1,6 +1,7 @@
-# Millrace in a container: two images from one file.
-#   docker build --target millrace -t millrace .        the server (the last stage, so also the default)
-#   docker build --target k6       -t millrace-k6 .     the load tests
+# Millrace in a container: three images from one file.
+#   docker build --target millrace     -t millrace .        the server (the last stage, so also the default)
+#   docker build --target millrace-gpu -t millrace-gpu .    the same with the SYCL backend, for Intel GPUs: 1 GB
+#   docker build --target k6           -t millrace-k6 .     the load tests
 # One image serves every x86-64 machine: kernels for the processor are chosen when the server starts.
 
 FROM golang:1.26-trixie AS go
@@ -36,7 +37,20 @@ USER 10001:10001
 ENTRYPOINT ["k6"]
 CMD ["run", "--no-usage-report", "/scripts/smoke.js"]
 
-FROM debian:trixie-slim AS millrace
+# The wheels have a copy of a library for each of its names, and pip itself.
+FROM build AS build-sycl
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+RUN make sycl \
+ && mkdir /licenses \
+ && cp -r build/sycl/licensing build/sycl/share/doc /licenses/ \
+ && cd build/sycl/lib \
+ && for d in python3*/site-packages/*.dist-info; do cp -r "$d" /licenses/; done \
+ && rm -r python3* \
+ && for f in *.so.*; do if cmp -s "$f" "${f%%.so*}.so"; then ln -sf "${f%%.so*}.so" "$f"; fi; done
+
+FROM debian:trixie-slim AS runtime
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates curl libstdc++6 \
  && rm -rf /var/lib/apt/lists/* \
@@ -55,3 +69,16 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=2m --retries=3 \
 ENTRYPOINT ["millrace"]
 # Everybody who reaches the port may ask: publish it on the loopback interface, or give --api-keys a file.
 CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--api-keys", "none", "--data-dir", "/var/lib/millrace"]
+
+FROM runtime AS millrace-gpu
+USER root
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends libze1 libze-intel-gpu1 intel-opencl-icd \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=build-sycl /src/build/lib/libmillrace_sycl.so /usr/local/lib/libmillrace_sycl.so
+COPY --from=build-sycl /src/build/sycl/lib /usr/local/sycl/lib
+COPY --from=build-sycl /licenses /usr/share/doc/millrace/sycl
+ENV MILLRACE_BACKEND=sycl
+USER 10001:10001
+
+FROM runtime AS millrace

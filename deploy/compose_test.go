@@ -76,11 +76,12 @@ func TestComposeFileHoldsToTheSchema(t *testing.T) {
 // roles are the services that are Millrace's processes.
 var roles = []string{"gateway", "tokenize", "compute", "detok"}
 
-func TestK6AndJaegerRunOnlyUnderTheirProfiles(t *testing.T) {
+func TestK6JaegerAndGPUsRunOnlyUnderTheirProfiles(t *testing.T) {
 	always := append([]string{"nats", "prometheus", "grafana"}, roles...)
 	require.ElementsMatch(t, always, project(t).ServiceNames())
 	require.ElementsMatch(t, append(always, "k6"), project(t, "load").ServiceNames())
 	require.ElementsMatch(t, append(always, "jaeger"), project(t, "traces").ServiceNames())
+	require.ElementsMatch(t, append(always, "compute-gpu"), project(t, "gpu").ServiceNames())
 }
 
 func TestPortsArePublishedOnTheLoopbackInterfaceOnly(t *testing.T) {
@@ -147,10 +148,15 @@ func serveSettings(t *testing.T, args, environ []string) *config.Serve {
 	return &s
 }
 
-// stage is a FROM of the Dockerfile with the instructions up to the next.
+// stage is a FROM of the Dockerfile with the instructions up to the next, after those of the stage that it begins with.
 type stage struct {
 	name         string
 	instructions map[string][]string // by instruction, without it
+}
+
+func (s stage) last(instruction string) string {
+	list := s.instructions[instruction]
+	return list[len(list)-1]
 }
 
 func dockerfile(t *testing.T) []stage {
@@ -164,9 +170,17 @@ func dockerfile(t *testing.T) []stage {
 		switch {
 		case instruction == "" || strings.HasPrefix(instruction, "#"):
 		case instruction == "FROM":
-			_, name, ok := strings.Cut(rest, " AS ")
+			from, name, ok := strings.Cut(rest, " AS ")
 			require.True(t, ok, "FROM %s: no name", rest)
-			stages = append(stages, stage{name, map[string][]string{}})
+			instructions := map[string][]string{}
+			for _, s := range stages {
+				if s.name == from {
+					for of, list := range s.instructions {
+						instructions[of] = slices.Clone(list)
+					}
+				}
+			}
+			stages = append(stages, stage{name, instructions})
 		default:
 			require.NotEmpty(t, stages, "%s before FROM", instruction)
 			in := stages[len(stages)-1].instructions
@@ -178,7 +192,7 @@ func dockerfile(t *testing.T) []stage {
 
 func TestComposeBuildsStagesOfTheDockerfile(t *testing.T) {
 	stages := dockerfile(t)
-	for name, service := range project(t, "load").Services {
+	for name, service := range project(t, "load", "gpu").Services {
 		if service.Build == nil {
 			require.NotEmpty(t, service.Image, name)
 			continue
@@ -189,11 +203,14 @@ func TestComposeBuildsStagesOfTheDockerfile(t *testing.T) {
 }
 
 func TestImagesRunAsAnOrdinaryUser(t *testing.T) {
+	images := 0
 	for _, s := range dockerfile(t) {
-		if s.name == "millrace" || s.name == "k6" {
-			require.Equal(t, []string{"10001:10001"}, s.instructions["USER"], s.name)
+		if slices.Contains([]string{"millrace", "millrace-gpu", "k6"}, s.name) {
+			require.Equal(t, "10001:10001", s.last("USER"), s.name)
+			images++
 		}
 	}
+	require.Equal(t, 3, images)
 }
 
 func TestImageStartsMillraceWithFlagsThatItTakes(t *testing.T) {
@@ -205,6 +222,27 @@ func TestImageStartsMillraceWithFlagsThatItTakes(t *testing.T) {
 	s := serveSettings(t, args, nil)
 	require.Equal(t, []string{s.DataDir}, last.instructions["VOLUME"])
 	require.Contains(t, last.instructions["HEALTHCHECK"][0], readyCheck)
+}
+
+// The library of the backend lies where millrace searches for it, and the runtime where the library does.
+func TestTheImageForGPUsComputesOnThem(t *testing.T) {
+	stages := dockerfile(t)
+	gpu := stages[slices.IndexFunc(stages, func(s stage) bool { return s.name == "millrace-gpu" })]
+	var environ []string
+	for _, list := range gpu.instructions["ENV"] {
+		environ = append(environ, strings.Fields(list)...)
+	}
+	var args []string
+	require.NoError(t, json.Unmarshal([]byte(gpu.last("CMD")), &args))
+	require.Equal(t, "sycl", serveSettings(t, args, environ).Backend)
+	copies := strings.Join(gpu.instructions["COPY"], "\n")
+	for _, to := range []string{"/usr/local/bin/millrace", "/usr/local/lib/libmillrace_sycl.so", "/usr/local/sycl/lib"} {
+		require.Regexp(t, `(?m) `+to+`$`, copies)
+	}
+	compute := project(t, "gpu").Services["compute-gpu"]
+	require.Equal(t, gpu.name, compute.Build.Target)
+	require.Equal(t, "/dev/dri", compute.Devices[0].Source)
+	require.Equal(t, []string{"992"}, compute.GroupAdd)
 }
 
 // What a stage copies from this folder must be in it, and not ignored.
@@ -221,7 +259,8 @@ func TestImageKeepsModelsInItsVolume(t *testing.T) {
 func TestDockerfileCopiesWhatIsThere(t *testing.T) {
 	ignored, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
 	require.NoError(t, err)
-	from := regexp.MustCompile(`^--from=build\S* /src/`)
+	from := regexp.MustCompile(`^--from=build\S* /(src/)?`)
+	built := []string{"bin/millrace", "build/THIRD_PARTY_NOTICES", "build/lib/libmillrace_sycl.so", "build/sycl/lib", "licenses", "k6"} // by the stages before
 	copied := 0
 	for _, s := range dockerfile(t) {
 		for _, args := range s.instructions["COPY"] {
@@ -230,7 +269,7 @@ func TestDockerfileCopiesWhatIsThere(t *testing.T) {
 			}
 			words := strings.Fields(from.ReplaceAllString(args, ""))
 			for _, source := range words[:len(words)-1] {
-				if source == "bin/millrace" || source == "build/THIRD_PARTY_NOTICES" { // built by the stage before
+				if slices.Contains(built, source) {
 					continue
 				}
 				matches, err := filepath.Glob(filepath.Join(root, source))

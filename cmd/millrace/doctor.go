@@ -114,6 +114,7 @@ func examine(ctx context.Context, o doctorOptions) *report {
 	for _, backend := range device.Optional() {
 		r.checkOptional(backend)
 	}
+	r.checkIntelGPUs(os.DirFS("/"), openDevice)
 	r.checkDevice(o)
 	r.OK = r.err() == nil
 	return r
@@ -179,7 +180,7 @@ func (r *report) checkDataDir(dir string) {
 
 // gpuDriver is what a machine needs beside the library of an optional backend.
 var gpuDriver = map[string]string{
-	"sycl": "install intel-level-zero-gpu and level-zero for an Intel GPU",
+	"sycl": "neither an Intel GPU nor the CPU device of the runtime (make sycl fetches it)",
 	"cuda": "install the NVIDIA driver, which has libcuda.so.1 (nvidia-smi lists the GPUs)",
 }
 

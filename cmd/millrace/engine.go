@@ -129,7 +129,7 @@ func openEngine(s *config.Serve, loading *loadingModel, to *links, tracer trace.
 			Uint64("kv_committed_bytes", m.committed()).
 			Dur("took", time.Since(loading.begin)).Msg("model loaded")
 		if m.device.Backend == "sycl" && m.device.OnCPU && s.DeviceName == "auto" {
-			log.Warn().Str("device", m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: an Intel GPU needs the packages intel-level-zero-gpu and level-zero (millrace doctor lists the devices); --device cpu says that the CPU is meant")
+			log.Warn().Str("device", m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: millrace doctor says what an Intel GPU lacks; --device cpu says that the CPU is meant")
 		}
 	}
 	return e, nil

@@ -162,6 +162,18 @@ func TestTheChartWithAPulledModelIsTheManifestsWithOne(t *testing.T) {
 	require.Contains(t, notes, "Qwen/Qwen3-0.6B")
 }
 
+func TestPatchesForGPUsChangeComputePodsOnly(t *testing.T) {
+	want, got := manifests(t, "../../k8s"), manifests(t, "../../k8s-gpu")
+	compute := typed[appsv1.Deployment](t, got["Deployment compute"])
+	require.Equal(t, "millrace-gpu:0.1.0", compute.Spec.Template.Spec.Containers[0].Image)
+	require.Equal(t, []string{"serve", "--roles", "compute"}, compute.Spec.Template.Spec.Containers[0].Args)
+	require.Equal(t, int64(10001), *compute.Spec.Template.Spec.SecurityContext.RunAsUser)
+	require.Contains(t, compute.Spec.Template.Spec.Containers[0].Resources.Limits, corev1.ResourceMemory)
+	delete(want, "Deployment compute")
+	delete(got, "Deployment compute")
+	requireSame(t, want, got)
+}
+
 func TestWithoutKEDAReplicasAreFixed(t *testing.T) {
 	want := manifests(t, "../../k8s")
 	for _, role := range []string{"tokenize", "detok"} {
