@@ -61,9 +61,16 @@ func (x *exchange) placesKept() bool {
 	return x.batchSize > 0 && x.coming(nil) > 0 && x.kv.Stats().Regions >= x.batchSize
 }
 
-// arrived returns what is kept for a sequence that begins here. False if it did not come from elsewhere.
-func (x *exchange) arrived(seq msg.SeqID) bool {
-	return x.free(func(t *transfer) bool { return t.waiting != nil && t.waiting.Generate.Seq == seq })
+// arrived returns what is kept for a sequence that begins here, and says for how many tokens it was. 0 if it did not come from elsewhere.
+func (x *exchange) arrived(seq msg.SeqID) (tokens int) {
+	x.free(func(t *transfer) bool {
+		came := t.waiting != nil && t.waiting.Generate.Seq == seq
+		if came {
+			tokens = t.length.Promise
+		}
+		return came
+	})
+	return tokens
 }
 
 // free returns the slabs that are kept for some sequences. It says whether there were any.

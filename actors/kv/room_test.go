@@ -72,6 +72,24 @@ func TestASequenceWithoutRoomWaitsForOthersToEnd(t *testing.T) {
 	require.Equal(t, 59, n)
 }
 
+// TestACopiedSequenceBeginsWithTheRoomThatWasKeptForIt: others have what its longer prediction would need. Of ten slabs it has five.
+func TestACopiedSequenceBeginsWithTheRoomThatWasKeptForIt(t *testing.T) {
+	p := newPair(t, equals)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	p.ends(1, tokens)
+	source := p.source(1)
+	g := &msg.Generate{Seq: 101, Prompt: tokens[:10], Generated: tokens[10:], MaxTokens: 70, Tenant: "a", Source: &source}
+	p.system.Root.Send(p.managers[1].PID(), &msg.Import{Reply: p.self, Generate: g})
+	next[*msg.Imported](p)
+	require.True(t, p.granted(7, 80))
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 101, Tokens: 160, Promise: 120, Lease: 96, Known: tokens, Space: "a"}}})
+	require.Len(t, r.Granted, 1)
+	require.Equal(t, 59, r.Granted[0].Computed)
+	require.Equal(t, 80, r.Granted[0].UpTo)
+	p.clean(1)
+}
+
 // TestASequenceStaysWhereItRunsWhileTheStepsHereAreFull: there is room in memory, but a copied sequence would wait for a place.
 func TestASequenceStaysWhereItRunsWhileTheStepsHereAreFull(t *testing.T) {
 	p := newPairWith(t, equals, func(_ int, c *Config) { c.BatchSize = 2 })

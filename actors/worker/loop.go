@@ -308,7 +308,8 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	q := &sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
-		Scored: g.Scored != nil, AtOnce: l.Encoder, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Arrival: g.Arrival.Sub(l.start),
+		Scored: g.Scored != nil, AtOnce: l.Encoder, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Copied: g.Source != nil && !g.Source.Dead,
+		Arrival: g.Arrival.Sub(l.start),
 	}
 	if l.Encoder != g.Pool.Encodes() { // likewise
 		l.end(s, api.FinishError, api.Invalid("pooling", "a sequence for an encoder: found %t, expected %t", g.Pool.Encodes(), l.Encoder))

@@ -19,7 +19,8 @@ const maxPasses = 16
 // reserves for it again once KV has been released. Meanwhile smaller ones of its priority may pass it: see passes. Higher priorities
 // always do.
 //
-// While a sequence cannot grow, or is away, none of its priority or a lower one is reserved: what others return is for it.
+// While a sequence cannot grow, or is away, none of its priority or a lower one is reserved, but for those whose KV came with them: what
+// others return is for it.
 func (s *Scheduler) planReserves() {
 	if len(s.reserving) > 0 {
 		return
@@ -31,9 +32,10 @@ func (s *Scheduler) planReserves() {
 	smallest, most := math.MaxInt, math.MaxInt // tokens of those that are passed, and reservations for which they may be
 	for rows+s.plannedRows < s.cfg.MaxBatchSize && len(s.planned) < most {
 		seq := s.nextWaiting()
-		if seq == nil || starved != nil && starved.rank.priority <= seq.Priority ||
-			s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize ||
-			len(s.passed) > 0 && s.passed[0].Priority != seq.Priority {
+		if seq == nil || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize || len(s.passed) > 0 && s.passed[0].Priority != seq.Priority {
+			break
+		}
+		if !seq.Copied && (starved != nil && starved.rank.priority <= seq.Priority || s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority) {
 			break
 		}
 		denied := seq.deniedAt == s.frees+1

@@ -24,6 +24,7 @@ type Sequence struct {
 	Tenant       string
 	Weight       int  // of the tenant, up to MaxWeight; 0: 1
 	Migrated     bool // it began at another worker, and its reader waits: no full queue refuses it, and it precedes new ones
+	Copied       bool // its KV came with it, and memory is set aside: it waits for none that others return
 	Arrival      Time // order within a priority
 	Deadline     Time // ended when it passes, in whatever state; 0: none
 }

@@ -233,3 +233,18 @@ func TestASpilledSequenceReturnsWhenTheOthersEndedDuringItsCopy(t *testing.T) {
 		t.Fatalf("restores %+v, expected 2", plan.Restore)
 	}
 }
+
+// TestACopiedSequenceWaitsForNoneThatIsAway: the memory for it is set aside, and would go to others.
+func TestACopiedSequenceWaitsForNoneThatIsAway(t *testing.T) {
+	s := spilledTwo(t)
+	s.deny(1)
+	plan := s.step(Submit(&Sequence{ID: 3, PromptTokens: 16, MaxNewTokens: 10, Migrated: true}))
+	if len(plan.Reserve) != 0 {
+		t.Fatalf("reserves %+v", plan.Reserve)
+	}
+	s.step(Cancel(3))
+	plan = s.step(Submit(&Sequence{ID: 4, PromptTokens: 16, MaxNewTokens: 10, Migrated: true, Copied: true}))
+	if len(plan.Reserve) != 1 || plan.Reserve[0].ID != 4 {
+		t.Fatalf("reserves %+v, expected 4", plan.Reserve)
+	}
+}
