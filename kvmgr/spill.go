@@ -86,15 +86,8 @@ func (m *Manager) Spill(seq Seq, tokens int) ([]Move, error) {
 	r.denied = false
 	m.settle(r)
 	moves := make([]Move, 0, n)
-	for _, id := range r.head {
-		moves = append(moves, Move{id, s.slots[len(moves)]})
-	}
-	for i := range m.slabsFor(tokens) {
-		for group := range m.groups.Count() {
-			if group < m.groups.Full || i >= first {
-				moves = append(moves, Move{r.at(i, group), s.slots[len(moves)]})
-			}
-		}
+	for i, id := range m.spilledSlabs(r, s) {
+		moves = append(moves, Move{id, s.slots[i]})
 	}
 	return moves, nil
 }
@@ -179,29 +172,46 @@ func (m *Manager) spillable(regions []*region) bool {
 	return sum-largest <= m.tier.unused.count+m.tier.returning
 }
 
-// Tiered returns the slots of a sequence that is in the tier with all its tokens, by place as Find returns slabs, and the number of the
-// tokens. No slots: it is not there.
-func (m *Manager) Tiered(seq Seq) (slots []int32, tokens int) {
+// Away returns where the tokens of a spilled sequence are, and their number: slots of the tier, or slabs of the pool while the copies of Spill
+// are not complete. They are by place, as in Find. An empty list: it is not spilled.
+func (m *Manager) Away(seq Seq) (places []int32, tokens int, slots bool) {
 	s := m.tier.away[seq]
-	if s == nil || !s.complete {
-		return nil, 0
+	if s == nil {
+		return nil, 0, false
+	}
+	from := s.slots
+	if !s.complete {
+		from = m.spilledSlabs(m.regions[seq], s)
 	}
 	positions := m.slabsFor(s.tokens)
-	head := len(s.slots) - m.groups.Slabs(positions, s.first)
-	next := s.slots[head:]
+	head := len(from) - m.groups.Slabs(positions, s.first)
 	if m.states != nil {
-		slots = slices.Clone(s.slots[:head])
+		places = slices.Clone(from[:head])
 	}
+	from = from[head:]
 	for i := range positions {
 		for group := range m.groups.Count() {
-			slot := int32(-1)
+			place := int32(-1)
 			if group < m.groups.Full || i >= s.first {
-				slot, next = next[0], next[1:]
+				place, from = from[0], from[1:]
 			}
-			slots = append(slots, slot)
+			places = append(places, place)
 		}
 	}
-	return slots, s.tokens
+	return places, s.tokens, s.complete
+}
+
+// spilledSlabs returns the slabs of a region with the tokens of a sequence that is spilled, in the order of its slots.
+func (m *Manager) spilledSlabs(r *region, s *spilled) []int32 {
+	list := slices.Clone(r.head)
+	for i := range m.slabsFor(s.tokens) {
+		for group := range m.groups.Count() {
+			if group < m.groups.Full || i >= s.first {
+				list = append(list, r.at(i, group))
+			}
+		}
+	}
+	return list
 }
 
 // alone says whether a region fits into the pool without others, at its declared end.

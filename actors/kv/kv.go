@@ -270,6 +270,7 @@ func (a *kvActor) round(ctx actor.Context, m *msg.KVRound) error {
 	for _, seq := range m.Release {
 		if a.spill.lost[seq] {
 			delete(a.spill.lost, seq)
+			delete(a.departing, seq)
 			continue
 		}
 		delete(a.spill.moves, seq)

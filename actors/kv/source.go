@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// departure is a sequence whose slabs another worker copies. If they are in the tier, or if it has a state, it keeps them when it ends, until
-// that worker has them. Others stay in the prefix tree.
+// departure is a sequence whose slabs another worker copies. If it is spilled, or has a state, it keeps them when it ends, until that worker
+// has them. Those of others stay in the prefix tree.
 type departure struct{ timer *time.Timer } // nil: it runs
 
 // departed says that the worker has had its time.
@@ -44,7 +44,7 @@ func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
 // holds says that a sequence that ends is to be released later.
 func (x *exchange) holds(ctx actor.Context, seq msg.SeqID) bool {
 	d := x.departing[seq]
-	if slots, _ := x.kv.Tiered(kvmgr.Seq(seq)); d == nil || slots == nil && x.head == 0 {
+	if places, _, _ := x.kv.Away(kvmgr.Seq(seq)); d == nil || places == nil && x.head == 0 {
 		delete(x.departing, seq)
 		return false
 	}
@@ -79,14 +79,19 @@ func (x *exchange) released(ctx actor.Context, seqs []msg.SeqID) {
 	}
 }
 
-// find returns what there is of a sequence by place, the number of its tokens, and how it is read: from the prefix tree, or from the tier.
+// find returns what there is of a sequence by place, the number of its tokens, and how it is read. They are in the prefix tree, or, if it is
+// spilled, in the tier.
 func (x *exchange) find(m *msg.Fetch) (found []int32, have int, read func(from int32, to []byte) error) {
 	if x.slabsOf == "" || m.SlabsOf != x.slabsOf {
 		return nil, 0, nil
 	}
-	slots, have := x.kv.Tiered(kvmgr.Seq(m.Seq))
-	if ahead := x.head > 0 && m.Last && have >= len(m.Tokens); slots != nil && !ahead { // a state of unknown tokens is of no use
-		return slots, have, x.tier.Read
+	found, have, slots := x.kv.Away(kvmgr.Seq(m.Seq))
+	ahead := x.head > 0 && m.Last && have >= len(m.Tokens) // a state of tokens that the other side does not know
+	switch {
+	case found != nil && !ahead && slots:
+		return found, have, x.tier.Read
+	case found != nil && !ahead:
+		return found, have, x.memory.ReadSlab
 	}
 	found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
 	return found, have, x.memory.ReadSlab

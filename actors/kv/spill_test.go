@@ -309,6 +309,23 @@ func TestASequenceThatIsSpilledWhileItIsCopiedArrives(t *testing.T) {
 	p.requireArrived(1, tokens)
 }
 
+// TestASequenceThatIsOnItsWayToTheTierArrives: it leaves while the disk hangs, and its last slab is in the pool alone.
+func TestASequenceThatIsOnItsWayToTheTierArrives(t *testing.T) {
+	held := make(chan struct{})
+	p := newPairWith(t, equals, func(i int, c *Config) {
+		if i == 0 {
+			c.Tier = &testTier{write: func() error { <-held; return nil }}
+		}
+	})
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	require.Empty(t, p.round(0, &msg.KVRound{Spill: []msg.Spill{{Seq: 1, Tokens: 59}}}).Kept)
+	p.round(0, &msg.KVRound{Release: []msg.SeqID{1}})
+	p.requireArrived(1, tokens)
+	close(held)
+}
+
 // TestATierIsFreeWhenNobodyComesForASequence: another worker has copied a part, and died.
 func TestATierIsFreeWhenNobodyComesForASequence(t *testing.T) {
 	p := newPairWithTier(t)
