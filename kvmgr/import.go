@@ -7,7 +7,17 @@ import "slices"
 // prefix after which the tree has one; else they are -1, and all slabs of tokens count. The slabs keep their tokens until the next call that
 // leases.
 func (m *Manager) Find(p Prompt, state bool) (slabs []int32, tokens int) {
-	f := m.match(p.Space, p.Tokens, !state, false, quiet)
+	return m.look(p, state, quiet)
+}
+
+// FindOf is Find for a sequence that has ended and was not released yet: the slab that its tokens do not fill is found too.
+func (m *Manager) FindOf(seq Seq, p Prompt, state bool) (slabs []int32, tokens int) {
+	r := m.regions[seq]
+	return m.look(p, state, func(n *node) bool { return quiet(n) || r != nil && hasSlab(n) && r.paths[n.group].tail == n })
+}
+
+func (m *Manager) look(p Prompt, state bool, want func(*node) bool) (slabs []int32, tokens int) {
+	f := m.match(p.Space, p.Tokens, !state, false, want)
 	if f.state != nil {
 		slabs = slices.Clone(f.state.slabs)
 	} else if m.states != nil {

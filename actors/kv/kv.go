@@ -328,8 +328,8 @@ func (a *kvActor) commit(c *msg.Commit) error {
 
 // reserve grants or denies a reservation. short: there are too few slabs for now.
 func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (short bool, err error) {
-	room := a.arrived(r.Seq)
-	if room == 0 && a.placesKept() {
+	setAside := a.arrived(r.Seq)
+	if setAside == 0 && a.placesKept() {
 		m.Denied = append(m.Denied, msg.Denied{Seq: r.Seq, Free: a.kv.Stats().Free, Pool: a.kv.Stats().Slabs})
 		return true, nil
 	}
@@ -346,8 +346,8 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 	default:
 		err = a.kv.Reserve(seq, length)
 	}
-	if errors.Is(err, kvmgr.ErrNoSlabs) && room > 0 { // less than was predicted: else its slabs would be others' before there is more
-		length.Promise = min(max(room, len(r.Known)), length.Promise)
+	if errors.Is(err, kvmgr.ErrNoSlabs) && setAside > 0 { // less than was predicted: else its slabs would be others' before there is more
+		length.Promise = min(max(setAside, len(r.Known)), length.Promise)
 		hit, err = a.kv.ReservePrompt(kvmgr.Seq(r.Seq), length, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	}
 	if c, ok := errors.AsType[*kvmgr.ComputingError](err); ok {

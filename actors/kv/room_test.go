@@ -2,6 +2,7 @@ package kv
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,7 +73,24 @@ func TestASequenceWithoutRoomWaitsForOthersToEnd(t *testing.T) {
 	require.Equal(t, 59, n)
 }
 
-// TestACopiedSequenceBeginsWithTheRoomThatWasKeptForIt: others have what its longer prediction would need. Of ten slabs it has five.
+// TestASequenceThatHasLeftKeepsItsSlabsUntilTheyAreCopied: others of its worker wait for them, in a pool of ten slabs.
+func TestASequenceThatHasLeftKeepsItsSlabsUntilTheyAreCopied(t *testing.T) {
+	p := newPair(t, equals)
+	tokens := prompt(100, 60)
+	p.runs(1, "a", tokens)
+	require.Equal(t, 48, p.prefetch(1, "a", tokens))
+	p.ends(1, tokens)
+	all := &msg.KVRound{Reserve: []msg.Reserve{{Seq: 2, Tokens: 150, Promise: 150, Lease: 150}}}
+	require.Len(t, p.round(0, all).Denied, 1)
+	p.imports(1, "a", tokens)
+	next[*msg.Imported](p)
+	n, _ := p.cached(101, "a", tokens)
+	require.Equal(t, 59, n)
+	require.Eventually(t, func() bool { return p.managers[0].Stats().Free == 10 }, 20*time.Second, time.Millisecond)
+	require.Len(t, p.round(0, &msg.KVRound{Reserve: all.Reserve}).Granted, 1)
+}
+
+// TestACopiedSequenceBeginsWithTheRoomThatWasKeptForIt: others have what its longer prediction would need. It has five of ten slabs.
 func TestACopiedSequenceBeginsWithTheRoomThatWasKeptForIt(t *testing.T) {
 	p := newPair(t, equals)
 	tokens := prompt(100, 60)

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// departure is a sequence whose slabs another worker copies. If it is spilled, or has a state, it keeps them when it ends, until that worker
-// has them. Those of others stay in the prefix tree.
+// departure is a sequence whose slabs another worker copies. It keeps them when it ends, until that worker has them: in a small pool others would
+// have its last ones at once.
 type departure struct{ timer *time.Timer } // nil: it runs
 
 // departed says that the worker has had its time.
@@ -44,8 +44,7 @@ func (x *exchange) fetch(ctx actor.Context, m *msg.Fetch) {
 // holds says that a sequence that ends is to be released later.
 func (x *exchange) holds(ctx actor.Context, seq msg.SeqID) bool {
 	d := x.departing[seq]
-	if places, _, _ := x.kv.Away(kvmgr.Seq(seq)); d == nil || places == nil && x.head == 0 {
-		delete(x.departing, seq)
+	if d == nil {
 		return false
 	}
 	root, self := ctx.ActorSystem().Root, ctx.Self()
@@ -93,7 +92,7 @@ func (x *exchange) find(m *msg.Fetch) (found []int32, have int, read func(from i
 	case found != nil && !ahead:
 		return found, have, x.memory.ReadSlab
 	}
-	found, have = x.kv.Find(kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
+	found, have = x.kv.FindOf(kvmgr.Seq(m.Seq), kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
 	return found, have, x.memory.ReadSlab
 }
 
