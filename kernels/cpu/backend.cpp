@@ -66,8 +66,6 @@ class CpuDevice : public Device {
   }
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? kExactSlabs : 0; }
   bool takes_h2o() const override { return true; }
-  bool takes_states() const override { return true; }
-  bool takes_streams() const override { return true; }
   mr_dtype operand_dtype(const Program&) const override { return MR_BF16; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return load_program(program, kv, kernels_, pool_);

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <string>
 
@@ -20,7 +19,6 @@
 #include "cpu/ops/ops.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
-#include "exec/route.hpp"
 
 namespace millrace::cpu {
 namespace {
@@ -88,10 +86,10 @@ LinearSpec linear_spec(const Program& p, const Op& op, int expert) {
   return spec;
 }
 
-class CpuKernels : public Kernels {
+class CpuKernels : public CpuOps {
  public:
   CpuKernels(const Program& program, const KvLayout& kv, const OpKernels& kernels, ThreadPool& pool)
-      : context_{program, kv, kernels, attention_kernels(kernels, kv.type), pool},
+      : CpuOps(program, kv, kernels, pool),
         attention_(context_),
         h2o_(context_),
         packed_(program.ops.size()) {
@@ -111,68 +109,35 @@ class CpuKernels : public Kernels {
   }
 
   void begin(const Batch& batch) override {
-    const FloatScope mode(mode_);
-    for (Angles& angles : angles_) angles.compute(batch, context_.pool);
+    CpuOps::begin(batch);
     attention_.begin(batch);
   }
-  void embed(const Op& op, const Batch& batch, Slot out) override {
+  void norm(const Op& op, const Run& run) override {
+    if (!fused_->leaves_operand(op.index)) return CpuOps::norm(op, run);
     const FloatScope mode(mode_);
-    cpu::embed(context_, op, batch, out);
+    fused_->run(op.index, norm_of(op), run.rows, run.slot(op.in));
   }
-  void norm(const Op& op, int rows, Slot in, Slot out) override {
+  void linear(const Op& op, const Run& run) override {
     const FloatScope mode(mode_);
-    const Norm& norm = *packed_[op.index].norm;
-    if (fused_->leaves_operand(op.index)) return fused_->run(op.index, norm, rows, in);
-    norm.run(context_, rows, in, out);
-  }
-  void linear(const Op& op, int rows, Slot in, Slot out) override {
-    const FloatScope mode(mode_);
-    const Linear& linear = *packed_[op.index].linear;
-    if (fused_->reads_operand(op.index)) {
-      return linear.run(fused_->operand(), out.data, context_.pool);
+    const Packed& packed = packed_[op.index];
+    const Slot in = run.slot(op.in), out = run.slot(op.out);
+    if (packed.experts) {
+      const Slot chosen = run.slot_if(op.linear.routed != MR_ROUTED_HEADS, op.linear.route);
+      const float* floats = in.type == MR_SLOT_F32 ? in.f32() : nullptr;
+      packed.experts->run(operand(run.rows, in), floats, chosen.f32(), run.rows, out.data,
+                          context_.pool);
+    } else if (fused_->reads_operand(op.index)) {
+      packed.linear->run(fused_->operand(), out.data, context_.pool);
+    } else {
+      packed.linear->run(operand(run.rows, in), run.rows, out.data, context_.pool);
     }
-    linear.run(operand(rows, in), rows, out.data, context_.pool);
   }
-  void route(const Op& op, int rows, Slot in, Slot out) override {
-    const Router& router = *packed_[op.index].router;
-    const size_t room = router.room();
-    auto* rooms =
-        static_cast<float*>(context_.pool.scratch(context_.pool.size() * room * sizeof(float)));
-    for_rows(context_.pool, rows, in.width, [&](int r, int thread) {
-      router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width,
-                 rooms + thread * room);
-    });
-  }
-  void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override {
+  void attention(const Op& op, const Run& run) override {
     const FloatScope mode(mode_);
-    const float* floats = in.type == MR_SLOT_F32 ? in.f32() : nullptr;
-    packed_[op.index].experts->run(operand(rows, in), floats, chosen.f32(), rows, out.data,
-                                   context_.pool);
-  }
-  void conv(const Op& op, const Batch& batch, Slot in, Slot out) override {
-    const FloatScope mode(mode_);
-    packed_[op.index].conv->run(context_, batch, in, out);
-  }
-  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override {
-    const FloatScope mode(mode_);
-    packed_[op.index].recur->run(context_, batch, in, gates, rates, out);
-  }
-  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
-    const FloatScope mode(mode_);
-    packed_[op.index].gate->run(context_, rows, in, gates, out);
-  }
-  void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) override {
-    const FloatScope mode(mode_);
-    cpu::altup(context_, op, rows, streams, coefs, x);
-  }
-  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
-    const FloatScope mode(mode_);
-    packed_[op.index].rope_store->run(context_, batch, in, sink_q);
-  }
-  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
-    const FloatScope mode(mode_);
-    if (op.attention.heavy > 0) return h2o_.run(context_, op, batch, in, out);
-    attention_.run(context_, op, batch, in, sink_q, out);
+    const Slot in = run.slot(op.in), out = run.slot(op.out);
+    const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
+    if (op.attention.heavy > 0) return h2o_.run(context_, op, run.batch, in, out);
+    attention_.run(context_, op, run.batch, in, sink_q, out);
   }
 
   bool takes_beams() const override { return true; }
@@ -184,19 +149,13 @@ class CpuKernels : public Kernels {
     return {memory.data(), memory.size()};
   }
   uint64_t weight_bytes() const override {
-    uint64_t bytes = 0;
+    uint64_t bytes = CpuOps::weight_bytes();
     for (const Linear* linear : linears_) bytes += linear->bytes();
-    for (const Packed& p : packed_) {
-      if (p.norm) bytes += p.norm->bytes();
-      if (p.rope_store) bytes += p.rope_store->bytes();
-      if (p.conv) bytes += p.conv->bytes();
-    }
     return bytes;
   }
   uint64_t scratch_bytes() const override {
-    uint64_t bytes = attention_.bytes() + h2o_.bytes() + rounded_.size() + fused_->bytes();
-    for (const Angles& angles : angles_) bytes += angles.bytes();
-    return bytes;
+    return CpuOps::scratch_bytes() + attention_.bytes() + h2o_.bytes() + rounded_.size() +
+           fused_->bytes();
   }
   std::string linear_name() const override {
     std::string names;
@@ -223,38 +182,18 @@ class CpuKernels : public Kernels {
   }
 
  private:
-  // What an op keeps; one of them is set.
+  // What a linear op keeps: one of them.
   struct Packed {
     std::unique_ptr<Linear> linear;
     std::unique_ptr<Experts> experts;
-    std::unique_ptr<Router> router;
-    std::unique_ptr<Norm> norm;
-    std::unique_ptr<RopeStore> rope_store;
-    std::unique_ptr<Conv> conv;
-    std::unique_ptr<Recur> recur;
-    std::unique_ptr<Gate> gate;
   };
 
   void pack(const Op& op) {
     Packed& packed = packed_[op.index];
-    const Context& c = context_;
     if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE) {
       packed.linear = std::move(pack_linears(op, 1)[0]);
     } else if (op.kind == MR_OP_LINEAR) {
       packed.experts = std::make_unique<Experts>(pack_linears(op, op.linear.experts), op.linear);
-    } else if (op.kind == MR_OP_ROUTE) {
-      packed.router = std::make_unique<Router>(op.route, c.program.tensor(op.route.bias),
-                                               c.program.tensor(op.route.factors));
-    } else if (op.kind == MR_OP_NORM) {
-      packed.norm = std::make_unique<Norm>(c, op);
-    } else if (op.kind == MR_OP_ROPE_STORE) {
-      packed.rope_store = std::make_unique<RopeStore>(c, op, angles_of(op));
-    } else if (op.kind == MR_OP_CONV) {
-      packed.conv = std::make_unique<Conv>(c, op);
-    } else if (op.kind == MR_OP_RECUR) {
-      packed.recur = std::make_unique<Recur>(c, op);
-    } else if (op.kind == MR_OP_GATE) {
-      packed.gate = std::make_unique<Gate>(c, op);
     }
   }
 
@@ -308,14 +247,6 @@ class CpuKernels : public Kernels {
     return linears;
   }
 
-  const Angles* angles_of(const Op& op) {
-    if (op.attention.rotary_dim == 0) return nullptr;
-    for (const Angles& angles : angles_) {
-      if (angles.serves(op)) return &angles;
-    }
-    return &angles_.emplace_back(op, context_.program.max_rows);
-  }
-
   const bf16* operand(int rows, Slot in) const {
     if (in.type == MR_SLOT_OPERAND) return static_cast<const bf16*>(in.data);
     auto* out = static_cast<bf16*>(rounded_.data());
@@ -326,11 +257,8 @@ class CpuKernels : public Kernels {
     return out;
   }
 
-  Context context_;
-  const FloatMode mode_ = FloatMode::plain(context_.kernels.flush);
   Attention attention_;
   H2oAttention h2o_;
-  std::deque<Angles> angles_;     // RopeStore points to them
   std::vector<Packed> packed_;    // [ops]
   std::vector<Linear*> linears_;  // of packed_, those of experts too
   Buffer rounded_;

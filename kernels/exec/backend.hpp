@@ -26,9 +26,19 @@ struct Slot {
   float* f32() const { return static_cast<float*>(data); }
 };
 
-// The kernels of one loaded program: a function per op kind. `rows` is the
-// batch's rows or, after SELECT_ROWS, its outputs, and at least 1. A row's
-// result does not depend on the other rows, bit for bit.
+// The step of an op. Its batch points to the slabs of the op's group of layers.
+struct Run {
+  const Batch& batch;
+  int rows;           // the batch's or, after SELECT_ROWS, its outputs; at least 1
+  const Slot* slots;  // of the program
+
+  Slot slot(int index) const { return slots[index]; }
+  // A slot that not all ops of a kind have.
+  Slot slot_if(bool has, int index) const { return has ? slots[index] : Slot{}; }
+};
+
+// The kernels of one loaded program: a function per op kind, over the slots that the op names. A
+// row's result does not depend on the other rows, bit for bit.
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -38,23 +48,18 @@ class Kernels {
   // Before the first op, of a step whose ops are not timed. True: the step's ops have begun to run, as they
   // did in a step like it, and the caller runs none.
   virtual bool replay(const Batch&) { return false; }
-  virtual void embed(const Op&, const Batch&, Slot out) = 0;
-  virtual void norm(const Op&, int rows, Slot in, Slot out) = 0;
-  virtual void linear(const Op&, int rows, Slot in, Slot out) = 0;
-  // Backends with experts have both. chosen: what the op's ROUTE wrote; of MR_ROUTED_HEADS nothing.
-  virtual void route(const Op&, int rows, Slot in, Slot out);
-  virtual void experts(const Op&, int rows, Slot in, Slot chosen, Slot out);
-  // Backends with states (Device::takes_states) have these. gates: the op's slot.
-  virtual void conv(const Op&, const Batch&, Slot in, Slot out);
-  virtual void recur(const Op&, const Batch&, Slot in, Slot gates, Slot rates, Slot out);
-  virtual void gate(const Op&, int rows, Slot in, Slot gates, Slot out);
-  // Backends with streams (Device::takes_streams) have it. streams: those of the op.
-  virtual void altup(const Op&, int rows, const Slot* streams, Slot coefs, Slot x);
-  // sink_q: of an op with sinks.
-  virtual void rope_store(const Op&, const Batch&, Slot in, Slot sink_q) = 0;
-  virtual void attention(const Op&, const Batch&, Slot in, Slot sink_q, Slot out) = 0;
+  virtual void embed(const Op&, const Run&) = 0;
+  virtual void norm(const Op&, const Run&) = 0;
+  virtual void linear(const Op&, const Run&) = 0;
+  virtual void rope_store(const Op&, const Run&) = 0;
+  virtual void attention(const Op&, const Run&) = 0;
   // In ascending order, so that rows, and first rows, may be selected in place.
-  virtual void select_rows(const Op&, const Batch&, Slot in, Slot out);
+  virtual void select_rows(const Op&, const Run&);
+  virtual void route(const Op&, const Run&) = 0;
+  virtual void conv(const Op&, const Run&) = 0;
+  virtual void recur(const Op&, const Run&) = 0;
+  virtual void gate(const Op&, const Run&) = 0;
+  virtual void altup(const Op&, const Run&) = 0;
 
   // Where the logits are computed: the caller's memory, or the device's, which
   // finish then copies there.
@@ -94,9 +99,7 @@ class Device {
   virtual size_t kv_code_block_bytes(int /*width*/, int32_t /*type*/) const { return 0; }
   // KvLayout's head_slabs for the type.
   virtual int kv_head_slabs(int32_t /*type*/) const { return 0; }
-  virtual bool takes_h2o() const { return false; }      // ops with heavy tokens
-  virtual bool takes_states() const { return false; }   // CONV, RECUR, GATE
-  virtual bool takes_streams() const { return false; }  // ALTUP
+  virtual bool takes_h2o() const { return false; }  // ops with heavy tokens
   virtual mr_dtype operand_dtype(const Program&) const = 0;
   // Zeroed memory that the kernels can use.
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }

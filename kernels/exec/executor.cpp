@@ -1,7 +1,6 @@
 #include "exec/executor.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -21,15 +20,8 @@ uint64_t slot_bytes(const Program& p, size_t slot, int operand_bytes) {
   return uint64_t(p.slot_rows[slot]) * p.slots[slot].width * bytes;
 }
 
-// What a sequence keeps beside keys and values: whether the device has it, beside what else it keeps.
-void check_states(const Device& device, const Program& p, int32_t kv_type) {
-  const bool gates = std::ranges::any_of(p.ops, [](const Op& op) { return op.kind == MR_OP_GATE; });
-  if (p.state == 0 && !gates) return;
-  if (!device.takes_states()) {
-    fail(MR_UNSUPPORTED,
-         "this backend has no kernels for states and gates (CONV, RECUR, GATE), expected the cpu "
-         "backend");
-  }
+// What a sequence keeps beside keys and values: whether a state can be beside it.
+void check_states(const Program& p, int32_t kv_type) {
   if (p.state == 0) return;
   if (p.kept() > 0 || p.sinks > 0 || p.kv_groups > 1 || kv_type == MR_KV_KIVI) {
     fail(MR_UNSUPPORTED,
@@ -39,14 +31,6 @@ void check_states(const Device& device, const Program& p, int32_t kv_type) {
          : p.kv_groups > 1 ? "several groups"
                            : "kivi");
   }
-}
-
-// The streams of alternating updates: whether the device has them.
-void check_streams(const Device& device, const Program& p) {
-  const auto altup = [](const Op& op) { return op.kind == MR_OP_ALTUP; };
-  if (device.takes_streams() || std::ranges::none_of(p.ops, altup)) return;
-  fail(MR_UNSUPPORTED,
-       "this backend has no kernels for alternating updates (ALTUP), expected the cpu backend");
 }
 
 // The slabs of a sequence's state. Where no layer has keys, slabs are large enough that a state has few of them: each is mapped.
@@ -85,7 +69,7 @@ KvLayout kv_layout(const Device& device, const Program& p) {
     fail(MR_UNSUPPORTED, "a KV cache of %s: found latents, expected %s", kv_type_name(type),
          kv_type_name(own));
   }
-  check_states(device, p, type);
+  check_states(p, type);
   KvLayout layout(p.kv_layers, p.kv_groups, type, [&](int width) {
     const size_t bytes = type == own ? size_t{MR_SLAB_TOKENS} * width * dtype_bytes(floats)
                                      : device.kv_code_block_bytes(width, type);
@@ -106,7 +90,6 @@ Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device
   if (p.packed != nullptr && !device.takes_packed()) {
     fail(MR_UNSUPPORTED, "this backend takes no packed weights");
   }
-  check_streams(device, p);
   layout_ = kv_layout(device, p);
   operand_bytes_ = dtype_bytes(device.operand_dtype(p));
 
@@ -120,7 +103,10 @@ Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device
          static_cast<double>(bytes) / (1u << 30), static_cast<double>(available) / (1u << 30));
   }
   for (size_t i = 0; i < p.slots.size(); ++i) {
-    slots_.push_back(device.allocate(slot_bytes(p, i, operand_bytes_)));
+    memory_.push_back(device.allocate(slot_bytes(p, i, operand_bytes_)));
+    const mr_slot& slot = p.slots[i];
+    slots_.push_back(
+        {memory_[i].data(), slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_});
   }
   kernels_ = device.load(program_, layout_);
   numerics_ = kernels_->numerics();
@@ -130,7 +116,7 @@ void Executor::info(mr_program_info& out) const {
   out = {};
   out.weight_bytes = kernels_->weight_bytes();
   out.activation_bytes = kernels_->scratch_bytes();
-  for (const Buffer& slot : slots_) out.activation_bytes += slot.size();
+  for (const Buffer& slot : memory_) out.activation_bytes += slot.size();
   out.slab_bytes = layout_.slab_bytes;
   out.kv_type = layout_.type;
   out.operand_dtype = device_.operand_dtype(program_);
@@ -163,6 +149,7 @@ void Executor::run(const mr_step& step) {
                                               : "this backend has no beam search");
     }
   }
+  slots_[program_.logits_slot].data = kernels_->logits(step.logits);
   kernels_->begin(batch_);
   for (int group = 1; group < program_.kv_groups; ++group) {
     batch_.select(group);
@@ -171,7 +158,7 @@ void Executor::run(const mr_step& step) {
   if (step.op_times != nullptr) {
     run_timed(step);
   } else if (!kernels_->replay(batch_)) {
-    for (const Op& op : program_.ops) run_op(op, step);
+    for (const Op& op : program_.ops) run_op(op);
   }
   if (step.hidden_outputs > 0) read_hidden(step.hidden);
   kernels_->finish(step);
@@ -206,11 +193,11 @@ static void mean_rows(const Batch& batch, Slot in, Slot out) {
 // The rows after those with logits of what the last op reads.
 void Executor::read_hidden(float* out) {
   const int in = program_.ops.back().in;
-  const mr_slot& slot = program_.slots[in];
+  const Slot slot = slots_[in];
   const bool floats = slot.type == MR_SLOT_F32 || operand_bytes_ == sizeof(float);
-  const size_t row = size_t(slot.width) * (floats ? sizeof(float) : operand_bytes_);
+  const size_t row = size_t(slot.width) * slot.element_bytes;
   const size_t n = size_t(batch_.outputs - batch_.logits) * slot.width;
-  const auto* from = static_cast<const std::byte*>(slots_[in].data()) + row * batch_.logits;
+  const auto* from = static_cast<const std::byte*>(slot.data) + row * batch_.logits;
   if (floats) return kernels_->read(out, from, n * sizeof(float));
   hidden_.resize(n);
   kernels_->read(hidden_.data(), from, n * sizeof(uint16_t));
@@ -223,7 +210,7 @@ void Executor::run_timed(const mr_step& step) {
   kernels_->wait();  // for what begin has started
   for (const Op& op : program_.ops) {
     const Clock::time_point start = Clock::now();
-    run_op(op, step);
+    run_op(op);
     kernels_->wait();
     const std::chrono::nanoseconds passed = Clock::now() - start;
     mr_op_time time = kernels_->op_time();
@@ -233,89 +220,18 @@ void Executor::run_timed(const mr_step& step) {
   }
 }
 
-void Executor::run_op(const Op& op, const mr_step& step) {
+void Executor::run_op(const Op& op) {
   const int rows = this->rows(op);
   if (rows == 0) return;  // a prefill chunk whose logits nobody wants
-  switch (op.kind) {
-    case MR_OP_EMBED:
-      return kernels_->embed(op, batch_, slot(op.out, step));
-    case MR_OP_NORM:
-      return kernels_->norm(op, rows, slot(op.in, step), slot(op.out, step));
-    case MR_OP_LINEAR:
-      if (op.linear.routed != MR_ROUTED_NONE) {
-        const bool heads = op.linear.routed == MR_ROUTED_HEADS;
-        return kernels_->experts(op, rows, slot(op.in, step),
-                                 heads ? Slot{} : slot(op.linear.route, step), slot(op.out, step));
-      }
-      return kernels_->linear(op, rows, slot(op.in, step), slot(op.out, step));
-    case MR_OP_ROUTE:
-      return kernels_->route(op, rows, slot(op.in, step), slot(op.out, step));
-    case MR_OP_ROPE_STORE:
-      batch_.select(op.attention.kv_group);
-      return kernels_->rope_store(op, batch_, slot(op.in, step), sink_q(op, step));
-    case MR_OP_ATTENTION:
-      batch_.select(op.attention.kv_group);
-      return kernels_->attention(op, batch_, slot(op.in, step), sink_q(op, step),
-                                 slot(op.out, step));
-    case MR_OP_CONV:
-      return kernels_->conv(op, batch_, slot(op.in, step), slot(op.out, step));
-    case MR_OP_RECUR:
-      return kernels_->recur(op, batch_, slot(op.in, step), slot(op.recur.gates, step),
-                             op.recur.rule == MR_RECUR_SSM ? Slot{} : slot(op.recur.rates, step),
-                             slot(op.out, step));
-    case MR_OP_GATE:
-      return kernels_->gate(op, rows, slot(op.in, step), slot(op.gate.gates, step),
-                            slot(op.out, step));
-    case MR_OP_ALTUP: {
-      std::array<Slot, MR_MAX_STREAMS> streams{};
-      for (int i = 0; i < op.altup.streams; ++i) streams[i] = slot(op.in + i, step);
-      const bool matches = op.altup.step == MR_ALTUP_MATCH;
-      return kernels_->altup(op, rows, streams.data(),
-                             matches ? Slot{} : slot(op.altup.coefs, step),
-                             op.altup.step == MR_ALTUP_CORRECT ? slot(op.altup.x, step) : Slot{});
-    }
-    case MR_OP_SELECT_ROWS:
-      return kernels_->select_rows(op, batch_, slot(op.in, step), slot(op.out, step));
-    default:
-      fail(MR_DEVICE, "op %d has kind %d after its check", op.index, op.kind);
+  if (op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION) {
+    batch_.select(op.attention.kv_group);
   }
+  (kernels_.get()->*op.run)(op, {batch_, rows, slots_.data()});
 }
 
-Slot Executor::slot(int index, const mr_step& step) const {
-  void* data = index == program_.logits_slot ? kernels_->logits(step.logits) : slots_[index].data();
-  const mr_slot& slot = program_.slots[index];
-  return {data, slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_};
-}
-
-Slot Executor::sink_q(const Op& op, const mr_step& step) const {
-  return op.attention.sinks > 0 ? slot(op.attention.sink_q, step) : Slot{};
-}
-
-void Kernels::route(const Op& op, int, Slot, Slot) {
-  fail(MR_DEVICE, "op %d (ROUTE) after a check for experts", op.index);
-}
-
-void Kernels::experts(const Op& op, int, Slot, Slot, Slot) {
-  fail(MR_DEVICE, "op %d (LINEAR) of experts after a check for them", op.index);
-}
-
-void Kernels::conv(const Op& op, const Batch&, Slot, Slot) {
-  fail(MR_DEVICE, "op %d (CONV) after a check for states", op.index);
-}
-
-void Kernels::recur(const Op& op, const Batch&, Slot, Slot, Slot, Slot) {
-  fail(MR_DEVICE, "op %d (RECUR) after a check for states", op.index);
-}
-
-void Kernels::gate(const Op& op, int, Slot, Slot, Slot) {
-  fail(MR_DEVICE, "op %d (GATE) after a check for states", op.index);
-}
-
-void Kernels::altup(const Op& op, int, const Slot*, Slot, Slot) {
-  fail(MR_DEVICE, "op %d (ALTUP) after a check for streams", op.index);
-}
-
-void Kernels::select_rows(const Op& op, const Batch& batch, Slot in, Slot out) {
+void Kernels::select_rows(const Op& op, const Run& run) {
+  const Batch& batch = run.batch;
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
   if (op.select.pooling == MR_POOL_MEAN) return mean_rows(batch, in, out);
   const size_t row = size_t(in.width) * in.element_bytes;
   size_t sequence = 0;

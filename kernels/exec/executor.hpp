@@ -28,15 +28,13 @@ class Executor {
   const std::shared_ptr<KvPool>& pool() const;
 
  private:
-  void run_op(const Op& op, const mr_step& step);
+  void run_op(const Op& op);
   void run_timed(const mr_step& step);
   int rows(const Op& op) const {
     if (op.index < program_.select) return batch_.rows;
     return op.out == program_.logits_slot ? batch_.logits : batch_.outputs;
   }
   void read_hidden(float* out);
-  Slot slot(int index, const mr_step& step) const;
-  Slot sink_q(const Op& op, const mr_step& step) const;
 
   Device& device_;
   Program program_;
@@ -44,7 +42,8 @@ class Executor {
   int operand_bytes_ = 0;
   std::unique_ptr<Kernels> kernels_;
   std::string numerics_;
-  std::vector<Buffer> slots_;  // [slots] [slot_rows, width]; empty for the logits
+  std::vector<Buffer> memory_;  // [slots] [slot_rows, width]; empty for the logits
+  std::vector<Slot> slots_;     // in memory_, but for a step's logits
   std::shared_ptr<KvPool> pool_;
   Batch batch_;
   std::vector<uint16_t> hidden_;  // operands on their way to read_hidden's floats

@@ -3,35 +3,6 @@
 
 namespace millrace {
 
-const char* op_name(int32_t kind) {
-  switch (kind) {
-    case MR_OP_EMBED:
-      return "EMBED";
-    case MR_OP_NORM:
-      return "NORM";
-    case MR_OP_LINEAR:
-      return "LINEAR";
-    case MR_OP_ROPE_STORE:
-      return "ROPE_STORE";
-    case MR_OP_ATTENTION:
-      return "ATTENTION";
-    case MR_OP_SELECT_ROWS:
-      return "SELECT_ROWS";
-    case MR_OP_ROUTE:
-      return "ROUTE";
-    case MR_OP_CONV:
-      return "CONV";
-    case MR_OP_RECUR:
-      return "RECUR";
-    case MR_OP_GATE:
-      return "GATE";
-    case MR_OP_ALTUP:
-      return "ALTUP";
-    default:
-      return "unknown";
-  }
-}
-
 const char* weights_name(int32_t weights) {
   constexpr const char* kNames[] = {"16-bit", "int8", "int4", "fp8", "nf4", "blocks"};
   return kNames[weights];

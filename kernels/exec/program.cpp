@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "exec/backend.hpp"
 #include "exec/blocks.hpp"
 #include "exec/error.hpp"
 #include "exec/tensor.hpp"
@@ -37,6 +38,32 @@ class Reader {
     p_.ops.reserve(desc.n_ops);
     for (int i = 0; i < desc.n_ops; i++) read_op(desc.ops[i], i);
     check_end();
+  }
+
+  // A kind of op: its number, its name, what checks it and what runs it.
+  struct Kind {
+    int32_t number;
+    const char* name;
+    void (Reader::*check)(Op&);
+    void (Kernels::*run)(const Op&, const Run&);
+  };
+  // Null: there is none of this number.
+  static const Kind* find(int32_t number) {
+    static constexpr Kind kKinds[] = {
+        {MR_OP_EMBED, "EMBED", &Reader::embed, &Kernels::embed},
+        {MR_OP_NORM, "NORM", &Reader::norm, &Kernels::norm},
+        {MR_OP_LINEAR, "LINEAR", &Reader::linear, &Kernels::linear},
+        {MR_OP_ROPE_STORE, "ROPE_STORE", &Reader::rope_store, &Kernels::rope_store},
+        {MR_OP_ATTENTION, "ATTENTION", &Reader::attention, &Kernels::attention},
+        {MR_OP_SELECT_ROWS, "SELECT_ROWS", &Reader::select_rows, &Kernels::select_rows},
+        {MR_OP_ROUTE, "ROUTE", &Reader::route, &Kernels::route},
+        {MR_OP_CONV, "CONV", &Reader::conv, &Kernels::conv},
+        {MR_OP_RECUR, "RECUR", &Reader::recur, &Kernels::recur},
+        {MR_OP_GATE, "GATE", &Reader::gate, &Kernels::gate},
+        {MR_OP_ALTUP, "ALTUP", &Reader::altup, &Kernels::altup},
+    };
+    const Kind* found = std::ranges::find(kKinds, number, &Kind::number);
+    return found == std::end(kKinds) ? nullptr : found;
   }
 
  private:
@@ -134,32 +161,12 @@ class Reader {
     static_cast<mr_op&>(op) = source;
     op.index = index;
     op_ = &op;
-    switch (op.kind) {
-      case MR_OP_EMBED:
-        return embed(op);
-      case MR_OP_NORM:
-        return norm(op);
-      case MR_OP_LINEAR:
-        return linear(op);
-      case MR_OP_ROPE_STORE:
-        return rope_store(op);
-      case MR_OP_ATTENTION:
-        return attention(op);
-      case MR_OP_SELECT_ROWS:
-        return select_rows(op);
-      case MR_OP_ROUTE:
-        return route(op);
-      case MR_OP_CONV:
-        return conv(op);
-      case MR_OP_RECUR:
-        return recur(op);
-      case MR_OP_GATE:
-        return gate(op);
-      case MR_OP_ALTUP:
-        return altup(op);
-      default:
-        bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ALTUP);
+    const Kind* kind = find(op.kind);
+    if (kind == nullptr) {
+      bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ALTUP);
     }
+    op.run = kind->run;
+    (this->*kind->check)(op);
   }
 
   void check_end() {
@@ -270,7 +277,7 @@ class Reader {
 
   // ---- the kinds
 
-  void embed(const Op& op) {
+  void embed(Op& op) {
     if (stage() != Held::rows) bad("comes after SELECT_ROWS");
     in_range("accumulate", op.embed.accumulate, 0, 1);
     if (op.embed.accumulate) {
@@ -295,7 +302,7 @@ class Reader {
               int64_t{p_.max_positions} + op.embed.position_offset, width);
   }
 
-  void norm(const Op& op) {
+  void norm(Op& op) {
     const int width = reads("in", op.in).width;
     slot_type("in", op.in, MR_SLOT_F32);
     in_range("accumulate", op.norm.accumulate, 0, 1);
@@ -426,7 +433,7 @@ class Reader {
     in_range("top_k", top_k, 1, experts);
   }
 
-  void route(const Op& op) {
+  void route(Op& op) {
     chooses(op.route.experts, op.route.top_k);
     reads("in", op.in);
     slot_type("in", op.in, MR_SLOT_F32);
@@ -849,7 +856,7 @@ class Reader {
     slot_width("out", op.out, int64_t{u.heads} * u.values);
   }
 
-  void gate(const Op& op) {
+  void gate(Op& op) {
     const mr_gate& g = op.gate;
     const int width = reads("in", op.in).width;
     slot_type("in", op.in, MR_SLOT_F32);
@@ -872,7 +879,7 @@ class Reader {
     slot_width("out", op.out, width);
   }
 
-  void altup(const Op& op) {
+  void altup(Op& op) {
     const mr_altup& a = op.altup;
     in_range("step", a.step, MR_ALTUP_PREDICT, MR_ALTUP_MATCH);
     in_range("streams", a.streams, 2, MR_MAX_STREAMS);
@@ -904,7 +911,7 @@ class Reader {
     op.null_values = values.data();
   }
 
-  void select_rows(const Op& op) {
+  void select_rows(Op& op) {
     const mr_slot& in = slot("in", op.in);
     if (held_[op.in] == Held::outputs) bad("in slot %d has the output rows already", op.in);
     if (held_[op.in] != Held::rows) bad("in slot %d is read before any op wrote it", op.in);
@@ -926,5 +933,10 @@ class Reader {
 }  // namespace
 
 void read_program(const mr_program_desc& desc, Program& program) { Reader(program).read(desc); }
+
+const char* op_name(int32_t kind) {
+  const Reader::Kind* found = Reader::find(kind);
+  return found == nullptr ? "unknown" : found->name;
+}
 
 }  // namespace millrace

@@ -15,10 +15,14 @@ namespace millrace {
 
 inline constexpr int kStateLanes = 16;
 
+class Kernels;
+struct Run;
+
 // An op with its place in the program. inv_freq, alibi_slopes, q_scales and null_values point
 // into Program::constants.
 struct Op : mr_op {
   int index = 0;
+  void (Kernels::*run)(const Op&, const Run&) = nullptr;  // the function of its kind
   int64_t state = 0;  // CONV, RECUR: where a sequence's state of the op begins, in floats
   const float* null_values = nullptr;  // ATTENTION: what null_scores has
   int place = 0;  // ROPE_STORE, ATTENTION: of the layer in KvLayout::layers and Program::kv_layers

@@ -61,8 +61,6 @@ class GpuDevice : public Device {
     if (type == MR_KV_KIVI) return 0;
     return size_t{kSlabTokens} * kv_token_bytes(width, kv_bits(type));
   }
-  bool takes_states() const override { return true; }
-  bool takes_streams() const override { return true; }
   mr_dtype operand_dtype(const Program& p) const override { return operand_type(p, operands_); }
   Buffer allocate(size_t bytes) override { return stream_->allocate(bytes); }
   int32_t max_slabs() const override { return INT32_MAX; }

@@ -75,14 +75,15 @@ void Experts::reach(const Op& op, const LinearKind& kind) {
   grow(results_, pairs * kind.width * (kind.out_f32 ? sizeof(float) : sizeof(uint16_t)));
 }
 
-void Experts::route(const Op& op, int rows, Slot in, Slot out) {
+void Experts::route(const Op& op, const Run& run) {
   const mr_route& r = op.route;
   const RouteShape shape{r.experts,      r.top_k,     r.scores, r.bias >= 0,
                          r.factors >= 0, r.normalize, r.groups, r.top_groups,
                          r.group_scores, r.scale,     r.jitter};
   const Route& own = routes_.at(op.index);
-  stream_.launch_local(route_, rows, target_.lanes, size_t(2) * (r.experts + r.groups), shape,
-                       in.data, own.bias.data(), own.factors.data(), out.data);
+  stream_.launch_local(route_, run.rows, target_.lanes, size_t(2) * (r.experts + r.groups), shape,
+                       run.slot(op.in).data, own.bias.data(), own.factors.data(),
+                       run.slot(op.out).data);
 }
 
 // Every row meets all experts, each with a part of it.
@@ -102,9 +103,12 @@ void Experts::run_heads(const Op& op, int rows, Slot in, Slot out) {
                  static_cast<const void*>(in.data), out.data, depth, placed);
 }
 
-void Experts::run(const Op& op, int rows, Slot in, Slot chosen, Slot out) {
-  if (op.linear.routed == MR_ROUTED_HEADS) return run_heads(op, rows, in, out);
+void Experts::run(const Op& op, const Run& run) {
+  const int rows = run.rows;
   const mr_linear& l = op.linear;
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  if (l.routed == MR_ROUTED_HEADS) return run_heads(op, rows, in, out);
+  const Slot chosen = run.slot(l.route);
   Linear& linear = *linears_.at(op.index);
   const bool sums = l.routed == MR_ROUTED_SUM;
   const int pairs = rows * l.top_k;

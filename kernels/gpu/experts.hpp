@@ -34,8 +34,8 @@ class Experts {
 
   // Takes the op's weights to the device.
   void load(const Op& op);
-  void route(const Op& op, int rows, Slot in, Slot out);
-  void run(const Op& op, int rows, Slot in, Slot chosen, Slot out);
+  void route(const Op& op, const Run& run);
+  void run(const Op& op, const Run& run);
 
   uint64_t bytes() const;
   uint64_t scratch_bytes() const;

@@ -365,7 +365,9 @@ void GpuKernels::finish(const mr_step& step) {
   running_ = false;
 }
 
-void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
+void GpuKernels::embed(const Op& op, const Run& run) {
+  const Batch& batch = run.batch;
+  const Slot out = run.slot(op.out);
   const Constants& c = constants_[op.index];
   const bool tied = c.table.data != nullptr;
   const mr_tensor* types = program_.tensor(op.embed.types);
@@ -387,7 +389,8 @@ void GpuKernels::embed(const Op& op, const Batch& batch, Slot out) {
                   c.types.data(), out.data, shape);
 }
 
-void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
+void GpuKernels::norm(const Op& op, const Run& run) {
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
   const Constants& c = constants_[op.index];
   const int width = norm_width(op, in.width), groups = op.norm.width > 0 ? op.norm.groups : 1;
   // All groups share weights, or each has its own.
@@ -407,48 +410,40 @@ void GpuKernels::norm(const Op& op, int rows, Slot in, Slot out) {
                         op.norm.eps,
                         op.norm.kind == MR_NORM_NONE,
                         op.norm.scale};
-  stream_->launch(kernels_->norm, size_t(rows) * groups, kNormItems, in.data, c.weight.data(),
+  stream_->launch(kernels_->norm, size_t(run.rows) * groups, kNormItems, in.data, c.weight.data(),
                   c.bias.data(), out.data, shape);
 }
 
-void GpuKernels::linear(const Op& op, int rows, Slot in, Slot out) {
+void GpuKernels::linear(const Op& op, const Run& run) {
+  if (op.linear.routed != MR_ROUTED_NONE) return experts_->run(op, run);
+  const Slot in = run.slot(op.in);
   const void* operands = in.data;
   if (in.type == MR_SLOT_F32) {
-    const int64_t n = int64_t{rows} * in.width;
+    const int64_t n = int64_t{run.rows} * in.width;
     stream_->launch(kernels_->round, (n + kRowItems - 1) / kRowItems, kRowItems, in.data,
                     rounded_.data(), n);
     operands = rounded_.data();
   }
-  constants_[op.index].linear->run(*stream_, rows, operands, out.data);
+  constants_[op.index].linear->run(*stream_, run.rows, operands, run.slot(op.out).data);
 }
 
-void GpuKernels::route(const Op& op, int rows, Slot in, Slot out) {
-  experts_->route(op, rows, in, out);
-}
+void GpuKernels::route(const Op& op, const Run& run) { experts_->route(op, run); }
 
-void GpuKernels::experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) {
-  experts_->run(op, rows, in, chosen, out);
-}
+void GpuKernels::conv(const Op& op, const Run& run) { states_->conv(op, run, tables_.front()); }
 
-void GpuKernels::conv(const Op& op, const Batch& batch, Slot in, Slot out) {
-  states_->conv(op, batch, tables_.front(), in, out);
-}
+void GpuKernels::recur(const Op& op, const Run& run) { states_->recur(op, run, tables_.front()); }
 
-void GpuKernels::recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates,
-                       Slot out) {
-  states_->recur(op, batch, tables_.front(), in, gates, rates, out);
-}
+void GpuKernels::gate(const Op& op, const Run& run) { states_->gate(op, run); }
 
-void GpuKernels::gate(const Op& op, int rows, Slot in, Slot gates, Slot out) {
-  states_->gate(op, rows, in, gates, out);
-}
-
-void GpuKernels::altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) {
-  AltUpShape shape{{}, op.altup.step, op.altup.streams, op.altup.active, streams[0].width};
-  for (int i = 0; i < op.altup.streams; ++i) {
-    shape.streams[i] = reinterpret_cast<uint64_t>(streams[i].data);
+void GpuKernels::altup(const Op& op, const Run& run) {
+  const mr_altup& a = op.altup;
+  const Slot coefs = run.slot_if(a.step != MR_ALTUP_MATCH, a.coefs);
+  const Slot x = run.slot_if(a.step == MR_ALTUP_CORRECT, a.x);
+  AltUpShape shape{{}, a.step, a.streams, a.active, run.slot(op.in).width};
+  for (int i = 0; i < a.streams; ++i) {
+    shape.streams[i] = reinterpret_cast<uint64_t>(run.slot(op.in + i).data);
   }
-  stream_->launch(kernels_->altup, rows, kNormItems, static_cast<const void*>(coefs.data),
+  stream_->launch(kernels_->altup, run.rows, kNormItems, static_cast<const void*>(coefs.data),
                   static_cast<const void*>(x.data), shape);
 }
 
@@ -458,7 +453,9 @@ KvShape GpuKernels::kv_shape(const Op& op) const {
           op.attention.head_dim, kv_bits(layout_.type)};
 }
 
-void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) {
+void GpuKernels::rope_store(const Op& op, const Run& run) {
+  const Slot in = run.slot(op.in);
+  const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
   const Constants& c = constants_[op.index];
   const mr_attention& a = op.attention;
   const RopeShape shape{kv_shape(op),
@@ -466,7 +463,7 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
                         in.width,
                         a.stored,
                         a.latent,
-                        batch.rows,
+                        run.batch.rows,
                         op.attention.heads,
                         op.attention.q_norm >= 0,
                         op.attention.k_norm >= 0,
@@ -483,7 +480,7 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
                         op.attention.eps};
   const StepTables& tables = tables_[op.attention.kv_group];
   const int kept = a.stored ? 0 : a.latent ? a.kv_heads : 2 * a.kv_heads;
-  const size_t heads = size_t(batch.rows) * (a.heads + kept);
+  const size_t heads = size_t(run.batch.rows) * (a.heads + kept);
   stream_->launch(kernels_->rope_store, (heads + kHeadsPerGroup - 1) / kHeadsPerGroup,
                   size_t(kHeadsPerGroup) * target_.lanes, in.data, tables.positions(),
                   tables.row_sequence(), tables.sequences(), tables.slabs(), tables.beams(),
@@ -491,7 +488,9 @@ void GpuKernels::rope_store(const Op& op, const Batch& batch, Slot in, Slot sink
                   sink_q.data, shape);
 }
 
-void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slot out) {
+void GpuKernels::attention(const Op& op, const Run& run) {
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
   const Constants& c = constants_[op.index];
   const AttentionShape shape{kv_shape(op),
                              in.width,
@@ -519,7 +518,9 @@ void GpuKernels::attention(const Op& op, const Batch&, Slot in, Slot sink_q, Slo
   }
 }
 
-void GpuKernels::select_rows(const Op& op, const Batch& batch, Slot in, Slot out) {
+void GpuKernels::select_rows(const Op& op, const Run& run) {
+  const Batch& batch = run.batch;
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
   const int32_t words = in.width * in.element_bytes / 2;
   const StepTables& tables = tables_.front();
   if (op.select.pooling != MR_POOL_ROW) {

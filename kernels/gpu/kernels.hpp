@@ -67,18 +67,17 @@ class GpuKernels : public Kernels {
   void begin(const Batch& batch) override;
   void begin_group(const Batch& batch) override;
   bool replay(const Batch& batch) override;
-  void embed(const Op& op, const Batch& batch, Slot out) override;
-  void norm(const Op& op, int rows, Slot in, Slot out) override;
-  void linear(const Op& op, int rows, Slot in, Slot out) override;
-  void route(const Op& op, int rows, Slot in, Slot out) override;
-  void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override;
-  void conv(const Op& op, const Batch& batch, Slot in, Slot out) override;
-  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override;
-  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override;
-  void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) override;
-  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override;
-  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override;
-  void select_rows(const Op&, const Batch& batch, Slot in, Slot out) override;
+  void embed(const Op&, const Run&) override;
+  void norm(const Op&, const Run&) override;
+  void linear(const Op&, const Run&) override;
+  void rope_store(const Op&, const Run&) override;
+  void attention(const Op&, const Run&) override;
+  void select_rows(const Op&, const Run&) override;
+  void route(const Op&, const Run&) override;
+  void conv(const Op&, const Run&) override;
+  void recur(const Op&, const Run&) override;
+  void gate(const Op&, const Run&) override;
+  void altup(const Op&, const Run&) override;
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }

@@ -87,7 +87,8 @@ StateShape StateOps::state_shape(const Op& op) const {
           static_cast<uint32_t>(layout_.slab_bytes / sizeof(float)), layout_.head_slabs};
 }
 
-void StateOps::conv(const Op& op, const Batch& batch, const StepTables& tables, Slot in, Slot out) {
+void StateOps::conv(const Op& op, const Run& run, const StepTables& tables) {
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
   const mr_conv& v = op.conv;
   const Constants& c = constants_.at(op.index);
   const ConvShape shape{state_shape(op),
@@ -101,28 +102,30 @@ void StateOps::conv(const Op& op, const Batch& batch, const StepTables& tables, 
                         v.activation == MR_ACT_SILU,
                         out.type == MR_SLOT_F32};
   const size_t blocks = (size_t(v.channels) + kRowItems - 1) / kRowItems;
-  stream_.launch(conv_, batch.sequences.size() * blocks, kRowItems, in.data, tables.sequences(),
+  stream_.launch(conv_, run.batch.sequences.size() * blocks, kRowItems, in.data, tables.sequences(),
                  tables.slabs(), c.weight.data(), c.bias.data(), out.data, shape);
 }
 
-void StateOps::recur(const Op& op, const Batch& batch, const StepTables& tables, Slot in,
-                     Slot gates, Slot rates, Slot out) {
+void StateOps::recur(const Op& op, const Run& run, const StepTables& tables) {
   const mr_recur& u = op.recur;
+  const Slot in = run.slot(op.in), gates = run.slot(u.gates), out = run.slot(op.out);
+  const Slot rates = run.slot_if(u.rule != MR_RECUR_SSM, u.rates);
   const Constants& c = constants_.at(op.index);
   const RecurShape shape{state_shape(op), u.rule,         u.heads,     u.key_heads, u.keys,
                          u.values,        op.state_row(), u.q,         u.k,         u.v,
                          u.decay,         u.rate,         in.width,    gates.width, rates.width,
                          u.least_step,    u.most_step,    u.rate_scale};
   const size_t blocks = (size_t(u.values) + target_.lanes - 1) / target_.lanes;
-  stream_.launch_local(recur_, batch.sequences.size() * u.heads * blocks, target_.lanes,
+  stream_.launch_local(recur_, run.batch.sequences.size() * u.heads * blocks, target_.lanes,
                        size_t(u.keys) * (target_.lanes + (u.rule == MR_RECUR_CHANNELS ? 3 : 2)),
                        shape, in.data, gates.data, u.rule == MR_RECUR_SSM ? gates.data : rates.data,
                        tables.sequences(), tables.slabs(), c.a.data(), c.dt_bias.data(),
                        c.skip.data(), out.data);
 }
 
-void StateOps::gate(const Op& op, int rows, Slot in, Slot gates, Slot out) {
+void StateOps::gate(const Op& op, const Run& run) {
   const mr_gate& g = op.gate;
+  const Slot in = run.slot(op.in), gates = run.slot(g.gates), out = run.slot(op.out);
   const Constants& c = constants_.at(op.index);
   const int group = g.group > 0 ? g.group : in.width;
   const GateShape shape{in.width,    group,
@@ -131,7 +134,7 @@ void StateOps::gate(const Op& op, int rows, Slot in, Slot gates, Slot out) {
                         g.first,     g.activation,
                         g.sparse,    out.type == MR_SLOT_F32,
                         g.eps,       g.cutoff};
-  stream_.launch(gate_, size_t(rows) * (in.width / group), kNormItems, in.data, gates.data,
+  stream_.launch(gate_, size_t(run.rows) * (in.width / group), kNormItems, in.data, gates.data,
                  c.weight.data(), out.data, shape);
 }
 

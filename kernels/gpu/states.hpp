@@ -21,10 +21,9 @@ class StateOps {
   StateOps(Stream& stream, Target target, const Bundle& bundle, const Program& program,
            const KvLayout& layout);
 
-  void conv(const Op& op, const Batch& batch, const StepTables& tables, Slot in, Slot out);
-  void recur(const Op& op, const Batch& batch, const StepTables& tables, Slot in, Slot gates,
-             Slot rates, Slot out);
-  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out);
+  void conv(const Op& op, const Run& run, const StepTables& tables);
+  void recur(const Op& op, const Run& run, const StepTables& tables);
+  void gate(const Op& op, const Run& run);
   uint64_t bytes() const;
 
  private:

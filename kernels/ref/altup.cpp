@@ -25,12 +25,14 @@ void match(int streams, int width, float* const* s) {
 }  // namespace
 
 // The formulas of mr_altup_step.
-void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) {
+void RefKernels::altup(const Op& op, const Run& run) {
   const mr_altup& a = op.altup;
-  const int width = streams[0].width;
-  for (int r = 0; r < rows; ++r) {
+  const Slot coefs = run.slot_if(a.step != MR_ALTUP_MATCH, a.coefs);
+  const Slot x = run.slot_if(a.step == MR_ALTUP_CORRECT, a.x);
+  const int width = run.slot(op.in).width;
+  for (int r = 0; r < run.rows; ++r) {
     std::array<float*, MR_MAX_STREAMS> s{};
-    for (int j = 0; j < a.streams; ++j) s[j] = streams[j].f32() + int64_t{r} * width;
+    for (int j = 0; j < a.streams; ++j) s[j] = run.slot(op.in + j).f32() + int64_t{r} * width;
     if (a.step == MR_ALTUP_MATCH) {
       match(a.streams, width, s.data());
       continue;

@@ -56,19 +56,21 @@ void head(const Context& c, const Op& op, const Sequence& s, int row, int h, con
 
 }  // namespace
 
-void attention(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out,
-               std::vector<float>& scores) {
-  for (const Sequence& s : batch.sequences) {
-    c.pool.parallel_for(s.rows * op.attention.heads, [&](int task, int thread) {
+void RefKernels::attention(const Op& op, const Run& run) {
+  if (op.attention.heavy > 0) return h2o(op, run);
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
+  for (const Sequence& s : run.batch.sequences) {
+    context_.pool.parallel_for(s.rows * op.attention.heads, [&](int task, int thread) {
       const int64_t row = s.first_row + task / op.attention.heads;
       const int h = task % op.attention.heads;
       const float* sinks = op.attention.sinks > 0
                                ? sink_q.f32() + row * sink_q.width + h * op.attention.head_dim
                                : nullptr;
-      head(c, op, s, task / op.attention.heads, h,
+      head(context_, op, s, task / op.attention.heads, h,
            in.f32() + row * in.width + h * op.attention.head_dim, sinks,
            out.f32() + row * out.width + h * op.attention.value_dim,
-           scores.data() + int64_t{thread} * c.program.max_positions);
+           scores_.data() + int64_t{thread} * context_.program.max_positions);
     });
   }
 }

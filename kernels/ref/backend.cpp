@@ -8,7 +8,6 @@
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
-#include "exec/route.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -29,66 +28,6 @@ uint32_t libm_bits() {
   }
   return hash;
 }
-
-class RefKernels : public Kernels {
- public:
-  RefKernels(const Program& program, const KvLayout& kv, ThreadPool& pool)
-      : context_{program, kv, pool}, scores_(int64_t{program.max_positions} * pool.size()) {}
-
-  void embed(const Op& op, const Batch& batch, Slot out) override {
-    ref::embed(context_, op, batch, out);
-  }
-  void norm(const Op& op, int rows, Slot in, Slot out) override {
-    ref::norm(context_, op, rows, in, out);
-  }
-  void linear(const Op& op, int rows, Slot in, Slot out) override {
-    ref::linear(context_, op, rows, in, out);
-  }
-  void route(const Op& op, int rows, Slot in, Slot out) override {
-    const Program& p = context_.program;
-    const Router router(op.route, p.tensor(op.route.bias), p.tensor(op.route.factors));
-    std::vector<float> room(router.room());
-    for (int r = 0; r < rows; ++r) {
-      router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width, room.data());
-    }
-  }
-  void experts(const Op& op, int rows, Slot in, Slot chosen, Slot out) override {
-    ref::experts(context_, op, rows, in, chosen, out);
-  }
-  void conv(const Op& op, const Batch& batch, Slot in, Slot out) override {
-    ref::conv(context_, op, batch, in, out);
-  }
-  void recur(const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates, Slot out) override {
-    ref::recur(context_, op, batch, in, gates, rates, out);
-  }
-  void gate(const Op& op, int rows, Slot in, Slot gates, Slot out) override {
-    ref::gate(context_, op, rows, in, gates, out);
-  }
-  void altup(const Op& op, int rows, const Slot* streams, Slot coefs, Slot x) override {
-    ref::altup(op, rows, streams, coefs, x);
-  }
-  void rope_store(const Op& op, const Batch& batch, Slot in, Slot sink_q) override {
-    ref::rope_store(context_, op, batch, in, sink_q);
-  }
-  void attention(const Op& op, const Batch& batch, Slot in, Slot sink_q, Slot out) override {
-    if (op.attention.heavy > 0) return ref::h2o(context_, op, batch, in, out, scores_);
-    ref::attention(context_, op, batch, in, sink_q, out, scores_);
-  }
-
-  bool takes_beams() const override { return true; }
-  uint64_t weight_bytes() const override { return 0; }  // they stay in the checkpoint
-  uint64_t scratch_bytes() const override { return scores_.size() * sizeof(float); }
-  std::string linear_name() const override { return "ref"; }
-  std::string numerics() const override {
-    char text[64];
-    std::snprintf(text, sizeof text, "ref %d float libm-%08x", kNumericsVersion, libm_bits());
-    return text;
-  }
-
- private:
-  Context context_;
-  std::vector<float> scores_;  // [threads][max_positions]
-};
 
 class RefDevice : public Device {
  public:
@@ -117,8 +56,6 @@ class RefDevice : public Device {
   // Not used: a cache without beams is recognized by it.
   int kv_head_slabs(int32_t type) const override { return type == MR_KV_KIVI ? 1 : 0; }
   bool takes_h2o() const override { return true; }
-  bool takes_states() const override { return true; }
-  bool takes_streams() const override { return true; }
   mr_dtype operand_dtype(const Program&) const override { return MR_F32; }
   std::unique_ptr<Kernels> load(const Program& program, const KvLayout& kv) override {
     return std::make_unique<RefKernels>(program, kv, pool_);
@@ -140,6 +77,13 @@ int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* e
 }
 
 }  // namespace
+
+std::string RefKernels::numerics() const {
+  char text[64];
+  std::snprintf(text, sizeof text, "ref %d float libm-%08x", kNumericsVersion, libm_bits());
+  return text;
+}
+
 }  // namespace millrace::ref
 
 extern "C" const mr_backend* millrace_backend_ref(void) {

@@ -4,10 +4,12 @@
 
 namespace millrace::ref {
 
-void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
-  const mr_tensor* table = c.program.tensor(op.embed.table);
-  const mr_tensor* positions = c.program.tensor(op.embed.positions);
-  const mr_tensor* types = c.program.tensor(op.embed.types);
+void RefKernels::embed(const Op& op, const Run& run) {
+  const Batch& batch = run.batch;
+  const Slot out = run.slot(op.out);
+  const mr_tensor* table = context_.program.tensor(op.embed.table);
+  const mr_tensor* positions = context_.program.tensor(op.embed.positions);
+  const mr_tensor* types = context_.program.tensor(op.embed.types);
   std::vector<float> row(out.width);
   for (int r = 0; r < batch.rows; ++r) {
     float* y = out.f32() + int64_t{r} * out.width;

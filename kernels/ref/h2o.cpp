@@ -65,13 +65,14 @@ void rows(const Context& c, const Op& op, const Sequence& s, int kv_head, Slot i
 
 }  // namespace
 
-void h2o(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out,
-         std::vector<float>& scores) {
-  check_h2o(c.kv, batch, op.place);
+void RefKernels::h2o(const Op& op, const Run& run) {
+  const Batch& batch = run.batch;
+  check_h2o(context_.kv, batch, op.place);
   const int n = static_cast<int>(batch.sequences.size());
-  c.pool.parallel_for(n * op.attention.kv_heads, [&](int task, int thread) {
-    rows(c, op, batch.sequences[task / op.attention.kv_heads], task % op.attention.kv_heads, in,
-         out, scores.data() + int64_t{thread} * c.program.max_positions);
+  context_.pool.parallel_for(n * op.attention.kv_heads, [&](int task, int thread) {
+    rows(context_, op, batch.sequences[task / op.attention.kv_heads], task % op.attention.kv_heads,
+         run.slot(op.in), run.slot(op.out),
+         scores_.data() + int64_t{thread} * context_.program.max_positions);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "exec/quantize.hpp"
+#include "exec/route.hpp"
 #include "ref/ref.hpp"
 
 namespace millrace::ref {
@@ -124,12 +125,14 @@ void products(const Context& c, const Op& op, const mr_part* parts, int width, i
 
 }  // namespace
 
-void linear(const Context& c, const Op& op, int rows, Slot in, Slot out) {
-  const std::vector<float> x = taken(op, rows, in.width, in.f32());
+void RefKernels::linear(const Op& op, const Run& run) {
+  if (op.linear.routed != MR_ROUTED_NONE) return experts(op, run);
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  const std::vector<float> x = taken(op, run.rows, in.width, in.f32());
   std::vector<Pair> pairs;
-  for (int r = 0; r < rows; ++r)
+  for (int r = 0; r < run.rows; ++r)
     pairs.push_back({&x[int64_t{r} * in.width], out.f32() + int64_t{r} * out.width});
-  products(c, op, op.linear.parts, in.width, out.width, op.linear.accumulate != 0, pairs);
+  products(context_, op, op.linear.parts, in.width, out.width, op.linear.accumulate != 0, pairs);
 }
 
 // Each expert has a part of every row.
@@ -155,8 +158,11 @@ static void heads(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   }
 }
 
-void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slot out) {
-  if (op.linear.routed == MR_ROUTED_HEADS) return heads(c, op, rows, in, out);
+void RefKernels::experts(const Op& op, const Run& run) {
+  const int rows = run.rows;
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  if (op.linear.routed == MR_ROUTED_HEADS) return heads(context_, op, rows, in, out);
+  const Slot chosen = run.slot(op.linear.route);
   const bool sums = op.linear.routed == MR_ROUTED_SUM;
   const int k = op.linear.top_k, width = sums ? in.width / k : in.width,
             n_out = sums ? out.width : out.width / k;
@@ -178,7 +184,7 @@ void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slo
         {&x[int64_t{each_own ? i : i / k} * width], to + int64_t{i} * n_out});
   }
   for (int e = 0; e < op.linear.experts; ++e) {
-    if (!pairs[e].empty()) products(c, op, op.parts_of(e), width, n_out, false, pairs[e]);
+    if (!pairs[e].empty()) products(context_, op, op.parts_of(e), width, n_out, false, pairs[e]);
   }
   if (!sums) return;
   for (int r = 0; r < rows; ++r) {
@@ -188,6 +194,16 @@ void experts(const Context& c, const Op& op, int rows, Slot in, Slot chosen, Slo
       const float weight = op.linear.weighs_in ? 1.0f : chosen.f32()[2 * i + 1];
       for (int n = 0; n < n_out; ++n) y[n] += weight * each[int64_t{i} * n_out + n];
     }
+  }
+}
+
+void RefKernels::route(const Op& op, const Run& run) {
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  const Program& p = context_.program;
+  const Router router(op.route, p.tensor(op.route.bias), p.tensor(op.route.factors));
+  std::vector<float> room(router.room());
+  for (int r = 0; r < run.rows; ++r) {
+    router.row(in.f32() + int64_t{r} * in.width, out.f32() + int64_t{r} * out.width, room.data());
   }
 }
 

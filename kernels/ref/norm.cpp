@@ -8,9 +8,10 @@ namespace millrace::ref {
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
 // None:  y = x * weight + bias
 // It is added to what out has, where the op accumulates; what out has then is times scale.
-void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
-  const mr_tensor* weight = c.program.tensor(op.norm.weight);
-  const mr_tensor* bias = c.program.tensor(op.norm.bias);
+void RefKernels::norm(const Op& op, const Run& run) {
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  const mr_tensor* weight = context_.program.tensor(op.norm.weight);
+  const mr_tensor* bias = context_.program.tensor(op.norm.bias);
   const bool part = op.norm.width > 0;
   const int groups = part ? op.norm.groups : 1;
   const int width = part ? op.norm.width / groups : in.width;
@@ -18,7 +19,7 @@ void norm(const Context& c, const Op& op, int rows, Slot in, Slot out) {
   const auto at = [&](const mr_tensor& t, int group, int i) {
     return element(t, t.dims[0] > width ? group * width + i : i);
   };
-  c.pool.parallel_for(rows * groups, [&](int task, int) {
+  context_.pool.parallel_for(run.rows * groups, [&](int task, int) {
     const int group = task % groups;
     const int64_t first =
         int64_t{task / groups} * in.width + (part ? op.norm.offset : 0) + group * width;

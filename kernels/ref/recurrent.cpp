@@ -79,11 +79,13 @@ void scan(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gate
 
 }  // namespace
 
-void conv(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out) {
+void RefKernels::conv(const Op& op, const Run& run) {
+  const Context& c = context_;
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
   const mr_conv& v = op.conv;
   const mr_tensor& weight = *c.program.tensor(v.weight);
   const int past = v.kernel - 1;
-  for (const Sequence& s : batch.sequences) {
+  for (const Sequence& s : run.batch.sequences) {
     float* state = state_of(op, s);  // [past][channels]
     for (int i = 0; i < s.rows; ++i) {
       const float* row = in.f32() + int64_t{s.first_row + i} * in.width;
@@ -107,10 +109,12 @@ void conv(const Context& c, const Op& op, const Batch& batch, Slot in, Slot out)
   }
 }
 
-void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gates, Slot rates,
-           Slot out) {
+void RefKernels::recur(const Op& op, const Run& run) {
+  const Context& c = context_;
   const mr_recur& u = op.recur;
-  if (u.rule == MR_RECUR_SCAN) return scan(c, op, batch, in, gates, rates, out);
+  const Slot in = run.slot(op.in), gates = run.slot(u.gates), out = run.slot(op.out);
+  const Slot rates = run.slot_if(u.rule != MR_RECUR_SSM, u.rates);
+  if (u.rule == MR_RECUR_SCAN) return scan(c, op, run.batch, in, gates, rates, out);
   const bool delta = u.rule != MR_RECUR_SSM;
   const int decays = u.rule == MR_RECUR_CHANNELS ? u.keys : 1;
   const int per_key = u.heads / u.key_heads;
@@ -120,7 +124,7 @@ void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gat
     for (const float e : x) square += double{e} * e;
     for (float& e : x) e = static_cast<float>(e / std::sqrt(square + 1e-6));
   };
-  for (const Sequence& s : batch.sequences) {
+  for (const Sequence& s : run.batch.sequences) {
     float* states = state_of(op, s);  // [heads][keys][state_row]
     for (int h = 0; h < u.heads; ++h) {
       float* state = states + int64_t{h} * u.keys * op.state_row();
@@ -173,12 +177,13 @@ void recur(const Context& c, const Op& op, const Batch& batch, Slot in, Slot gat
   }
 }
 
-void gate(const Context& c, const Op& op, int rows, Slot in, Slot gates, Slot out) {
+void RefKernels::gate(const Op& op, const Run& run) {
   const mr_gate& g = op.gate;
-  const mr_tensor* weight = g.group > 0 ? c.program.tensor(g.weight) : nullptr;
+  const Slot in = run.slot(op.in), gates = run.slot(g.gates), out = run.slot(op.out);
+  const mr_tensor* weight = g.group > 0 ? context_.program.tensor(g.weight) : nullptr;
   const int group = g.group > 0 ? g.group : in.width;
   std::vector<float> x(in.width), by(in.width);
-  for (int r = 0; r < rows; ++r) {
+  for (int r = 0; r < run.rows; ++r) {
     const float* from = in.f32() + int64_t{r} * in.width;
     const float* at = gates.f32() + int64_t{r} * gates.width + g.offset;
     float* to = out.f32() + int64_t{r} * out.width;

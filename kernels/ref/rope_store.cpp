@@ -93,12 +93,15 @@ void code_groups(const Context& c, const Op& op, const Sequence& s) {
 
 }  // namespace
 
-void rope_store(const Context& c, const Op& op, const Batch& batch, Slot in, Slot sink_q) {
+void RefKernels::rope_store(const Op& op, const Run& run) {
+  const Context& c = context_;
+  const Slot in = run.slot(op.in);
+  const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
   const mr_tensor* q_norm = c.program.tensor(op.attention.q_norm);
   const mr_tensor* k_norm = c.program.tensor(op.attention.k_norm);
   const int d = op.attention.head_dim, values = op.attention.value_dim;
   const int kept_parts = op.attention.latent ? 1 : 2;
-  for (const Sequence& s : batch.sequences) {
+  for (const Sequence& s : run.batch.sequences) {
     for (int i = 0; i < s.rows; ++i) {
       float* q = in.f32() + int64_t{s.first_row + i} * in.width;
       float* k = q + int64_t{op.attention.heads} * d;

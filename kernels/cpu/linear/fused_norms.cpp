@@ -66,7 +66,8 @@ const bf16* FusedNorms::normed_rows(const Norm& norm, Slot in, int first, int co
   bf16* const rows =
       static_cast<bf16*>(normed_.data()) + int64_t{thread} * Linear::kPackRows * in.width;
   for (int r = 0; r < count; ++r) {
-    norm.row(context_, in.f32() + int64_t{first + r} * in.width, rows + int64_t{r} * in.width);
+    context_.kernels.norm(norm.row, in.f32() + int64_t{first + r} * in.width,
+                          rows + int64_t{r} * in.width);
   }
   return rows;
 }

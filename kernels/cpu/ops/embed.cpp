@@ -37,7 +37,11 @@ void take_row(const mr_tensor& table, int64_t row, float scale, bool add, int wi
 
 }  // namespace
 
-void embed(const Context& c, const Op& op, const Batch& batch, Slot out) {
+void CpuOps::embed(const Op& op, const Run& run) {
+  const FloatScope mode(mode_);
+  const Context& c = context_;
+  const Batch& batch = run.batch;
+  const Slot out = run.slot(op.out);
   const mr_tensor* table = c.program.tensor(op.embed.table);
   const mr_tensor* positions = c.program.tensor(op.embed.positions);
   const mr_tensor* types = c.program.tensor(op.embed.types);

@@ -21,37 +21,40 @@ std::vector<float> of_groups(std::vector<float> v, int width) {
 }  // namespace
 
 Norm::Norm(const Context& c, const Op& op)
-    : groups_(op.norm.width > 0 ? op.norm.groups : 1),
-      offset_(op.norm.width > 0 ? op.norm.offset : 0),
-      weight_(op.norm.weight < 0
-                  ? std::vector<float>(width_of(c, op), 1.0f)
-                  : of_groups(floats(c.program.tensor(op.norm.weight)), width_of(c, op))),
-      bias_(of_groups(floats(c.program.tensor(op.norm.bias)), width_of(c, op))),
-      row_{weight_.data(),
-           bias_.empty() ? nullptr : bias_.data(),
-           static_cast<int>(weight_.size()) / groups_,
-           op.norm.eps,
-           op.norm.kind == MR_NORM_LAYER,
-           c.program.slots[op.out].type == MR_SLOT_F32,
-           op.norm.accumulate != 0,
-           op.norm.kind == MR_NORM_NONE,
-           op.norm.scale != 0 ? op.norm.scale : 1} {}
+    : groups(op.norm.width > 0 ? op.norm.groups : 1),
+      offset(op.norm.width > 0 ? op.norm.offset : 0),
+      weight(op.norm.weight < 0
+                 ? std::vector<float>(width_of(c, op), 1.0f)
+                 : of_groups(floats(c.program.tensor(op.norm.weight)), width_of(c, op))),
+      bias(of_groups(floats(c.program.tensor(op.norm.bias)), width_of(c, op))),
+      row{weight.data(),
+          bias.empty() ? nullptr : bias.data(),
+          static_cast<int>(weight.size()) / groups,
+          op.norm.eps,
+          op.norm.kind == MR_NORM_LAYER,
+          c.program.slots[op.out].type == MR_SLOT_F32,
+          op.norm.accumulate != 0,
+          op.norm.kind == MR_NORM_NONE,
+          op.norm.scale != 0 ? op.norm.scale : 1} {}
 
-void Norm::run(const Context& c, int rows, Slot in, Slot out) const {
-  const size_t out_bytes = row_.out_f32 ? sizeof(float) : sizeof(bf16);
-  for_rows(c.pool, rows, in.width, [&](int r, int) {
-    const int64_t at = int64_t{r} * in.width;
-    if (groups_ == 1) {
-      row(c, in.f32() + at + offset_,
-          static_cast<std::byte*>(out.data) + (at + offset_) * out_bytes);
+void CpuOps::norm(const Op& op, const Run& run) {
+  const FloatScope mode(mode_);
+  const Norm& norm = norm_of(op);
+  const Slot in = run.slot(op.in), out = run.slot(op.out);
+  const size_t out_bytes = norm.row.out_f32 ? sizeof(float) : sizeof(bf16);
+  for_rows(context_.pool, run.rows, in.width, [&](int r, int) {
+    const int64_t at = int64_t{r} * in.width + norm.offset;
+    if (norm.groups == 1) {
+      context_.kernels.norm(norm.row, in.f32() + at,
+                            static_cast<std::byte*>(out.data) + at * out_bytes);
       return;
     }
-    NormRow group = row_;
-    for (int g = 0; g < groups_; ++g) {
-      float* x = in.f32() + at + offset_ + g * row_.width;
-      group.weight = row_.weight + g * row_.width;
-      if (row_.bias != nullptr) group.bias = row_.bias + g * row_.width;
-      c.kernels.norm(group, x, x);
+    NormRow group = norm.row;
+    for (int g = 0; g < norm.groups; ++g) {
+      float* x = in.f32() + at + g * group.width;
+      group.weight = norm.row.weight + g * group.width;
+      if (norm.row.bias != nullptr) group.bias = norm.row.bias + g * group.width;
+      context_.kernels.norm(group, x, x);
     }
   });
 }

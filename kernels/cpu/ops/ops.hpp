@@ -1,15 +1,18 @@
-// The ops other than linear and attention, over the kernels of an instruction set. An object
-// is what one op of a program keeps from load to load.
+// The ops other than linear and attention, over the kernels of an instruction set.
 #ifndef MILLRACE_CPU_OPS_OPS_HPP
 #define MILLRACE_CPU_OPS_OPS_HPP
 
+#include <deque>
+#include <memory>
 #include <vector>
 
+#include "cpu/machine/float_mode.hpp"
 #include "cpu/machine/thread_pool.hpp"
 #include "cpu/ops/kernels.hpp"
 #include "cpu/ops/kivi.hpp"
 #include "exec/backend.hpp"
 #include "exec/buffer.hpp"
+#include "exec/route.hpp"
 
 namespace millrace::cpu {
 
@@ -38,22 +41,13 @@ void for_rows(ThreadPool& pool, int rows, int width, F&& fn) {
   });
 }
 
-// out[r] = scale * table[token[r]] + positions[position[r] + offset]; the tables
-// are read where they lie.
-void embed(const Context&, const Op&, const Batch&, Slot out);
-
-class Norm {
- public:
+// What a NORM keeps.
+struct Norm {
   Norm(const Context&, const Op&);
-  void run(const Context&, int rows, Slot in, Slot out) const;
-  // One row, to what the out slot's type says.
-  void row(const Context& c, const float* in, void* out) const { c.kernels.norm(row_, in, out); }
-  uint64_t bytes() const { return (weight_.size() + bias_.size()) * sizeof(float); }
 
- private:
-  int groups_, offset_;
-  std::vector<float> weight_, bias_;
-  NormRow row_;  // of the first group
+  int groups, offset;
+  std::vector<float> weight, bias;
+  NormRow row;  // of the first group
 };
 
 // Cosines and sines of a step's positions, the same in every layer, and of the largest position of
@@ -82,58 +76,77 @@ class Angles {
   Buffer values_;                 // [max_rows + 1][cosines, sines]
 };
 
-class RopeStore {
- public:
-  RopeStore(const Context&, const Op&, const Angles*);
-  void run(const Context&, const Batch&, Slot in, Slot sink_q);
-  uint64_t bytes() const { return (q_norm_.size() + k_norm_.size()) * sizeof(float); }
-
- private:
-  void store(const Context&, const Sequence&, int row, int value, const float* heads) const;
-  static void store_bf16(const Context&, int value, const float* head, int d, int token,
-                         bf16* block);
-
-  const Op& op_;
-  std::vector<float> q_norm_, k_norm_;
-  const Angles* angles_;  // null: no rotary embedding
-  KiviStore kivi_;        // used with MR_KV_KIVI
+// What a ROPE_STORE keeps.
+struct RopeStore {
+  std::vector<float> q_norm, k_norm;
+  const Angles* angles;  // null: no rotary embedding
+  KiviStore kivi{};      // used with MR_KV_KIVI
 };
 
-class Conv {
- public:
+// What a CONV keeps.
+struct Conv {
   Conv(const Context&, const Op&);
-  void run(const Context&, const Batch&, Slot in, Slot out) const;
-  uint64_t bytes() const { return (weights_.size() + bias_.size()) * sizeof(float); }
 
- private:
-  const Op& op_;
-  std::vector<float> weights_, bias_;  // [kernel][channels]
+  std::vector<float> weights, bias;  // [kernel][channels], [channels]
 };
 
-class Recur {
- public:
+// What a RECUR keeps.
+struct Recur {
   Recur(const Context&, const Op&);
-  void run(const Context&, const Batch&, Slot in, Slot gates, Slot rates, Slot out) const;
 
- private:
-  const Op& op_;
-  // [heads]; of MR_RECUR_CHANNELS dt_bias_ is [heads][keys]; of MR_RECUR_SCAN a_ is [heads][keys][state row], and
+  // [heads]; of MR_RECUR_CHANNELS dt_bias is [heads][keys]; of MR_RECUR_SCAN a is [heads][keys][state row], and
   // the others are [heads][values].
-  std::vector<float> a_, dt_bias_, skip_;
+  std::vector<float> a, dt_bias, skip;
 };
 
-// A step of alternating updates.
-void altup(const Context&, const Op&, int rows, const Slot* streams, Slot coefs, Slot x);
-
-class Gate {
- public:
+// What a GATE keeps.
+struct Gate {
   Gate(const Context&, const Op&);
-  void run(const Context&, int rows, Slot in, Slot gates, Slot out) const;
+
+  std::vector<float> weight;
+  GateRow row;
+};
+
+// The ops of a loaded program, but linear and attention. Each is in a file with those like it.
+class CpuOps : public Kernels {
+ public:
+  CpuOps(const Program& program, const KvLayout& kv, const OpKernels& kernels, ThreadPool& pool);
+
+  void begin(const Batch&) override;
+  void embed(const Op&, const Run&) override;
+  void norm(const Op&, const Run&) override;
+  void rope_store(const Op&, const Run&) override;
+  void route(const Op&, const Run&) override;
+  void conv(const Op&, const Run&) override;
+  void recur(const Op&, const Run&) override;
+  void gate(const Op&, const Run&) override;
+  void altup(const Op&, const Run&) override;
+
+  uint64_t weight_bytes() const override;
+  uint64_t scratch_bytes() const override;
+
+ protected:
+  const Norm& norm_of(const Op& op) const { return *kept_[op.index].norm; }
+
+  const Context context_;
+  const FloatMode mode_;  // of all ops but ROUTE
 
  private:
-  const Op& op_;
-  std::vector<float> weight_;
-  GateRow row_;
+  // What an op keeps from load to load; one of them is set, or none.
+  struct Kept {
+    std::unique_ptr<Router> router;
+    std::unique_ptr<Norm> norm;
+    std::unique_ptr<RopeStore> rope_store;
+    std::unique_ptr<Conv> conv;
+    std::unique_ptr<Recur> recur;
+    std::unique_ptr<Gate> gate;
+  };
+
+  void keep(const Op& op);
+  const Angles* angles_of(const Op& op);
+
+  std::deque<Angles> angles_;  // RopeStore points to them
+  std::vector<Kept> kept_;     // [ops]
 };
 
 }  // namespace millrace::cpu

@@ -15,6 +15,42 @@ const Sequence& sequence_of(const Batch& batch, int row) {
   return next[-1];
 }
 
+void store_bf16(const Context& c, int value, const float* head, int d, int token, bf16* block) {
+  bf16 rounded[kMaxHeadDim];
+  c.kernels.to_bf16(head, d, rounded);
+  if (value == 0) {
+    for (int i = 0; i < d; i += 2) {
+      std::memcpy(block + (i / 2 * kSlabTokens + token) * 2, rounded + i, 2 * sizeof(bf16));
+    }
+  } else {
+    block += token / 2 * 2 * d + token % 2;
+    for (int i = 0; i < d; ++i) block[2 * i] = rounded[i];
+  }
+}
+
+// Puts the keys or values of a row of the sequence into their slab (cpu/ops/kernels.hpp).
+void store(const Context& c, const Op& op, const Sequence& s, int row, int value,
+           const float* heads) {
+  const int d = value == 0 ? op.attention.head_dim : op.attention.value_dim;
+  int position = s.row_position(row);
+  const Kept kept = s.kept(row, position);
+  std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
+  const int token = position % MR_SLAB_TOKENS;
+  for (int h = 0; h < op.attention.kv_heads; ++h, heads += d) {
+    std::byte* block = slab + c.kv.block(op.place, value, h);
+    switch (c.kv.type) {
+      case MR_KV_INT8:
+        (value == 0 ? store_int8_key : store_int8_value)(heads, d, token, block);
+        break;
+      case MR_KV_INT4:
+        (value == 0 ? store_int4_key : store_int4_value)(heads, d, token, block);
+        break;
+      default:
+        store_bf16(c, value, heads, d, token, reinterpret_cast<bf16*>(block));
+    }
+  }
+}
+
 }  // namespace
 
 Angles::Angles(const Op& op, int max_rows)
@@ -48,90 +84,60 @@ void Angles::compute(int row, int position) const {
   }
 }
 
-RopeStore::RopeStore(const Context& c, const Op& op, const Angles* angles)
-    : op_(op),
-      q_norm_(floats(c.program.tensor(op.attention.q_norm))),
-      k_norm_(floats(c.program.tensor(op.attention.k_norm))),
-      angles_(angles) {}
+const Angles* CpuOps::angles_of(const Op& op) {
+  if (op.attention.rotary_dim == 0) return nullptr;
+  for (const Angles& angles : angles_) {
+    if (angles.serves(op)) return &angles;
+  }
+  return &angles_.emplace_back(op, context_.program.max_rows);
+}
 
-void RopeStore::run(const Context& c, const Batch& batch, Slot in, Slot sink_q) {
-  const int d = op_.attention.head_dim;
+void CpuOps::rope_store(const Op& op, const Run& run) {
+  const FloatScope mode(mode_);
+  const Context& c = context_;
+  const Batch& batch = run.batch;
+  RopeStore& kept = *kept_[op.index].rope_store;
+  const Slot in = run.slot(op.in);
+  const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
+  const int d = op.attention.head_dim;
   for_rows(c.pool, batch.rows, in.width, [&](int row, int) {
     const Sequence& s = sequence_of(batch, row);
     float* q = in.f32() + int64_t{row} * in.width;
-    float* k = q + int64_t{op_.attention.heads} * d;
-    HeadsRow heads{op_.attention.heads,
+    float* k = q + int64_t{op.attention.heads} * d;
+    HeadsRow heads{op.attention.heads,
                    d,
-                   q_norm_.empty() ? nullptr : q_norm_.data(),
-                   op_.attention.eps,
-                   op_.attention.rotary_dim,
-                   op_.attention.rotary_interleaved != 0,
-                   angles_ != nullptr ? angles_->cosine(row) : nullptr,
-                   angles_ != nullptr ? angles_->sine(row) : nullptr,
-                   op_.attention.norm_last != 0,
-                   op_.attention.rotary_offset};
-    if (op_.attention.sinks > 0) {
-      const int from = angles_->sink_row(op_, row, batch.positions[row]);
+                   kept.q_norm.empty() ? nullptr : kept.q_norm.data(),
+                   op.attention.eps,
+                   op.attention.rotary_dim,
+                   op.attention.rotary_interleaved != 0,
+                   kept.angles != nullptr ? kept.angles->cosine(row) : nullptr,
+                   kept.angles != nullptr ? kept.angles->sine(row) : nullptr,
+                   op.attention.norm_last != 0,
+                   op.attention.rotary_offset};
+    if (op.attention.sinks > 0) {
+      const int from = kept.angles->sink_row(op, row, batch.positions[row]);
       float* sinks = sink_q.f32() + int64_t{row} * sink_q.width;
       HeadsRow same = heads;
-      same.cosine = angles_->cosine(from);
-      same.sine = angles_->sine(from);
+      same.cosine = kept.angles->cosine(from);
+      same.sine = kept.angles->sine(from);
       std::copy_n(q, sink_q.width, sinks);
       c.kernels.rotate(same, sinks);
     }
     c.kernels.rotate(heads, q);
-    if (op_.attention.q_scales != nullptr) {
-      const float scale = op_.q_scale(batch.positions[row]);
-      for (int i = 0; i < op_.attention.heads * d; ++i) q[i] *= scale;
+    if (op.attention.q_scales != nullptr) {
+      const float scale = op.q_scale(batch.positions[row]);
+      for (int i = 0; i < op.attention.heads * d; ++i) q[i] *= scale;
     }
-    if (op_.attention.stored) return;
-    heads.heads = op_.attention.kv_heads;
-    heads.norm = k_norm_.empty() ? nullptr : k_norm_.data();
+    if (op.attention.stored) return;
+    heads.heads = op.attention.kv_heads;
+    heads.norm = kept.k_norm.empty() ? nullptr : kept.k_norm.data();
     c.kernels.rotate(heads, k);
-    if (c.kv.type == MR_KV_KIVI || op_.attention.heavy > 0)
-      return;  // attention stores what is left
-    store(c, s, row - s.first_row, 0, k);
-    if (op_.attention.latent) return;
-    store(c, s, row - s.first_row, 1, k + int64_t{op_.attention.kv_heads} * d);
+    if (c.kv.type == MR_KV_KIVI || op.attention.heavy > 0) return;  // attention stores what is left
+    store(c, op, s, row - s.first_row, 0, k);
+    if (op.attention.latent) return;
+    store(c, op, s, row - s.first_row, 1, k + int64_t{op.attention.kv_heads} * d);
   });
-  if (c.kv.type == MR_KV_KIVI) kivi_.code(c, op_, batch, in);
-}
-
-// Puts the keys or values of a row of the sequence into their slab (cpu/ops/kernels.hpp).
-void RopeStore::store(const Context& c, const Sequence& s, int row, int value,
-                      const float* heads) const {
-  const int d = value == 0 ? op_.attention.head_dim : op_.attention.value_dim;
-  int position = s.row_position(row);
-  const Kept kept = s.kept(row, position);
-  std::byte* slab = kept.kv + c.kv.slab_bytes * (position / MR_SLAB_TOKENS);
-  const int token = position % MR_SLAB_TOKENS;
-  for (int h = 0; h < op_.attention.kv_heads; ++h, heads += d) {
-    std::byte* block = slab + c.kv.block(op_.place, value, h);
-    switch (c.kv.type) {
-      case MR_KV_INT8:
-        (value == 0 ? store_int8_key : store_int8_value)(heads, d, token, block);
-        break;
-      case MR_KV_INT4:
-        (value == 0 ? store_int4_key : store_int4_value)(heads, d, token, block);
-        break;
-      default:
-        store_bf16(c, value, heads, d, token, reinterpret_cast<bf16*>(block));
-    }
-  }
-}
-
-void RopeStore::store_bf16(const Context& c, int value, const float* head, int d, int token,
-                           bf16* block) {
-  bf16 rounded[kMaxHeadDim];
-  c.kernels.to_bf16(head, d, rounded);
-  if (value == 0) {
-    for (int i = 0; i < d; i += 2) {
-      std::memcpy(block + (i / 2 * kSlabTokens + token) * 2, rounded + i, 2 * sizeof(bf16));
-    }
-  } else {
-    block += token / 2 * 2 * d + token % 2;
-    for (int i = 0; i < d; ++i) block[2 * i] = rounded[i];
-  }
+  if (c.kv.type == MR_KV_KIVI) kept.kivi.code(c, op, batch, in);
 }
 
 }  // namespace millrace::cpu
