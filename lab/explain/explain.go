@@ -156,9 +156,9 @@ func shape(p *model.Program, op *model.Op) string {
 		return text
 	case model.OpAltUp:
 		return fmt.Sprintf("%d x %d", op.AltUp.Streams, p.Slots[op.In].Width)
-	case model.OpNorm, model.OpSelectRows, model.OpGate:
+	default:
+		return fmt.Sprint(p.Slots[op.Out].Width)
 	}
-	return fmt.Sprint(p.Slots[op.Out].Width)
 }
 
 func shapeText(shape []int64) string {
