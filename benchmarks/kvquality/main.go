@@ -117,11 +117,7 @@ func run(o *options) error {
 	if err := os.WriteFile(o.out+".json", append(raw, '\n'), 0o600); err != nil {
 		return err
 	}
-	f, err := os.Create(o.out + ".svg")
-	if err != nil {
-		return err
-	}
-	return errors.Join(picture.Write(f), f.Close())
+	return picture.WriteFile(o.out + ".svg")
 }
 
 // encode returns the first tokens of the text, and one more that is only predicted from.

@@ -3,10 +3,12 @@
 package curve
 
 import (
+	"errors"
 	"fmt"
 	"html"
 	"io"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -37,7 +39,16 @@ const (
 	ticks                    = 5
 )
 
-var colors = []string{"#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df"}
+var colors = []string{"#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#0a7ea4", "#57606a"}
+
+// WriteFile writes the picture to a file.
+func (p *Picture) WriteFile(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Write(f), f.Close())
+}
 
 // Write writes the picture as SVG.
 func (p *Picture) Write(w io.Writer) error {

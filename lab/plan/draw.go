@@ -1,9 +1,7 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
-	"os"
 
 	"github.com/millrace/millrace/lab/curve"
 )
@@ -22,9 +20,5 @@ func (r *Report) Draw(path string) error {
 		}
 		picture.Series = append(picture.Series, line)
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(picture.Write(f), f.Close())
+	return picture.WriteFile(path)
 }

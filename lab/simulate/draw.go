@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -44,9 +43,5 @@ func drawCurve(path, title string, trials []Trial, bound time.Duration, of func(
 		lines[0].Points = append(lines[0].Points, curve.Point{X: t.QPS, Y: 1e3 * q.P50})
 		lines[1].Points = append(lines[1].Points, curve.Point{X: t.QPS, Y: 1e3 * q.P99})
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(picture.Write(f), f.Close())
+	return picture.WriteFile(path)
 }

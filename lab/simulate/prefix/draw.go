@@ -1,11 +1,6 @@
 package prefix
 
-import (
-	"errors"
-	"os"
-
-	"github.com/millrace/millrace/lab/curve"
-)
+import "github.com/millrace/millrace/lab/curve"
 
 // Draw writes a picture of the hit ratios by size as SVG.
 func (s *Study) Draw(path string) error {
@@ -25,9 +20,5 @@ func (s *Study) Draw(path string) error {
 		}
 		p.Series = append(p.Series, line)
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(p.Write(f), f.Close())
+	return p.WriteFile(path)
 }
