@@ -48,7 +48,7 @@ func TestBenchOfEachPromptWithEachBatch(t *testing.T) {
 }
 
 func TestBenchOfOnePromptOnly(t *testing.T) {
-	for _, flags := range [][]string{{"--ops"}, {"--sdpa"}, {"--beams", "2"}, {"--shared", "16"}, {"--url", "http://127.0.0.1:1"}} {
+	for _, flags := range [][]string{{"--ops"}, {"--sdpa"}, {"--shared", "16"}, {"--url", "http://127.0.0.1:1"}} {
 		code, _, stderr := millrace(t, nil, append([]string{"bench", "--prompt", "20,40"}, flags...)...)
 		require.Equal(t, 2, code, flags)
 		require.Contains(t, stderr, "--prompt: found 2 numbers of tokens, expected one", flags)
@@ -56,8 +56,9 @@ func TestBenchOfOnePromptOnly(t *testing.T) {
 }
 
 func TestBenchOpByOp(t *testing.T) {
-	args := []string{"bench", "--ops", "--sdpa", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
-	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
+	args := []string{"bench", "--ops", "--sdpa", "--queries", "1,3", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
+	curves := filepath.Join(t.TempDir(), "x")
+	code, stdout, stderr := millrace(t, nil, append(args, "--json", "--curves", curves)...)
 	require.Equal(t, 0, code, stderr)
 	var r bench.ProfileReport
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
@@ -70,12 +71,66 @@ func TestBenchOpByOp(t *testing.T) {
 	}
 	require.Equal(t, 4, r.SDPA.Beams)
 	require.Len(t, r.SDPA.Batches, 2)
+	for i, one := range r.SDPA.Batches {
+		each := r.SDPA.Standard[i]
+		require.Equal(t, 4*one.Batch, each.Batch)
+		// 4 beams have 20 + 4 tokens each, or the 20 once.
+		require.Equal(t, 4*24*one.KVBytes, (20+4*4)*each.KVBytes)
+	}
+	picture, err := os.ReadFile(curves + "-sdpa.svg")
+	require.NoError(t, err)
+	for _, line := range []string{"one prompt for all beams", "a prompt for each beam", "reading alone"} {
+		require.Contains(t, string(picture), line)
+	}
+	require.Len(t, r.Queries, 2)
+	require.Equal(t, 3, r.Queries[1].Rows)
+	require.Equal(t, 20, r.Queries[1].Past)
+	require.Positive(t, r.Queries[1].Time)
 
 	code, stdout, stderr = millrace(t, nil, args...)
 	require.Equal(t, 0, code, stderr)
 	for _, want := range []string{"measured on ", "prefill of 20 tokens", "decode, batch 2, beams 1, after 20 tokens", "not in ops",
-		"of roofline",
+		"of roofline", "attention of queries of one sequence",
 		"4 beams after a prompt of 20 tokens and responses of 3"} {
 		require.Contains(t, stdout, want)
+	}
+}
+
+func TestBenchOfBeamsWithEachBatch(t *testing.T) {
+	args := []string{"bench", "--beams", "2", "--prompt", "20,40", "--gen", "17", "--batch", "1,3", "--repeat", "1", "--threads", "1"}
+	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
+	require.Equal(t, 0, code, stderr)
+	var r bench.Report
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+	require.Empty(t, r.Results)
+	require.Len(t, r.Beams, 4)
+	one, three := r.Beams[0], r.Beams[1]
+	require.Equal(t, [3]int{20, 1, 2}, [3]int{one.Prompt, one.Batch, one.Beams})
+	require.Equal(t, [3]int{20, 3, 2}, [3]int{three.Prompt, three.Batch, three.Beams})
+	require.Equal(t, 3*one.SegmentBytes, three.SegmentBytes)
+	// Two slabs of the prompt and two of each beam; the standard cache has 37 tokens for each beam.
+	require.Equal(t, 6*16*one.StandardBytes, 2*37*one.SegmentBytes)
+	for _, b := range r.Beams {
+		require.Positive(t, b.First)
+		require.Greater(t, b.BeamTPOT, b.Choosing)
+	}
+	code, stdout, stderr = millrace(t, nil, args...)
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "first token ms")
+}
+
+func TestBenchNamesFlagsThatDoNotGoTogether(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--queries", "0,2"}, "--queries: found 0, expected at least 1"},
+		{[]string{"--queries", "2", "--curves", "x"}, "--curves: found it with --ops, --queries or --beams"},
+		{[]string{"--beams", "2", "--curves", "x"}, "--curves: found it with --ops, --queries or --beams"},
+		{[]string{"--queries", "2", "--shared", "16"}, "without --beams, --ops, --sdpa and --queries"},
+	} {
+		code, _, stderr := millrace(t, nil, append([]string{"bench"}, tt.args...)...)
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, tt.want)
 	}
 }

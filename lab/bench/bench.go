@@ -19,15 +19,16 @@ import (
 // Options say what to measure.
 type Options struct {
 	Model   compute.Options // without the sizes of its steps
-	Prompts []int           // tokens of each sequence: a case for each of these and each of Batches; RunProfile, Shared and Beams take one
+	Prompts []int           // tokens of each sequence: a case for each of these and each of Batches; but of Ops, SDPA and Shared, which take one
 	Gen     int             // tokens to generate
 	Shared  int             // first tokens of the prompts that all sequences have the same slabs for
 	Batches []int           // numbers of sequences
-	Beams   int             // of a beam search that is measured too; 0: none
+	Beams   int             // of the beam searches that are measured in place of sequences; 0: none
 	Repeat  int             // runs of each case
 	Rows    int             // tokens per step
 	Ops     bool            // RunProfile measures the ops of steps
-	SDPA    bool            // RunProfile measures attention
+	SDPA    bool            // RunProfile measures the attention of decode steps
+	Queries []int           // RunProfile measures the attention of these numbers of rows after each of Prompts
 }
 
 func (o *Options) prompt() int { return o.Prompts[0] }
@@ -37,16 +38,16 @@ type Report struct {
 	Model   string             `json:"model"`
 	Device  device.Info        `json:"device"`
 	Program device.ProgramInfo `json:"program"`
-	Results []measure.Result   `json:"results"`
-	Beams   *measure.Beams     `json:"beams,omitempty"`
+	Results []measure.Result   `json:"results,omitempty"`
+	Beams   []measure.Beams    `json:"beams,omitempty"` // in place of results
 }
 
 // Run measures prefill and decode of the model.
 func Run(log zerolog.Logger, o Options) (*Report, error) {
 	log.Info().Str("model", o.Model.Dir).Msg("loading")
 	largest, options := slices.Max(o.Batches), o.Model
-	options.MaxRows, options.MaxOutputs = max(o.Rows, largest, o.Beams), max(largest, o.Beams)
-	options.MaxSequences, options.Generates = max(largest, o.Beams+1), true
+	options.MaxOutputs, options.MaxSequences = largest*max(o.Beams, 1), largest*(o.Beams+1)
+	options.MaxRows, options.Generates = max(o.Rows, options.MaxOutputs), true
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err
@@ -58,21 +59,21 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 	}
 	for _, prompt := range o.Prompts {
 		for _, b := range o.Batches {
-			log.Info().Int("batch", b).Int("prompt", prompt).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
+			log.Info().Int("batch", b).Int("prompt", prompt).Int("gen", o.Gen).Int("beams", o.Beams).Int("repeat", o.Repeat).Msg("measuring")
+			if o.Beams > 0 {
+				r, err := measure.RunBeams(m, o.Beams, b, prompt, o.Gen, o.Repeat)
+				if err != nil {
+					return nil, err
+				}
+				report.Beams = append(report.Beams, r)
+				continue
+			}
 			r, err := measure.Run(m, measure.Case{Prompt: prompt, Gen: o.Gen, Batch: b, Shared: o.Shared, Repeat: o.Repeat})
 			if err != nil {
 				return nil, err
 			}
 			report.Results = append(report.Results, r)
 		}
-	}
-	if o.Beams > 0 {
-		log.Info().Int("beams", o.Beams).Int("prompt", o.prompt()).Int("gen", o.Gen).Int("repeat", o.Repeat).Msg("measuring")
-		r, err := measure.RunBeams(m, o.Beams, o.prompt(), o.Gen, o.Repeat)
-		if err != nil {
-			return nil, err
-		}
-		report.Beams = &r
 	}
 	return report, nil
 }
@@ -81,17 +82,19 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if len(r.Beams) > 0 {
+		fmt.Fprintln(w, "prompt\tbatch\tbeams\tfirst token ms\tper token ms\tchoosing\tgreedy\tratio\tKV cache MB\tstandard MB\t")
+		for _, b := range r.Beams {
+			fmt.Fprintf(w, "%d\t%d\t%d\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t\n", b.Prompt, b.Batch, b.Beams, 1e3*b.First,
+				1e3*b.BeamTPOT, 1e3*b.Choosing, 1e3*b.GreedyTPOT, b.Ratio, float64(b.SegmentBytes)/1e6, float64(b.StandardBytes)/1e6)
+		}
+		return w.Flush()
+	}
 	fmt.Fprintln(w, strings.Join([]string{"prompt", "batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
 	for _, c := range r.Results {
 		fmt.Fprintf(w, "%d\t%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t%.0f\t%.1f\t\n",
 			c.Prompt, c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare,
 			c.Limits.PeakGFLOPS, c.Limits.ReadGBps)
 	}
-	if err := w.Flush(); err != nil || r.Beams == nil {
-		return err
-	}
-	b := r.Beams
-	_, err := fmt.Fprintf(out, "%d beams after %d tokens: %.2f ms per token (choosing %.2f), greedy %.2f: ratio %.2f; KV cache %.1f MB, standard %.1f MB\n",
-		b.Beams, b.Prompt, 1e3*b.BeamTPOT, 1e3*b.Choosing, 1e3*b.GreedyTPOT, b.Ratio, float64(b.SegmentBytes)/1e6, float64(b.StandardBytes)/1e6)
-	return err
+	return w.Flush()
 }

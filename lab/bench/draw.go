@@ -3,7 +3,6 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/millrace/millrace/lab/curve"
 	"github.com/millrace/millrace/lab/measure"
@@ -37,9 +36,22 @@ func (r *Report) draw(path, title, x, lines string, at, line func(*measure.Resul
 		s := &picture.Series[place]
 		s.Points = append(s.Points, curve.Point{X: float64(at(c)), Y: 1e3 * seconds(c)})
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
+	return picture.WriteFile(path)
+}
+
+// Draw writes prefix-sdpa.svg: keys and values per second of the attention by the number of searches, and the bandwidth of the machine. Where each
+// beam has a copy of its prompt, the copies do not count, so that lines compare times.
+func (r *ProfileReport) Draw(prefix string) error {
+	lines := []curve.Series{{Name: "one prompt for all beams"}, {Name: "a prompt for each beam"}, {Name: "reading alone"}}
+	for i := range r.SDPA.Batches {
+		one, each := &r.SDPA.Batches[i], &r.SDPA.Standard[i]
+		for k, gbps := range []float64{one.GBps, float64(one.KVBytes) / each.Time / 1e9, one.Limits.ReadGBps} {
+			lines[k].Points = append(lines[k].Points, curve.Point{X: float64(one.Batch), Y: gbps})
+		}
 	}
-	return errors.Join(picture.Write(f), f.Close())
+	picture := curve.Picture{
+		Title: fmt.Sprintf("Keys and values that %d beams read, %d + %d tokens (%s)", r.SDPA.Beams, r.SDPA.Prompt, r.SDPA.Gen, r.Device.Name),
+		X:     "requests", Y: "GB/s", Series: lines,
+	}
+	return picture.WriteFile(prefix + "-sdpa.svg")
 }

@@ -22,6 +22,7 @@ type ProfileReport struct {
 	Limits  string             `json:"limits"` // where they come from
 	Ops     []measure.Ops      `json:"ops,omitempty"`
 	SDPA    *sdpaReport        `json:"sdpa,omitempty"`
+	Queries []measure.SDPA     `json:"queries,omitempty"` // of one sequence
 }
 
 type sdpaReport struct {
@@ -29,6 +30,8 @@ type sdpaReport struct {
 	Prompt  int            `json:"prompt"`
 	Gen     int            `json:"gen"`
 	Batches []measure.SDPA `json:"batches"`
+	// The same rows where each beam has a copy of the prompt's keys and values.
+	Standard []measure.SDPA `json:"standard"`
 }
 
 // RunProfile measures the model op by op.
@@ -43,11 +46,16 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 	}
 	// As many sequences of full length as hold the slabs of the largest case.
 	slabs := largest * (device.Slabs(o.prompt()+o.Gen+1) + beams*device.Slabs(o.Gen+1))
+	if o.SDPA {
+		slabs = max(slabs, largest*beams*device.Slabs(o.prompt()+o.Gen+1))
+	}
+	queries := slices.Max(append([]int{0}, o.Queries...))
+	slabs = max(slabs, device.Slabs(slices.Max(o.Prompts)+queries))
 	sequences := slabs/device.Slabs(program.MaxPositions) + 1
 	log.Info().Str("model", o.Model.Dir).Msg("loading")
 	options := o.Model
 	options.Device.Profile = true
-	options.MaxRows, options.MaxOutputs = max(o.Rows, o.prompt(), largest*beams), largest*beams
+	options.MaxRows, options.MaxOutputs = max(o.Rows, o.prompt(), largest*beams, queries), largest*beams
 	options.MaxSequences, options.Generates = sequences, true
 	m, err := compute.Open(options)
 	if err != nil {
@@ -75,6 +83,16 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 			return nil, err
 		}
 	}
+	for _, past := range o.Prompts {
+		for _, rows := range o.Queries {
+			log.Info().Int("queries", rows).Int("prompt", past).Int("repeat", o.Repeat).Msg("measuring attention")
+			s, err := profile.AttentionOfRows(past, rows)
+			if err != nil {
+				return nil, err
+			}
+			report.Queries = append(report.Queries, s)
+		}
+	}
 	return report, nil
 }
 
@@ -100,11 +118,17 @@ func benchSDPA(log zerolog.Logger, o *Options, p measure.Profile, beams int) (*s
 	r := &sdpaReport{Beams: beams, Prompt: o.prompt(), Gen: o.Gen}
 	for _, batch := range o.Batches {
 		log.Info().Int("batch", batch).Int("beams", beams).Int("repeat", o.Repeat).Msg("measuring attention")
-		s, err := p.Attention(roofline.Workload{Prompt: o.prompt(), Gen: o.Gen, Batch: batch, Beams: beams, Tiles: 1})
+		w := roofline.Workload{Prompt: o.prompt(), Gen: o.Gen, Batch: batch, Beams: beams, Tiles: 1}
+		s, err := p.Attention(w)
 		if err != nil {
 			return nil, err
 		}
-		r.Batches = append(r.Batches, s)
+		w.Batch, w.Beams = batch*beams, 1
+		standard, err := p.Attention(w)
+		if err != nil {
+			return nil, err
+		}
+		r.Batches, r.Standard = append(r.Batches, s), append(r.Standard, standard)
 	}
 	return r, nil
 }
@@ -118,10 +142,12 @@ func (r *ProfileReport) Print(out io.Writer) error {
 			return err
 		}
 	}
-	if r.SDPA == nil {
-		return nil
+	if r.SDPA != nil {
+		if err := printSDPA(out, r.SDPA); err != nil {
+			return err
+		}
 	}
-	return printSDPA(out, r.SDPA)
+	return printQueries(out, r.Queries)
 }
 
 func printOps(out io.Writer, limits string, o *measure.Ops) error {
@@ -153,9 +179,30 @@ func printSDPA(out io.Writer, r *sdpaReport) error {
 	fmt.Fprintf(out, "\nattention of a decode step: %d beams after a prompt of %d tokens and responses of %d; all layers together\n",
 		r.Beams, r.Prompt, r.Gen)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "batch\tKV cache MB\tms\tGB/s\tof read bandwidth\tlimit GB/s\t")
-	for _, s := range r.Batches {
-		fmt.Fprintf(w, "%d\t%.1f\t%.3f\t%.1f\t%.0f%%\t%.1f\t\n", s.Batch, megabytes(s.KVBytes), 1e3*s.Time, s.GBps, 100*s.Share, s.Limits.ReadGBps)
+	fmt.Fprintln(w, "batch\tKV cache MB\tms\tGB/s\tof read bandwidth\tlimit GB/s\tprompt for each beam: MB\tms\tGB/s\t")
+	for i, s := range r.Batches {
+		each := r.Standard[i]
+		fmt.Fprintf(w, "%d\t%.1f\t%.3f\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.3f\t%.1f\t\n", s.Batch, megabytes(s.KVBytes), 1e3*s.Time, s.GBps, 100*s.Share,
+			s.Limits.ReadGBps, megabytes(each.KVBytes), 1e3*each.Time, each.GBps)
+	}
+	return w.Flush()
+}
+
+// printQueries compares attention with that of the first number of queries after the same tokens.
+func printQueries(out io.Writer, cases []measure.SDPA) error {
+	if len(cases) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nattention of queries of one sequence; all layers together")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "after\tqueries\tms\tof the first\tms each\tGB/s\tof read bandwidth\tlimit GB/s\t")
+	first := 0
+	for i, s := range cases {
+		if s.Past != cases[first].Past {
+			first = i
+		}
+		fmt.Fprintf(w, "%d\t%d\t%.3f\t%.2f\t%.3f\t%.1f\t%.0f%%\t%.1f\t\n", s.Past, s.Rows, 1e3*s.Time, s.Time/cases[first].Time,
+			1e3*s.Time/float64(s.Rows), s.GBps, 100*s.Share, s.Limits.ReadGBps)
 	}
 	return w.Flush()
 }
