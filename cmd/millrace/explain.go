@@ -46,6 +46,9 @@ settings of arXiv:2401.05391.`,
   millrace explain DIR --roofline max-1550-tile --prefill 1024 --gen 128
   millrace explain --paper`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.roof.curves != "" && !o.roof.paper {
+				return config.Usagef("--curves: found it without --paper, expected it with it")
+			}
 			if o.roof.wanted() {
 				return explainRoofline(cmd, o)
 			}
@@ -157,12 +160,14 @@ type rooflineFlags struct {
 	device string
 	tiles  int
 	paper  bool
+	curves string
 }
 
 func (r *rooflineFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&r.device, "roofline", "", "device whose least time for each op to print: a name of the table of docs/simulation.md, "+roofline.ThisCPU+" (measured now) or all")
 	f.IntVar(&r.tiles, "tiles", 1, "devices that share the model, with --roofline")
 	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391 beside its own figures")
+	f.StringVar(&r.curves, "curves", "", "with --paper: beginning of the name of an SVG file to write, the KV cache by requests")
 }
 
 func (r *rooflineFlags) wanted() bool { return r.device != "" || r.paper }
@@ -176,6 +181,9 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 			}
 		}
 		p, err := roofline.NewPaperReport()
+		if err == nil && o.roof.curves != "" {
+			err = p.Draw(o.roof.curves)
+		}
 		return show(out, p, o.json, err)
 	}
 	if cmd.Flags().Changed("context") {

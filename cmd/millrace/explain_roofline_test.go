@@ -51,9 +51,10 @@ func TestRooflineOfAllDevicesMeasuresThisCPU(t *testing.T) {
 }
 
 func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
-	code, stdout, stderr := millrace(t, nil, "explain", "--paper")
+	curves := filepath.Join(t.TempDir(), "x")
+	code, stdout, stderr := millrace(t, nil, "explain", "--paper", "--curves", curves)
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{roofline.Notice, "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens",
+	for _, want := range []string{roofline.Notice, "Figure 4: KV cache of 4 beams, 1024 + 1024 tokens", "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens",
 		"batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
 		require.Contains(t, stdout, want)
 	}
@@ -66,6 +67,15 @@ func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
 	require.Equal(t, roofline.Notice, p.Notice)
 	require.Len(t, p.Latency, 2*len(roofline.PaperModels()))
+	last := p.Memory[len(p.Memory)-1]
+	require.Equal(t, "bloom-176b", last.Model)
+	require.Equal(t, 32, last.Batch)
+	// The paper's 63% of GPT-J: 5 of 8 segments of 1024 tokens.
+	require.Equal(t, 8*last.Segment, 5*last.Standard)
+	picture, err := os.ReadFile(curves + "-kv.svg")
+	require.NoError(t, err)
+	require.Contains(t, string(picture), "bloom-176b, one prompt")
+	require.Contains(t, string(picture), "gpt-j-6b, a prompt for each beam")
 }
 
 func TestRooflineNamesWhatIsWrong(t *testing.T) {
@@ -77,6 +87,7 @@ func TestRooflineNamesWhatIsWrong(t *testing.T) {
 		{[]string{"--roofline", "max-1100", "--tiles", "0"}, "--tiles 0: expected at least 1"},
 		{[]string{"--roofline", "max-1100", "--context", "5"}, "--context: not together with --roofline"},
 		{[]string{"--paper", "DIR"}, "--model: not together with --paper"},
+		{[]string{"--curves", "x"}, "--curves: found it without --paper"},
 		{[]string{"--paper", "--batch", "2"}, "--batch: not together with --paper"},
 	} {
 		code, _, stderr := millrace(t, nil, append([]string{"explain"}, tt.args...)...)

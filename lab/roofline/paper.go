@@ -4,9 +4,11 @@ import (
 	"embed"
 	"path"
 
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/family"
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/kvmgr"
 )
 
 // The models' published configurations, as far as they decide shapes. (Table 1
@@ -84,6 +86,16 @@ type Paper struct {
 	EffectiveBend int         `json:"effective_bend_tokens"`
 	PaperBend     int         `json:"paper_bend_tokens"`
 	SDPA          []PaperSDPA `json:"sdpa"`
+	// Figure 4: 4 beams, 1024 + 1024 tokens.
+	Memory []PaperMemory `json:"kv_memory"`
+}
+
+// PaperMemory is the KV cache of a batch of beam searches at their last step.
+type PaperMemory struct {
+	Model    string `json:"model"`
+	Batch    int    `json:"batch"`
+	Standard uint64 `json:"standard_bytes"` // equation (2)
+	Segment  uint64 `json:"segment_bytes"`  // equation (3)
 }
 
 // PaperSDPA is the bandwidth of the paper's attention kernel in decode steps of
@@ -109,6 +121,7 @@ func NewPaper() (*Paper, error) {
 			w := Workload{Prompt: 1024, Gen: 128, Batch: 1, Beams: beams, Tiles: m.Tiles}
 			p.Latency = append(p.Latency, p.bound(m, program, w))
 		}
+		p.Memory = append(p.Memory, memory(m.Name, program)...)
 		if m.Name != "llama-2-13b" {
 			continue
 		}
@@ -133,6 +146,15 @@ func (p *Paper) bound(m PaperModel, program *model.Program, w Workload) PaperCas
 		PeakTTFT: peak.TTFT, PeakTPOT: peak.TPOT,
 		EffectiveTTFT: effective.TTFT, EffectiveTPOT: effective.TPOT,
 	}
+}
+
+func memory(name string, program *model.Program) (list []PaperMemory) {
+	s := kvmgr.Segments{Prompt: 1024, Response: 1024, Beams: 4}
+	token := uint64(program.KVBytesPerToken(model.BF16Sizes()))
+	for batch := 1; batch <= 32; batch *= 2 {
+		list = append(list, PaperMemory{name, batch, kvmgr.StandardBytes(s, batch, token), kvmgr.SegmentBytes(s, batch, device.SlabTokens, token)})
+	}
+	return list
 }
 
 // bend is the least prompt whose linear ops take a device longer for their

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/sim"
+	"github.com/millrace/millrace/lab/curve"
 )
 
 // Notice heads whatever is printed of a bound.
@@ -96,6 +97,10 @@ Figure 8: latency, batch 1
 	if err := printPaperCases(out, p.Prompts); err != nil {
 		return err
 	}
+	fmt.Fprintln(out, "\nFigure 4: KV cache of 4 beams, 1024 + 1024 tokens, GB by batch: with the prompt once, and for each beam")
+	if err := printPaperMemory(out, p.Memory); err != nil {
+		return err
+	}
 	fmt.Fprintf(out, `
 What the paper says in numbers, beside the bound
   first-token latency of Llama-2-13B bends at a prompt of %d tokens; bound: %d at effective bandwidth, %d at peak
@@ -116,6 +121,40 @@ func printPaperCases(out io.Writer, cases []PaperCase) error {
 			float64(c.WeightBytes)/1e9, 1e3*c.PeakTTFT, 1e3*c.EffectiveTTFT, 1e3*c.PeakTPOT, 1e3*c.EffectiveTPOT)
 	}
 	return w.Flush()
+}
+
+// printPaperMemory prints a row for each model.
+func printPaperMemory(out io.Writer, sizes []PaperMemory) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "model\t")
+	for i := 0; i < len(sizes) && sizes[i].Model == sizes[0].Model; i++ {
+		fmt.Fprintf(w, "%d\t", sizes[i].Batch)
+	}
+	for i, m := range sizes {
+		if i == 0 || m.Model != sizes[i-1].Model {
+			fmt.Fprintf(w, "\n%s\t", m.Model)
+		}
+		fmt.Fprintf(w, "%.1f, %.1f\t", float64(m.Segment)/1e9, float64(m.Standard)/1e9)
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+// Draw writes prefix-kv.svg: figure 4, of the models that the paper has.
+func (p *PaperReport) Draw(prefix string) error {
+	picture := curve.Picture{Title: "KV cache of 4 beams, 1024 + 1024 tokens, 16 bits (computed)", X: "requests", Y: "GB"}
+	for _, m := range p.Memory {
+		if m.Model == "llama-2-7b" {
+			continue
+		}
+		if m.Batch == 1 {
+			picture.Series = append(picture.Series, curve.Series{Name: m.Model + ", a prompt for each beam"}, curve.Series{Name: m.Model + ", one prompt"})
+		}
+		lines := picture.Series[len(picture.Series)-2:]
+		lines[0].Points = append(lines[0].Points, curve.Point{X: float64(m.Batch), Y: float64(m.Standard) / 1e9})
+		lines[1].Points = append(lines[1].Points, curve.Point{X: float64(m.Batch), Y: float64(m.Segment) / 1e9})
+	}
+	return picture.WriteFile(prefix + "-kv.svg")
 }
 
 // beamRatios are the TPOT of each model's second case over that of its first.
