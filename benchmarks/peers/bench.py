@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,8 @@ from worker import Case
 
 LONG = Case(prompt=512, gen=32, batch=1)  # prefill, and decode of one sequence after it
 MANY = Case(prompt=128, gen=32, batch=16)
+BEAMS = Case(prompt=256, gen=32, batch=1, beams=4)
+BEAM_MEMORY = 128 << 20  # bytes of keys and values of the most searches at once
 WARM_UP = Case(prompt=64, gen=4, batch=1)
 
 
@@ -97,6 +100,32 @@ def device(run: Run, weights: str, names: list[str], many_rounds: int) -> None:
         for system in started.values():
             if isinstance(system, systems.Millrace):
                 run.millrace[weights] = [r for r in system.reports if r["gen"] == LONG.gen]
+            system.close()
+
+
+def search(run: Run, names: list[str]) -> None:
+    """Beam searches, one and as many as fit: transformers keeps the prompt of a search once for each beam."""
+    once, each = systems.kv_bytes(BEAMS)
+    fit = {"millrace": BEAM_MEMORY // once, "transformers": BEAM_MEMORY // each}
+    started = run.start_each({n: lambda n=n: systems.start(n, "bf16", run.threads) for n in names if n in fit})
+    title = f"{BEAMS.beams} beams, {BEAMS.prompt} + {BEAMS.gen + 1} tokens"
+
+    def measure(name: str, system: systems.System, batch: int, load: str) -> None:
+        times = system.measure(replace(BEAMS, batch=batch, seed=run.next_seed()))
+        run.add(f"{title}, {load}: searches", "bf16", name, batch)
+        run.add(f"{title}, {load}: first token, s", "bf16", name, times.prefill)
+        run.add(f"{title}, {load}: next token, s", "bf16", name, times.decode / BEAMS.gen)
+        run.add(f"{title}, {load}: tokens/s", "bf16", name, batch * (BEAMS.gen + 1) / (times.prefill + times.decode))
+
+    try:
+        for system in started.values():
+            run.versions |= system.versions
+        run.interleave(started, 1, lambda _, system: system.measure(WARM_UP))
+        run.interleave(started, run.rounds, lambda name, system: measure(name, system, 1, "alone"))
+        most = f"most in {BEAM_MEMORY >> 20} MiB"
+        run.interleave(started, 1, lambda name, system: measure(name, system, fit[name], most))
+    finally:
+        for system in started.values():
             system.close()
 
 
@@ -189,7 +218,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--weights", default="bf16,int8,int4", help="types of weights")
     parser.add_argument("--systems", default=",".join(systems.NAMES), help="systems")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads of each")
-    parser.add_argument("--only", choices=("device", "serve", "converse", "ablate"), help="one part alone")
+    parser.add_argument("--only", choices=("device", "beams", "serve", "converse", "ablate"), help="one part alone")
     parser.add_argument("--seed", type=int, default=int(datetime.now(UTC).timestamp()), help="of the prompts")
     args = parser.parse_args()
     args.weights, args.systems = args.weights.split(","), args.systems.split(",")
@@ -206,7 +235,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    systems.make_models(args.weights)
+    systems.make_models(args.weights, args.systems)
     run = Run(args)
     load = machine.load(5)
     run.loads.append(load)
@@ -216,6 +245,8 @@ def main() -> None:
         if args.only in (None, "device"):
             for weights in args.weights:
                 device(run, weights, args.systems, 1 if args.quick else run.rounds)
+        if args.only == "beams" or args.only is None and not args.quick:
+            search(run, args.systems)
         if args.only in (None, "serve"):
             serve_all(run, args)
         if args.only in (None, "converse"):

@@ -83,7 +83,7 @@ def heading(raw: dict[str, Any]) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    return "TTFT" in metric
+    return metric.endswith(", s")
 
 
 def comparison(raw: dict[str, Any]) -> str:

@@ -91,6 +91,9 @@ class Millrace:
     def measure(self, case: Case) -> Times:
         sizes = ["--prompt", case.prompt, "--gen", case.gen, "--batch", case.batch, "--repeat", 1]
         command = [MILLRACE, "bench", "--json", "--model", MODEL, *map(str, sizes), *self.flags]
+        if case.beams > 1:
+            result = json.loads(output([*command, "--beams", case.beams]))["beams"][0]
+            return Times(result["first_token_seconds"], case.gen * result["beam_tpot_seconds"])
         result = json.loads(output(command))["results"][0]
         self.reports.append(result)
         return Times(
@@ -150,15 +153,25 @@ def openvino(source: Path, weights: str) -> File:
     return File(MODELS / f"{source.name}-{weights}-openvino", "convert_openvino.py", source, weights)
 
 
-def make_models(types: list[str]) -> None:
+def make_models(types: list[str], names: list[str]) -> None:
     if not (MODEL / "config.json").exists():
         print(f"peers: {MODEL.relative_to(ROOT)}", file=sys.stderr, flush=True)
         output(["go", "run", "./benchmarks/randmodel", "--tokenizer", "--out", MODEL])
     for weights in types:
-        gguf(MODEL, weights).make()
-        openvino(MODEL, weights).make()
+        if "llama" in names:
+            gguf(MODEL, weights).make()
+        if "openvino" in names:
+            openvino(MODEL, weights).make()
     for weights in TINY_WEIGHTS:
-        gguf(TINY, weights).make()
+        if "llama" in names:
+            gguf(TINY, weights).make()
+
+
+def kv_bytes(case: Case) -> tuple[int, int]:
+    """Bytes of a search's keys and values at its last step: with its prompt once, and with its prompt for each beam."""
+    sizes = ["--prefill", case.prompt, "--gen", case.gen, "--beams", case.beams]
+    beams = json.loads(output([MILLRACE, "explain", MODEL, "--json", *sizes]))["beams"]
+    return beams["segment_bytes"], beams["standard_bytes"]
 
 
 def start(name: str, weights: str, threads: int) -> System:

@@ -1,7 +1,7 @@
 """What the workers of all peers share: JSON lines, one answer for each request.
 
 A worker answers {"versions": {...}} once its model is loaded; then each line {"prompt", "gen",
-"batch", "seed"} on its standard input with {"prefill", "decode"}, in seconds. It ends with its input.
+"batch", "seed", "beams"} on its standard input with {"prefill", "decode"}, in seconds. It ends with its input.
 """
 
 import argparse
@@ -18,12 +18,13 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Case:
-    """batch sequences of prompt tokens each, and gen steps of decoding all of them together."""
+    """batch sequences of prompt tokens each, or searches of beams, and gen steps of decoding all of them together."""
 
     prompt: int
     gen: int
     batch: int
     seed: int = 0
+    beams: int = 1
 
     def prompts(self, vocab: int) -> list[list[int]]:
         """Fresh random tokens, so that no prefix cache has seen them. The first ids are special."""
@@ -33,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Times:
-    prefill: float  # seconds for the prompts of all sequences
+    prefill: float  # seconds for the prompts of all sequences; of searches with their first choice
     decode: float  # seconds for gen steps
 
 

@@ -29,7 +29,7 @@ class Transformers:
     def measure(self, case: worker.Case) -> worker.Times:
         prompts = torch.tensor(case.prompts(self.model.config.vocab_size))
         config = transformers.GenerationConfig(
-            max_new_tokens=case.gen + 1, do_sample=False, eos_token_id=None, pad_token_id=0
+            max_new_tokens=case.gen + 1, do_sample=False, num_beams=case.beams, eos_token_id=None, pad_token_id=0
         )
         laps = Laps()
         with torch.inference_mode():
