@@ -86,7 +86,7 @@ func installLevelZero(root fs.FS) string {
 }
 
 // checkIntelGPUs says what each Intel GPU lacks to be used, with the way out. open tries to open a path for reading and writing.
-func (r *report) checkIntelGPUs(root fs.FS, open func(path string) error) {
+func (r *report) checkIntelGPUs(root fs.FS, open func(name string) error) {
 	for _, gpu := range findIntelGPUs(root) {
 		s, detail := gpu.check(root, open)
 		r.add("Intel GPU", s, "%s: %s", gpu.Address, detail)
@@ -94,7 +94,7 @@ func (r *report) checkIntelGPUs(root fs.FS, open func(path string) error) {
 }
 
 // check says what the GPU lacks, in the order in which it is needed.
-func (g intelGPU) check(root fs.FS, open func(path string) error) (s status, detail string) {
+func (g intelGPU) check(root fs.FS, open func(name string) error) (s status, detail string) {
 	switch {
 	case g.Driver == "":
 		return statusWarn, "the kernel has no driver for it (i915 or xe): take a newer kernel (Linux 6.2 for Arc A, 6.12 for Arc B), or install its firmware " +
@@ -115,4 +115,4 @@ func (g intelGPU) check(root fs.FS, open func(path string) error) (s status, det
 }
 
 // openDevice tries to open a path for reading and writing.
-func openDevice(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
+func openDevice(name string) error { return unix.Access(name, unix.R_OK|unix.W_OK) }

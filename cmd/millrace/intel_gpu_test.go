@@ -52,8 +52,8 @@ func TestDoctorSaysWhatAnIntelGPULacks(t *testing.T) {
 			root := arcMachine()
 			c.change(root)
 			var r report
-			r.checkIntelGPUs(root, func(path string) error {
-				require.Equal(t, "/dev/dri/renderD128", path)
+			r.checkIntelGPUs(root, func(name string) error {
+				require.Equal(t, "/dev/dri/renderD128", name)
 				return c.open
 			})
 			require.Len(t, r.Checks, 1)
