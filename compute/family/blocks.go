@@ -69,7 +69,7 @@ func blockSizes(f *fields, c *Config, kvHeads int, activation string) {
 
 func (p blockPlan) build(b *builder) {
 	c, n := b.cfg, p.names
-	b.findPrefix(n.table+".weight", n.decoder, "")
+	b.findText(n.table, n.decoder)
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)

@@ -128,14 +128,16 @@ func (b *builder) findHead(name string) {
 	}
 }
 
-// findText finds the text model within one with images, whose tensors' names have a part for it.
-func (b *builder) findText() {
-	prefixes := []string{"model."}
-	for _, part := range []string{"language_model.", "text_model."} {
-		prefixes = append(prefixes, "model."+part, part+"model.", part)
+// findText finds the text model, by the name of its token table: alone, or within a model with images, whose tensors' names have a part for it. decoder is before
+// the names of the tensors of a text model with a head.
+func (b *builder) findText(table, decoder string) {
+	prefixes := []string{decoder}
+	for _, part := range []string{"language_model.", "text_model.", "thinker."} {
+		prefixes = append(prefixes, "model."+part, part+decoder, part, "model."+part+decoder)
 		b.findHead(part + "lm_head.weight")
+		b.findHead("model." + part + "lm_head.weight")
 	}
-	b.findPrefix("embed_tokens.weight", append(prefixes, "")...)
+	b.findPrefix(table+".weight", append(prefixes, "")...)
 }
 
 // tensor is the index of a tensor of the decoder, checked against its shape.

@@ -98,9 +98,14 @@ func deepseekV2Spell(f *fields) {
 // deepseekV2Config: source is transformers, modeling_deepseek_v2.py. It does not read norm_topk_prob.
 func deepseekV2Config(f *fields, c *Config) plan {
 	p := latentSizes(f, c)
-	p.experts = glm4Experts(f, c)
-	p.experts.names.bias = ""
-	r := &p.experts.routing
+	p.experts = deepseekV2Experts(f, c)
+	return p
+}
+
+func deepseekV2Experts(f *fields, c *Config) *experts {
+	e := glm4Experts(f, c)
+	e.names.bias = ""
+	r := &e.routing
 	r.Scores, r.Normalize, r.GroupScores = model.RouteSoftmax, false, 1
 	switch method := f.text("greedy", "topk_method"); method {
 	case "greedy":
@@ -109,7 +114,7 @@ func deepseekV2Config(f *fields, c *Config) plan {
 	default:
 		f.fault("topk_method", fmt.Sprintf("%.40q", method), "greedy or group_limited_greedy")
 	}
-	return p
+	return e
 }
 
 // deepseekV3Spell sets the defaults of DeepseekV3Config.

@@ -14,6 +14,7 @@ type deltaNet struct {
 	tiled           bool // heads of values are in tiles, see tiledRows
 	fused           bool // in_proj_qkvz and in_proj_ba have what belongs to a key head together
 	each            bool // projections are tensors of their own
+	whole           bool // all projections are one tensor: q, k, v, z, b, a
 	rateScale       float32
 	eps             float32 // of the norm of what is read; 0: that of the other norms
 }
@@ -40,6 +41,9 @@ func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model
 	read := b.slot("delta.read", model.SlotF32, values)
 	gated := b.slot("delta.gated", model.SlotOperand, values)
 	norm, back := "norm", "out_proj"
+	if d.whole {
+		norm = "out_norm"
+	}
 	if d.each {
 		norm, back = "o_norm", "o_proj"
 	}
@@ -67,6 +71,11 @@ func (d *deltaNet) parts(b *builder, at string) (qkv, gates []model.Part) {
 	if d.each {
 		return []model.Part{b.part(at+"q_proj", false, keys, in), b.part(at+"k_proj", false, keys, in), b.part(at+"v_proj", false, values, in)},
 			[]model.Part{b.part(at+"g_proj", false, values, in), b.part(at+"b_proj", false, d.heads, in), b.part(at+"a_proj", false, d.heads, in)}
+	}
+	if d.whole {
+		all := 2*keys + 2*values + 2*d.heads
+		rows := func(offset, n int) model.Part { return b.rowsOf(at+"in_proj", all, in, offset, n, n, n) }
+		return []model.Part{rows(0, 2*keys+values)}, []model.Part{rows(2*keys+values, values), rows(2*keys+2*values, 2*d.heads)}
 	}
 	each := d.heads / d.keyHeads // heads that share a key
 	ba := func(offset int) model.Part {

@@ -119,9 +119,7 @@ func (e *experts) run(b *builder, s expertSlots, at string, in, x int, adds bool
 		up.Parts = e.gateUp(b, at)
 	}
 	up.Routed, up.Route, up.Routing, up.WeighsIn = model.RoutedEach, s.chosen, e.routing, e.weighsIn
-	if e.limit > 0 {
-		up.Activation, up.ActA, up.ActB = model.ActSwiGLU, e.limit, e.alpha
-	}
+	e.limited(&up)
 	b.op(up)
 	b.addRouted("mlp.experts_down", s.mid, x, s.chosen, e.routing, e.parts(b, e.at(at), n.down, c.Hidden, e.intermediate))
 	b.last().WeighsIn, b.last().Accumulate = e.weighsIn, adds
@@ -133,6 +131,7 @@ func (e *experts) run(b *builder, s expertSlots, at string, in, x int, adds bool
 	} else {
 		gate, up := e.sharedGateUp(b, shared)
 		b.gatedLinear("mlp.shared_up", in, s.sharedMid, c.Activation, gate, up)
+		e.limited(b.last())
 	}
 	part := b.part(shared+cmp.Or(n.sharedDown, "down_proj"), c.MLPBias, c.Hidden, e.shared)
 	if !e.sharedGate {
@@ -144,6 +143,13 @@ func (e *experts) run(b *builder, s expertSlots, at string, in, x int, adds bool
 	b.linear(model.Router, in, s.sharedLogit, model.ActNone, b.part(at+n.sharedGate, false, 1, c.Hidden))
 	b.route("mlp.shared_route", s.sharedLogit, s.sharedChosen, model.None, one)
 	b.addRouted("mlp.shared_down", s.sharedMid, x, s.sharedChosen, one, []model.Part{part})
+}
+
+// limited makes the gate of a linear op SwiGLU with limits, if the family has them.
+func (e *experts) limited(op *model.Op) {
+	if e.limit > 0 {
+		op.Activation, op.ActA, op.ActB = model.ActSwiGLU, e.limit, e.alpha
+	}
 }
 
 // route appends the choice of experts.

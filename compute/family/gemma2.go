@@ -55,15 +55,18 @@ func vaultGemmaConfig(f *fields, c *Config) plan {
 	return p
 }
 
+// sandwichNorms are before and after each block.
+var sandwichNorms = layerNorms{
+	attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
+}
+
 func gemma2Plan(f *fields, c *Config) llamaPlan {
 	llamaSizes(f, c, 0, 0)
 	c.attentionBias(f, false)
 	f.without("use_bidirectional_attention")
 	c.windows(f, 0, 0)
 	return llamaPlan{
-		norms: layerNorms{
-			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
-		},
+		norms:             sandwichNorms,
 		embedScale:        float32(math.Sqrt(float64(c.Hidden))),
 		embedScaleRounded: true,
 		attentionScale:    float32(1 / math.Sqrt(f.number(0, 1, maxWidth, "query_pre_attn_scalar"))),

@@ -144,7 +144,7 @@ type gemma3nSlots struct {
 
 func (p gemma3nPlan) build(b *builder) {
 	c := b.cfg
-	b.findText()
+	b.findText("embed_tokens", "model.")
 	s := p.slots(b)
 	b.layer = model.None
 	table := p.scaledTable(b, s.streams[0])

@@ -120,7 +120,7 @@ func (p gemma4Plan) shapes(f *fields, c *Config) {
 
 func (p gemma4Plan) build(b *builder) {
 	c := b.cfg
-	b.findText()
+	b.findText("embed_tokens", "model.")
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	branch := b.slot("branch", model.SlotF32, c.Hidden)

@@ -82,16 +82,19 @@ type llamaPlan struct {
 	reversed    bool   // the rotary embedding turns the other way
 	fused       bool   // q, k and v are one tensor
 	fusedMLP    bool   // gate and up are one tensor
+	upFirst     bool   // in that tensor up is before gate
 	norms       layerNorms
 	names       *strings.Replacer // from Llama's names of tensors to the family's; nil: they are the same
 	final       string            // the last norm; "": that of Llama
 
 	wideNorms  bool // q and k have norms over all heads together
 	plainNorms bool // heads of q and k that are rotated are normed, without weights
+	allPlain   bool // with plainNorms, those that are not rotated too
 	normLast   bool // the norms of heads come after the rotation
 	bareNorms  bool // norms of layers have no weights
-	embedNorm  bool // the embedding is normed
+	embedNorm  bool // the embedding is normed, without weights
 	upOnly     bool // the MLP has no gate
+	limits     bool // the gate of the MLP is that of the experts, with limits
 
 	softcap, finalSoftcap float32      // of the scores, and of the logits; 0: none
 	sinks                 bool         // heads have a score for a key without a value
@@ -148,7 +151,7 @@ func (t temperature) scales(positions int) []float32 {
 
 func (p llamaPlan) build(b *builder) {
 	c := b.cfg
-	b.findText()
+	b.findText("embed_tokens", "model.")
 	b.names = p.names
 	if p.encoder != nil {
 		b.beginEncoder(p.encoder)
@@ -184,7 +187,7 @@ func (p llamaPlan) build(b *builder) {
 	}
 	b.scaledEmbed("embed", x, table, scale)
 	if p.embedNorm {
-		p.norm(b, "embed.norm", "norm", x, x)
+		b.bareNorm(model.NormRMS, "embed.norm", x, x)
 	}
 	for i := range c.Layers {
 		b.layer = i
@@ -247,7 +250,7 @@ func (p llamaPlan) rowNorms(b *builder, at string, qkv int, rotated bool) {
 	case p.wideNorms:
 		b.partNorm(model.NormRMS, "attn.q_norm", qkv, 0, q, 1, b.tensor(at+"q_norm.weight", q), model.None)
 		b.partNorm(model.NormRMS, "attn.k_norm", qkv, q, k, 1, b.tensor(at+"k_norm.weight", k), model.None)
-	case p.plainNorms && rotated:
+	case p.plainNorms && (rotated || p.allPlain):
 		b.partNorm(model.NormRMS, "attn.qk_norm", qkv, 0, q+k, c.Heads+c.KVHeads, model.None, model.None)
 	}
 }
@@ -258,6 +261,9 @@ func (p llamaPlan) firstMLP(b *builder, at string, in, mid int) {
 	if !p.upOnly {
 		gate, up := p.gateUp(b, at)
 		b.gatedLinear("mlp.gate_up", in, mid, c.Activation, gate, up)
+		if p.limits {
+			p.experts.limited(b.last())
+		}
 		return
 	}
 	b.linear("mlp.up", in, mid, c.Activation, b.part(at+"up_proj", c.MLPBias, c.Intermediate, c.Hidden))
@@ -433,6 +439,9 @@ func (p llamaPlan) gateUp(b *builder, at string) (gate, up model.Part) {
 	c := b.cfg
 	if _, apart := b.find(b.name(at + "gate_proj.weight")); p.fusedMLP && !apart { // GGUF files may have them apart
 		parts := b.fusedParts(at+"gate_up_proj", false, c.Hidden, c.Intermediate, c.Intermediate)
+		if p.upFirst {
+			slices.Reverse(parts)
+		}
 		return parts[0], parts[1]
 	}
 	return b.part(at+"gate_proj", c.MLPBias, c.Intermediate, c.Hidden), b.part(at+"up_proj", c.MLPBias, c.Intermediate, c.Hidden)

@@ -22,7 +22,11 @@ const (
 
 func (p singlePlan) build(b *builder) {
 	c := b.cfg
-	b.findPrefix("embeddings.weight", "backbone.", "model.", "")
+	decoder := "model."
+	if _, ok := b.find(decoder + "embeddings.weight"); !ok {
+		decoder = "backbone."
+	}
+	b.findText("embeddings", decoder)
 	b.names = p.names
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)

@@ -6,8 +6,11 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// finalNorm are the names of the last norm's weight, in a checkpoint with its head and in one without.
-var finalNorm = []string{"model.norm.weight", "norm.weight"}
+// finalNorm are the names of the last norm's weight, in a checkpoint with its head, in one without, and in those of a model with images.
+var finalNorm = []string{
+	"model.norm.weight", "norm.weight", "model.language_model.norm.weight", "language_model.model.norm.weight", "model.language_model.model.norm.weight", "language_model.norm.weight",
+	"model.text_model.norm.weight", "text_model.norm.weight",
+}
 
 // onePlus adds one to the weights of norms: those of the tensors whose names is takes.
 func onePlus(w *weights.Checkpoint, is func(name string) bool) error {

@@ -106,6 +106,34 @@ func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 	return c.derive(all)
 }
 
+// Add adds a tensor in F32 that the file does not have. value gives its elements, in order.
+func (c *Checkpoint) Add(name string, shape []int64, value func(i int64) float32) error {
+	d := &derived{Tensor: Tensor{Name: name, File: c.dir, DType: F32, Type: F32.String(), Shape: shape}}
+	width := d.elements() / max(1, shape[0])
+	d.fill = func(dst []byte, first, last int64) {
+		for i := first * width; i < last*width; i++ {
+			binary.LittleEndian.PutUint32(dst[4*(i-first*width):], math.Float32bits(value(i)))
+		}
+	}
+	return c.derive([]*derived{d})
+}
+
+// Shorten leaves the first rows of a matrix. One that is not there, of fewer rows, or of no floats, stays: its use is the error.
+func (c *Checkpoint) Shorten(name string, rows int64) {
+	shorten := func(t *Tensor) {
+		if len(t.Shape) == 2 && t.Shape[0] >= rows && t.DType != Other && !t.DType.Blocks() {
+			t.Shape = []int64{rows, t.Shape[1]}
+			t.Data = t.Data[:t.DType.Bytes(t.elements())]
+		}
+	}
+	if d, ok := c.derived[name]; ok {
+		shorten(&d.Tensor)
+	} else if t, ok := c.tensors[name]; ok {
+		shorten(&t)
+		c.tensors[name] = t
+	}
+}
+
 // Flatten gives tensors of floats one dimension, which has all their elements. A name that is not there is left out.
 func (c *Checkpoint) Flatten(names []string) {
 	for _, name := range names {

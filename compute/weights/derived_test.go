@@ -27,3 +27,39 @@ func TestStackPutsTensorsOneBelowTheOther(t *testing.T) {
 		require.False(t, ok, name)
 	}
 }
+
+func TestAddedTensorsHaveTheValuesOfAFunction(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[1,2]", 0, 4)+"}", 4))
+	c, err := Open(dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	require.NoError(t, c.Add("b", []int64{3, 2}, func(i int64) float32 { return float32(i) / 2 }))
+	got, ok := c.Tensor("b")
+	require.True(t, ok)
+	require.Equal(t, []int64{3, 2}, got.Shape)
+	require.Equal(t, F32, got.DType)
+	for i := range 6 {
+		require.InDelta(t, float64(i)/2, number(got, i), 0)
+	}
+}
+
+// TestShortenLeavesTheFirstRows of tensors of the file, and of those that were made of them.
+func TestShortenLeavesTheFirstRows(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[1,2]", 0, 4)+","+entry("b", "F16", "[3,2]", 4, 16)+","+entry("vector", "F16", "[3]", 16, 22)+"}", 22))
+	c, err := Open(dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	require.NoError(t, c.Stack(map[string][]string{"ab": {"a", "b"}}))
+	for name, want := range map[string][]byte{"ab": {0, 1, 2, 3, 4, 5, 6, 7}, "b": {4, 5, 6, 7, 8, 9, 10, 11}, "a": {0, 1, 2, 3}, "vector": {16, 17, 18, 19, 20, 21}} {
+		c.Shorten(name, 2)
+		got, ok := c.Tensor(name)
+		require.True(t, ok)
+		require.Equal(t, want, got.Data, name)
+		require.Equal(t, int64(len(want)), got.DType.Bytes(got.elements()), name)
+	}
+	c.Shorten("absent", 2)
+}
