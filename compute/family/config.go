@@ -181,7 +181,7 @@ func (c *Config) familyOf(f *fields) *family {
 			return known
 		}
 		if missing, ok := wrapped()[name]; ok {
-			return textFamily(f, missing)
+			return textFamily(f, name, missing)
 		}
 		if known := find(func(x *family) bool { return x.bare == name }); known != nil {
 			c.NoHead = true

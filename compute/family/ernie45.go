@@ -1,6 +1,12 @@
 package family
 
-import "github.com/millrace/millrace/compute/model"
+import (
+	"errors"
+	"strings"
+
+	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
+)
 
 // ernie45 is Llama whose rotary embedding turns neighbors.
 var ernie45 = family{
@@ -31,8 +37,9 @@ func ernie45Config(f *fields, c *Config) plan {
 // ernie45Moe is ERNIE 4.5 with a mixture of experts in most layers.
 var ernie45Moe = family{
 	class: "Ernie4_5_MoeForCausalLM", bare: "Ernie4_5_MoeModel", kind: "ernie4_5_moe",
-	spell:  ernie45MoeSpell,
-	config: ernie45MoeConfig,
+	spell:   ernie45MoeSpell,
+	config:  ernie45MoeConfig,
+	tensors: ernie45MoeTensors,
 	gguf: &ggufForm{
 		name:  "ernie4_5-moe",
 		parts: map[string]string{"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
@@ -71,9 +78,25 @@ func ernie45MoeConfig(f *fields, c *Config) plan {
 			e.dense = append(e.dense, i)
 		}
 	}
+	if f.has("mlp_layer_types") {
+		e.dense = f.denseLayers(c)
+	}
 	e.names.bias, e.names.shared = "moe_statics.e_score_correction_bias", "mlp.shared_experts."
 	p.experts = e
 	return p
+}
+
+// ernie45MoeTensors: models with images have two routers in a layer, whose weights have rows that are inputs, and their biases in one tensor. The first is that
+// of text.
+func ernie45MoeTensors(_ *Config, w *weights.Checkpoint) error {
+	const second = "mlp.gate.weight_1"
+	routers := named(w, func(name string) bool { return strings.HasSuffix(name, second) })
+	var biases []string
+	for i, name := range routers {
+		routers[i] = strings.TrimSuffix(name, "_1")
+		biases = append(biases, strings.TrimSuffix(name, second)+"mlp.moe_statics.e_score_correction_bias")
+	}
+	return errors.Join(w.Transpose(routers), w.Gather(biases, []int64{0}))
 }
 
 // ernie45GGUF: all projections have biases, or none has.

@@ -78,6 +78,8 @@ func (c *Config) readRope(f, s *fields, positions int) (partial float64) {
 		r.Type = "longrope"
 	case "mrope": // the three positions of a token of text are the same
 		r.Type = "default"
+	case "xdrope": // likewise
+		r.Type = "dynamic"
 	}
 	// A member of the object goes before one beside it.
 	r.Theta = s.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, "rope_theta")

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,8 +9,9 @@ import (
 
 // TestWrappedModelsReadTheFamilyOfTheirTextModel, with the sizes of its class where text_config leaves them out.
 func TestWrappedModelsReadTheFamilyOfTheirTextModel(t *testing.T) {
-	small := object{"vocab_size": 131, "hidden_size": 48, "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "kv_lora_rank": 24}
+	small := object{"vocab_size": 131, "hidden_size": 48, "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "kv_lora_rank": 24, "hybrid_override_pattern": "M-"}
 	for class, kind := range wrapped() {
+		kind = cmp.Or(wrappedTexts()[kind].kind, kind)
 		for text, want := range map[string]string{"qwen2": "Qwen2ForCausalLM", "mistral": "MistralForCausalLM", "": find(func(f *family) bool { return f.kind == kind }).class} {
 			config := with(small, object{"model_type": text})
 			if text == "" {
@@ -32,10 +34,26 @@ func TestWrappedModelsReadTheFamilyOfTheirTextModel(t *testing.T) {
 	require.True(t, c.TieEmbeddings, "a head goes before it")
 }
 
-// TestTextModelsWithAFactorOfLogitsAreNotReadFromWrappedModels: transformers leaves the factor out there.
-func TestTextModelsWithAFactorOfLogitsAreNotReadFromWrappedModels(t *testing.T) {
-	for _, kind := range []string{"cohere2", "granite", "gemma2", "unknown"} {
-		_, err := parse(t, object{"architectures": []string{"LlavaNextForConditionalGeneration"}, "text_config": with(llamaJSON(), object{"model_type": kind})})
-		require.ErrorContains(t, err, `text_config.model_type: found "`+kind+`", expected one of deepseek_v3, lfm2, llama`)
+// TestFactorsOfLogitsAreThoseOfTheWholeModel: transformers leaves those of the text model out, but for some classes.
+func TestFactorsOfLogitsAreThoseOfTheWholeModel(t *testing.T) {
+	granite := func(class string) granitePlan {
+		c, err := parse(t, object{"architectures": []string{class}, "text_config": with(llamaJSON(), object{"model_type": "hyperclovax", "logits_scaling": 4})})
+		require.NoError(t, err)
+		return c.plan.(granitePlan)
 	}
+	require.InDelta(t, 1, granite("LlavaForConditionalGeneration").logitsScaling, 0)
+	require.InDelta(t, 0.25, granite("HyperCLOVAXVisionV2ForConditionalGeneration").logitsScaling, 0, "a factor")
+	c, err := parse(t, object{"architectures": []string{"AyaVisionForConditionalGeneration"}, "text_config": with(llamaJSON(), object{"model_type": "cohere2"})})
+	require.NoError(t, err)
+	require.InDelta(t, 1, c.plan.(blockPlan).logitScale, 0)
+	for class, want := range map[string]float64{"LlavaForConditionalGeneration": 0, "PaliGemmaForConditionalGeneration": 30} {
+		c, err := parse(t, object{"architectures": []string{class}, "text_config": with(llamaJSON(), object{"model_type": "gemma2", "layer_types": nil})})
+		require.NoError(t, err)
+		require.InDelta(t, want, c.plan.(llamaPlan).finalSoftcap, 0)
+	}
+}
+
+func TestWrappedModelsOfUnknownTextModelsAreRefused(t *testing.T) {
+	_, err := parse(t, object{"architectures": []string{"LlavaNextForConditionalGeneration"}, "text_config": with(llamaJSON(), object{"model_type": "qwen9"})})
+	require.ErrorContains(t, err, `text_config.model_type: found "qwen9", expected that of a text model of docs/models.md, where the nearest are qwen2, qwen3`)
 }
