@@ -47,7 +47,11 @@ func admit(n hub.Name, path string) (about string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s: %s, %d layers, up to %d tokens. It needs %s of memory (%s with --weights int8), and %s for the KV cache of 1000 tokens. %s are available.",
-		n, c.Architecture, c.Layers, c.MaxPositions, amount(whole), amount(sim.WeightBytes(program)), amount(kv),
+	shortened := ""
+	if c.Shortened != "" {
+		shortened = " (" + c.Shortened + ")"
+	}
+	return fmt.Sprintf("%s: %s, %d layers, up to %d tokens%s. It needs %s of memory (%s with --weights int8), and %s for the KV cache of 1000 tokens. %s are available.",
+		n, c.Architecture, c.Layers, c.MaxPositions, shortened, amount(whole), amount(sim.WeightBytes(program)), amount(kv),
 		amount(probe(os.DirFS("/")).AvailableBytes)), nil
 }

@@ -173,6 +173,9 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 		if m.config.NoHead {
 			log.Warn().Msg("the checkpoint has no output layer: it is for embeddings, and answers have no meaning")
 		}
+		if why := m.config.Shortened; why != "" {
+			log.Warn().Int("tokens", m.program.MaxPositions).Str("why", why).Msg("sequences are shorter than the model's")
+		}
 		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation, log)
 		c.Embedding = embedding(m.config)
 		kept := m.program.WeightsText(m.weights)

@@ -45,7 +45,8 @@ type Config struct {
 	KVHeads      int
 	HeadDim      int
 	Intermediate int
-	MaxPositions int // longest sequence
+	MaxPositions int    // longest sequence
+	Shortened    string // why it is shorter than the model's; "": it is not
 	Eps          float32
 	Activation   model.Activation
 
@@ -263,6 +264,13 @@ func (c *Config) groupedHeads(f *fields, kvMissing int) {
 func (f *fields) divides(name string, n int, divisorName string, divisor int) {
 	if f.err == nil && n%divisor != 0 {
 		f.fault(name, fmt.Sprint(n), fmt.Sprintf("a multiple of %s, %d", divisorName, divisor))
+	}
+}
+
+// shorten makes the longest sequence shorter, and says why.
+func (c *Config) shorten(positions int, why string) {
+	if positions < c.MaxPositions {
+		c.MaxPositions, c.Shortened = positions, why
 	}
 }
 

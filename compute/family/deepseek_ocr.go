@@ -1,0 +1,31 @@
+package family
+
+// deepseekOCR2 is the text model of DeepSeek-OCR 2: the attention of Llama, and the experts of DeepSeek-V2.
+var deepseekOCR2 = family{
+	class: "DeepseekOcr2ForConditionalGeneration", bare: "DeepseekOcr2TextModel", kind: "deepseek_ocr2",
+	spell:  deepseekOCR2Spell,
+	config: deepseekOCR2Config,
+
+	models:   "the text of DeepSeek-OCR 2",
+	features: "Llama with experts as DeepSeek-V2, plain layers by `mlp_layer_types` or `first_k_dense_replace`",
+}
+
+// deepseekOCR2Spell takes text_config for the whole, and sets the defaults of DeepseekOcr2TextConfig.
+func deepseekOCR2Spell(f *fields) {
+	f.liftText()
+	delete(f.members, "head_dim") // the class computes it
+	f.sizes(32000, 4096, 11008, 32, 32)
+	f.defaults(map[string]any{
+		"first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "tie_word_embeddings": true,
+	})
+}
+
+// deepseekOCR2Config: source is transformers, modeling_deepseek_ocr2.py.
+func deepseekOCR2Config(f *fields, c *Config) plan {
+	p := llamaConfig(f, c).(llamaPlan)
+	p.experts = deepseekV2Experts(f, c)
+	if f.has("mlp_layer_types") {
+		p.experts.dense = f.denseLayers(c)
+	}
+	return p
+}
