@@ -3,8 +3,10 @@ package family
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // arcee is Llama whose MLP has no gate.
@@ -31,6 +33,32 @@ var apertus = family{
 
 	models:   "Apertus 8B, 70B",
 	features: "RMS norm over each head of q and k, MLP without a gate, with xIELU",
+}
+
+// apertus15 is Apertus with more tokens than its head has rows: those of images and sound.
+var apertus15 = family{
+	class: "Apertus1p5TextForCausalLM", also: []string{"Apertus1p5ForConditionalGeneration"}, bare: "Apertus1p5TextModel", kind: "apertus1p5_text",
+	spell:   apertus15Spell,
+	config:  apertusConfig,
+	tensors: apertus15Tokens,
+
+	models:   "Apertus 1.5 8B, also the text of models with images",
+	features: "as Apertus; with `output_vocab_size` the tokens from there on, of images and sound, are left out",
+}
+
+// apertus15Spell takes text_config for the whole.
+func apertus15Spell(f *fields) {
+	f.liftText()
+	apertusSpell(f)
+	f.prefer(map[string]string{"output_vocab_size": "vocab_size"})
+}
+
+// apertus15Tokens leaves the rows of tokens that the head has out of the token table.
+func apertus15Tokens(c *Config, w *weights.Checkpoint) error {
+	for _, name := range named(w, func(name string) bool { return strings.HasSuffix(name, "embed_tokens.weight") }) {
+		w.Shorten(name, int64(c.Vocab))
+	}
+	return nil
 }
 
 // arceeSpell sets the defaults of ArceeConfig.
