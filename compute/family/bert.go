@@ -70,17 +70,22 @@ var nomicBERT = family{
 	features: "BERT with a rotary embedding, gated SiLU, and no biases",
 }
 
-// bertPlan is an encoder of attention both ways whose norms come after the residual sums: seven ops per layer. Source: transformers, modeling_bert.py,
-// modeling_roberta.py and modeling_nomic_bert.py.
+// bertPlan is an encoder of attention both ways whose norms come after the residual sums, or before attention and MLP: seven ops per layer. Source:
+// transformers, modeling_bert.py, modeling_roberta.py, modeling_nomic_bert.py and those of DistilBERT, ELECTRA, ALBERT and others.
 type bertPlan struct {
 	prefix    string // before the names of the encoder's tensors
 	positions int    // position of the first token in the table; -1: there is none
-	types     int    // types of tokens
+	types     int    // types of tokens; 0: there is no table
 	rotary    int    // rotated part of a head; 0: none
 	gated     bool   // the MLP has a gate
 	names     bertNames
+	embedding int                // elements of a token's embedding, from which a matrix makes hidden ones; 0: they are hidden ones
+	task      bool               // the row of a task is added to each embedding
+	layer     func(i int) string // before the names of a layer's tensors; nil: its number follows names.layers
 
-	pooler bool // the classifier's dense layer is the encoder's pooler
+	dense           string           // the layer before the classifier
+	inEncoder       bool             // its name has the encoder's prefix, too
+	denseActivation model.Activation // of its result; 0: tanh
 }
 
 // bertNames are the names of a layer's tensors.
@@ -89,7 +94,10 @@ type bertNames struct {
 	fused                  string // q, k and v as one tensor; "": they are three
 	q, k, v, out, attnNorm string
 	gate, up, down         string
-	mlpNorm, embedNorm     string
+	mlpNorm                string
+	embedNorm              string // "": there is none
+	project                string // from the embedding's elements to hidden ones
+	final                  string // the norm after the last layer, whose norms come before attention and MLP; "": they come after the sums
 }
 
 var bertOwnNames = bertNames{
@@ -104,7 +112,11 @@ func bertConfig(f *fields, c *Config) plan {
 	if kind := f.text("absolute", "position_embedding_type"); kind != "absolute" {
 		f.fault("position_embedding_type", fmt.Sprintf("%.40q", kind), "absolute")
 	}
-	return bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, pooler: !weights.IsGGUF(c.File)}
+	p := bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, dense: "pooler.dense", inEncoder: true}
+	if weights.IsGGUF(c.File) {
+		p.dense, p.inEncoder = "classifier.dense", false
+	}
+	return p
 }
 
 // bertSizes reads what these encoders have in common.
@@ -121,7 +133,7 @@ func bertSizes(f *fields, c *Config, activation string, eps float64) {
 
 func robertaConfig(f *fields, c *Config) plan {
 	p := bertConfig(f, c).(bertPlan)
-	p.prefix, p.pooler = "roberta.", false
+	p.prefix, p.dense, p.inEncoder = "roberta.", "classifier.dense", false
 	p.positions = f.integer(1, 0, maxVocab, "pad_token_id") + 1
 	c.MaxPositions -= p.positions
 	if f.err == nil && c.MaxPositions < 1 {
@@ -149,7 +161,7 @@ func nomicConfig(f *fields, c *Config) plan {
 	bertSizes(f, c, "silu", 1e-12)
 	f.wholeHeads(ropeConfig(f, c, f.integer(2048, 1, maxPositions, "max_position_embeddings")))
 	return bertPlan{
-		prefix: "nomic_bert.", positions: -1, types: f.integer(2, 1, 2, "type_vocab_size"), rotary: c.HeadDim, gated: true, pooler: true,
+		prefix: "nomic_bert.", positions: -1, types: f.integer(2, 1, 2, "type_vocab_size"), rotary: c.HeadDim, gated: true, dense: "pooler.dense", inEncoder: true,
 		names: bertNames{
 			layers: "layers.", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj", out: "self_attn.o_proj", attnNorm: "post_attention_layernorm",
 			gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj", mlpNorm: "post_mlp_layernorm", embedNorm: "embeddings.LayerNorm",
@@ -169,9 +181,14 @@ func (p bertPlan) build(b *builder) {
 	if _, ok := b.find(b.name(nomicOwnNames.embedNorm + ".weight")); ok {
 		n = nomicOwnNames
 	}
-	head := &classHead{pooling: model.PoolFirst, dense: p.dense}
+	head := &classHead{pooling: model.PoolFirst, dense: p.classDense}
 	b.beginEncoder(head)
 	x := b.slot("residual", model.SlotF32, c.Hidden)
+	in := x // of attention and MLP
+	before := n.final != ""
+	if before {
+		in = b.slot("normed", model.SlotOperand, c.Hidden)
+	}
 	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
 	attended := b.slot("attended", model.SlotOperand, c.Hidden)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
@@ -181,8 +198,11 @@ func (p bertPlan) build(b *builder) {
 	table := p.embed(b, n, x)
 	for i := range c.Layers {
 		b.layer = i
-		at := fmt.Sprintf("%s%d.", n.layers, i)
-		b.linear("attn.qkv", x, qkv, model.ActNone, p.qkv(b, n, at)...)
+		at := p.at(n, i)
+		if before {
+			b.anyNorm("attn.norm", at+n.attnNorm, true, x, in)
+		}
+		b.linear("attn.qkv", in, qkv, model.ActNone, p.qkv(b, n, at)...)
 		b.attention(qkv, attended, func(rope, att *model.Op) {
 			rope.BothWays, att.BothWays = true, true
 			if p.rotary > 0 {
@@ -191,30 +211,64 @@ func (p bertPlan) build(b *builder) {
 		})
 		b.selectInLast(&x, &attended)
 		b.addLinear("attn.out", attended, x, b.part(at+n.out, c.OutBias, c.Hidden, c.Hidden))
-		b.anyNorm("attn.norm", at+n.attnNorm, true, x, x)
+		if before {
+			b.anyNorm("mlp.norm", at+n.mlpNorm, true, x, in)
+		} else {
+			b.anyNorm("attn.norm", at+n.attnNorm, true, x, x)
+			in = x
+		}
 		up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
 		if p.gated {
-			b.gatedLinear("mlp.gate_up", x, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+			b.gatedLinear("mlp.gate_up", in, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
 		} else {
-			b.linear("mlp.in", x, mid, c.Activation, up)
+			b.linear("mlp.in", in, mid, c.Activation, up)
 		}
 		b.addLinear("mlp.out", mid, x, down)
-		b.anyNorm("mlp.norm", at+n.mlpNorm, true, x, x)
+		if !before {
+			b.anyNorm("mlp.norm", at+n.mlpNorm, true, x, x)
+		}
 	}
-	b.encoderEnd(x, table, nil, head)
+	var last func(in, out int)
+	if before {
+		last = func(in, out int) { b.anyNorm("final.norm", n.final, true, in, out) }
+	}
+	b.encoderEnd(x, table, last, head)
 }
 
-// embed writes tokens + positions + types, normed, to x. It returns the token table.
+// at is before the names of a layer's tensors.
+func (p bertPlan) at(n bertNames, i int) string {
+	if p.layer != nil {
+		return p.layer(i)
+	}
+	return fmt.Sprintf("%s%d.", n.layers, i)
+}
+
+// embed writes tokens + positions + types, normed, to x. It returns a matrix of hidden ones: the token table, where it is one.
 func (p bertPlan) embed(b *builder, n bertNames, x int) int {
 	c := b.cfg
 	const at = "embeddings."
-	table, positions := b.tokenTable(at+"word_embeddings.weight", c.Hidden), model.None
-	if p.positions >= 0 {
-		positions = b.tensor(at+"position_embeddings.weight", c.MaxPositions+p.positions, c.Hidden)
+	width, to := c.Hidden, x
+	if p.embedding > 0 {
+		width = p.embedding
+		to = b.slot("embedding", model.SlotF32, width)
 	}
-	b.embed("embed", x, table, positions, max(p.positions, 0))
-	b.last().Types = b.tensor(at+"token_type_embeddings.weight", p.types, c.Hidden)
-	b.anyNorm("embed.norm", n.embedNorm, true, x, x)
+	table, positions := b.tokenTable(at+"word_embeddings.weight", width), model.None
+	if p.positions >= 0 {
+		positions = b.tensor(at+"position_embeddings.weight", c.MaxPositions+p.positions, width)
+	}
+	b.embed("embed", to, table, positions, max(p.positions, 0))
+	b.last().Types = b.tensorIf(p.types > 0, at+"token_type_embeddings.weight", p.types, width)
+	if p.task {
+		b.bareNorm(model.NormNone, "embed.task", to, to)
+		b.last().Bias = b.biasOf(at+"task_type_embeddings.weight", width)
+	}
+	if n.embedNorm != "" {
+		b.anyNorm("embed.norm", n.embedNorm, true, to, to)
+	}
+	if to != x {
+		b.linear("embed.project", to, x, model.ActNone, b.part(n.project, true, c.Hidden, width))
+		return b.tensor(p.at(n, 0)+n.q+".weight", c.Hidden, c.Hidden)
+	}
 	return table
 }
 
@@ -231,15 +285,20 @@ func (p bertPlan) qkv(b *builder, n bertNames, at string) []model.Part {
 	return parts
 }
 
-// dense appends the layer before the classifier: tanh(W x + b) of the first token.
-func (p bertPlan) dense(b *builder, in int) (out int) {
+// classDense appends the layer before the classifier: act(W x + b) of the first token.
+func (p bertPlan) classDense(b *builder, in int) (out int) {
 	c := b.cfg
 	out = b.slot("pooler", model.SlotF32, c.Hidden)
 	var part model.Part
-	if p.pooler {
-		part = b.part("pooler.dense", true, c.Hidden, c.Hidden)
+	name := func() { part = b.part(p.dense, true, c.Hidden, c.Hidden) }
+	if p.inEncoder {
+		name()
 	} else {
-		b.atRoot(func() { part = b.part("classifier.dense", true, c.Hidden, c.Hidden) })
+		b.atRoot(name)
+	}
+	if p.denseActivation != model.ActNone {
+		b.linear("pooler", in, out, p.denseActivation, part)
+		return out
 	}
 	b.linear("pooler", in, out, model.ActSoftcap, part)
 	b.last().ActA = 1 // a tanh(x / a)

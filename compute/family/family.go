@@ -41,6 +41,7 @@ func families() []*family {
 		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &cohereCompass, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
 		&gptneoxJapanese, &codeGen, &mpt, &bioGPT, &xglm, &yoco,
 		&bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT, &nomicBERT,
+		&distilBERT, &electra, &albert, &camemBERT, &ernie, &megatronBERT, &data2vecText, &robertaPreNorm, &xlmRobertaXL,
 	}
 }
 
