@@ -296,12 +296,11 @@ func (p bertPlan) classDense(b *builder, in int) (out int) {
 	} else {
 		b.atRoot(name)
 	}
-	if p.denseActivation != model.ActNone {
+	if p.denseActivation == model.ActNone {
+		b.tanh("pooler", in, out, part)
+	} else {
 		b.linear("pooler", in, out, p.denseActivation, part)
-		return out
 	}
-	b.linear("pooler", in, out, model.ActSoftcap, part)
-	b.last().ActA = 1 // a tanh(x / a)
 	return out
 }
 

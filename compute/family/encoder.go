@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // Classifier is what a checkpoint with a head for classes says of them. The zero value is a model without such a head.
@@ -116,7 +117,7 @@ func (b *builder) encoderEnd(x, table int, norm func(in, out int), h *classHead)
 	}
 	classes := len(c.Classifier.Labels)
 	if classes == 0 {
-		x = b.pool(x)
+		x, table = b.denseLayers(b.pool(x), table)
 		one := model.Part{Weight: table, Bias: model.None, Rows: 1, Block: 1, Stride: 1}
 		b.program.Classes = 1
 		b.linear("unused", x, b.slot("unused", model.SlotF32, 1), model.ActNone, one)
@@ -130,6 +131,50 @@ func (b *builder) encoderEnd(x, table int, norm func(in, out int), h *classHead)
 	}
 	b.program.Classes = classes
 	b.linear("classes", x, b.slot("classes", model.SlotF32, classes), model.ActNone, b.classifierPart(classes, c.Hidden))
+}
+
+// denseLayers appends those after the pooling. It returns their result, and a matrix of as many columns: the token table, where it is one.
+func (b *builder) denseLayers(x, table int) (result, matrix int) {
+	matrix = table
+	b.atRoot(func() {
+		for i, d := range b.cfg.Pooling.Dense {
+			at := d.Folder + "/linear"
+			part, out := b.part(at, d.Bias, d.Out, d.In), b.slot(fmt.Sprint("dense.", i), model.SlotF32, d.Out)
+			if d.Tanh {
+				b.tanh("dense", x, out, part)
+			} else {
+				b.linear("dense", x, out, model.ActNone, part)
+			}
+			x, matrix = out, table
+			if d.Out != b.cfg.Hidden {
+				matrix = b.matrices(at+denseBack, 1, d.In, d.Out)
+			}
+		}
+	})
+	return x, matrix
+}
+
+// denseBack ends the name of a dense layer's matrix with rows for columns, which OpenWeights adds.
+const denseBack = ".back"
+
+// openDense adds the tensors of dense layers to a checkpoint.
+func openDense(c *Config, w *weights.Checkpoint) error {
+	for _, d := range c.Pooling.Dense {
+		if err := w.Include(d.Folder); err != nil {
+			return err
+		}
+		at := d.Folder + "/linear"
+		if err := w.TransposeParts(map[string]string{at + ".weight": at + denseBack}, 1, int64(d.Out)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tanh appends y = tanh(part . x + bias).
+func (b *builder) tanh(name string, in, out int, part model.Part) {
+	b.linear(name, in, out, model.ActSoftcap, part)
+	b.last().ActA = 1 // a tanh(x / a)
 }
 
 // classifierPart is the last matrix of a head for classes.

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -107,10 +108,10 @@ func openFolder(c *Config) (*weights.Checkpoint, error) {
 		return nil, err
 	}
 	known := find(func(f *family) bool { return f.class == c.Architecture })
-	if known == nil || known.tensors == nil {
-		return w, nil
+	if known != nil && known.tensors != nil {
+		err = known.tensors(c, w)
 	}
-	if err := known.tensors(c, w); err != nil {
+	if err = cmp.Or(err, openDense(c, w)); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil

@@ -25,8 +25,8 @@ var gemma3 = family{
 		spell: gemma3GGUF,
 	},
 
-	models:   "Gemma 3, the text of models with images too",
-	features: "RMS norms before and after each block, RMS norm over each head of q and k, scaled embedding, gated GELU, sliding windows by `layer_types` or `sliding_window_pattern`, with a rotary base of their own",
+	models:   "Gemma 3, the text of models with images too, EmbeddingGemma",
+	features: "RMS norms before and after each block, RMS norm over each head of q and k, scaled embedding, gated GELU, sliding windows by `layer_types` or `sliding_window_pattern`, with a rotary base of their own; attention both ways (`use_bidirectional_attention`)",
 }
 
 // gemma3Spell takes text_config for the whole, and sets what checkpoints leave out: the defaults of Gemma3TextConfig.
@@ -57,11 +57,19 @@ func gemma3Config(f *fields, c *Config) plan {
 			f.fault(name, excerpt(raw), "null")
 		}
 	}
-	f.without("use_bidirectional_attention")
+	var head *classHead
+	if f.flag(false, "use_bidirectional_attention") { // EmbeddingGemma: a row sees those up to half of the window away
+		if c.encoder(f); len(c.Classifier.Labels) > 0 {
+			f.fault("use_bidirectional_attention", "true", "false, with a head for classes")
+		}
+		head, c.NoHead = &classHead{}, false
+		f.set("sliding_window", f.integer(4096, 1, maxPositions, "sliding_window")/2+1)
+	}
 	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(10000, minTheta, maxTheta, "rope_local_base_freq"))
 	c.windows(f, 0, 0)
 	return llamaPlan{
-		local: &local,
+		encoder: head,
+		local:   &local,
 		norms: layerNorms{
 			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
 		},

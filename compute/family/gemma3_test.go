@@ -61,7 +61,6 @@ func TestGemmaFaultsNameFieldFoundAndExpected(t *testing.T) {
 	for want, change := range map[string]object{
 		"final_logit_softcapping: found 30, expected null":                                {"final_logit_softcapping": 30},
 		"attn_logit_softcapping: found 50, expected null":                                 {"attn_logit_softcapping": 50},
-		"use_bidirectional_attention: found true, expected false":                         {"use_bidirectional_attention": true},
 		"sliding_window_pattern: found 0, expected an integer in 1..":                     {"sliding_window_pattern": 0},
 		"hidden_activation: found \"mish\", expected silu":                                {"hidden_activation": "mish"},
 		"query_pre_attn_scalar: found 0, expected a number in 1..":                        {"query_pre_attn_scalar": 0},

@@ -12,13 +12,22 @@ import (
 
 // Pooling is what the files of sentence-transformers beside a checkpoint say of the vector of a text.
 type Pooling struct {
-	Mode      string // "last" or "mean"; of an encoder "first", too
-	Normalize bool   // the vector has length 1
-	Named     bool   // there are such files
-	Problem   string // what they ask for that is not served; "": nothing
+	Mode      string  // "last" or "mean"; of an encoder "first", too
+	Normalize bool    // the vector has length 1
+	Named     bool    // there are such files
+	Problem   string  // what they ask for that is not served; "": nothing
+	Dense     []Dense // layers after the pooling of an encoder, in their order
 
 	Prompts map[string]string // texts before a text, by their names; nil: none
 	Default string            // the prompt of a text for which none is named; "": none
+}
+
+// Dense is a layer that makes another vector of a text's.
+type Dense struct {
+	Folder  string // of its tensors, in the model's directory
+	In, Out int
+	Bias    bool
+	Tanh    bool // of the result; else it is as it is
 }
 
 // defaultPooling is the normalized hidden state of the last token or, of an encoder, the mean of all, as sentence-transformers has it.
@@ -45,23 +54,58 @@ func (c *Config) readPooling(dir string) error {
 		return err
 	}
 	p.Named, p.Normalize = true, false
+	pooled := false
 	for _, m := range modules {
-		switch kind := m.Type[strings.LastIndexByte(m.Type, '.')+1:]; kind {
-		case "Transformer":
-		case "Normalize":
+		config := filepath.Join(dir, m.Path, "config.json")
+		kind := m.Type[strings.LastIndexByte(m.Type, '.')+1:]
+		dense := kind == "Dense" && c.Encoder && pooled && !p.Normalize // only there has an encoder's program a place for it
+		if (dense || kind == "Pooling") && !filepath.IsLocal(m.Path) {
+			return &weights.FormatError{File: filepath.Join(dir, "modules.json"), Name: "path", Found: m.Path, Expected: "a folder of the model's directory"}
+		}
+		switch {
+		case kind == "Transformer":
+		case kind == "Normalize":
 			p.Normalize = true
-		case "Pooling":
-			if !filepath.IsLocal(m.Path) {
-				return &weights.FormatError{File: filepath.Join(dir, "modules.json"), Name: "path", Found: m.Path, Expected: "a folder of the model's directory"}
-			}
-			if err := p.readMode(filepath.Join(dir, m.Path, "config.json"), c.Encoder); err != nil {
-				return err
-			}
+		case kind == "Pooling":
+			pooled, err = true, p.readMode(config, c.Encoder)
+		case dense:
+			err = c.readDense(config)
 		default:
 			p.Problem = fmt.Sprintf("the module %s of modules.json", m.Type)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	if p.Problem != "" {
+		p.Dense = nil
 	}
 	return nil
+}
+
+// readDense reads the configuration of a dense layer, whose default activation is tanh.
+func (c *Config) readDense(file string) error {
+	f, err := readFields(file)
+	if err != nil {
+		return err
+	}
+	p, width := &c.Pooling, c.Hidden
+	if n := len(p.Dense); n > 0 {
+		width = p.Dense[n-1].Out
+	}
+	d := Dense{Folder: filepath.Base(filepath.Dir(file)), In: f.size(maxWidth, "in_features"), Out: f.size(maxWidth, "out_features"), Bias: f.flag(true, "bias")}
+	if f.err == nil && d.In != width {
+		f.fault("in_features", fmt.Sprint(d.In), fmt.Sprintf("%d, the width of the vector before it", width))
+	}
+	switch name := f.text("Tanh", "activation_function"); name[strings.LastIndexByte(name, '.')+1:] {
+	case "Identity":
+	case "Tanh":
+		d.Tanh = true
+	default:
+		p.Problem = fmt.Sprintf("the activation %.60s of %s", name, d.Folder)
+	}
+	p.Dense = append(p.Dense, d)
+	return f.err
 }
 
 // readPrompts reads the prompts of sentence-transformers, and which one is for all texts.

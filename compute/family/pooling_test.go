@@ -3,6 +3,7 @@ package family
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,36 @@ func TestAnEncoderHasThePoolingOfItsFirstToken(t *testing.T) {
 	require.Equal(t, Pooling{Mode: "mean", Normalize: true}, config.Pooling, "as sentence-transformers without files")
 	require.NoError(t, config.readPooling(poolingDir(t, "["+pooling+"]", `{"pooling_mode_cls_token":true}`)))
 	require.Equal(t, Pooling{Mode: "first", Named: true}, config.Pooling)
+}
+
+func TestDenseLayersFollowThePoolingOfAnEncoder(t *testing.T) {
+	read := func(modules, layer string) (Pooling, error) {
+		dir := poolingDir(t, modules, `{"pooling_mode_mean_tokens":true}`)
+		require.NoError(t, os.Mkdir(filepath.Join(dir, "3_Dense"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "3_Dense", "config.json"), []byte(layer), 0o600))
+		config := Config{Encoder: true, Hidden: 8}
+		err := config.readPooling(dir)
+		return config.Pooling, err
+	}
+	const after, identity = "[" + pooling + "," + dense + "," + normalize + "]", `{"in_features":8,"out_features":5,"bias":false,"activation_function":"torch.nn.modules.linear.Identity"}`
+	p, err := read(after, identity)
+	require.NoError(t, err)
+	require.Equal(t, Pooling{Mode: "mean", Normalize: true, Named: true, Dense: []Dense{{Folder: "3_Dense", In: 8, Out: 5}}}, p)
+	p, err = read(after, `{"in_features":8,"out_features":5}`)
+	require.NoError(t, err)
+	require.Equal(t, []Dense{{Folder: "3_Dense", In: 8, Out: 5, Bias: true, Tanh: true}}, p.Dense, "as the class has it")
+	for want, c := range map[string][2]string{
+		"the activation torch.nn.ReLU of 3_Dense":                        {after, `{"in_features":8,"out_features":5,"activation_function":"torch.nn.ReLU"}`},
+		"the module sentence_transformers.models.Dense of modules.json":  {"[" + pooling + "," + normalize + "," + dense + "]", identity},
+		"the module sentence_transformers.models.Dense of modules.json ": {"[" + dense + "," + pooling + "]", identity},
+	} {
+		p, err := read(c[0], c[1])
+		require.NoError(t, err)
+		require.Equal(t, strings.TrimSpace(want), p.Problem)
+		require.Empty(t, p.Dense)
+	}
+	_, err = read(after, `{"in_features":9,"out_features":5}`)
+	require.ErrorContains(t, err, "in_features: found 9, expected 8, the width of the vector before it")
 }
 
 func TestPromptsAreThoseOfTheFiles(t *testing.T) {

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -111,6 +112,20 @@ func (c *Checkpoint) open() (err error) {
 	}
 	return &FormatError{File: c.dir, Found: "no weights" + OtherFiles(c.dir),
 		Expected: fmt.Sprintf("%s, %s, %s or %s", singleFile, indexFile, torchFile, torchIndexFile)}
+}
+
+// Include adds the tensors of the one file of weights in a folder of the checkpoint's. Its name and a slash come before theirs. Faults of the files are
+// *FormatError.
+func (c *Checkpoint) Include(folder string) error {
+	name := filesOf(filepath.Join(c.dir, folder))
+	if name != singleFile && name != torchFile {
+		return &FormatError{File: filepath.Join(c.dir, folder), Found: cmp.Or(name, "no weights"), Expected: fmt.Sprintf("%s or %s", singleFile, torchFile)}
+	}
+	tensors, err := c.mapFile(filepath.Join(folder, name))
+	for tensor, t := range tensors {
+		c.tensors[folder+"/"+tensor] = t
+	}
+	return err
 }
 
 // openShards maps each shard once. The index, of the file of that name, decides which tensors exist.

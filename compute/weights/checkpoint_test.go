@@ -131,3 +131,18 @@ func TestOpenFaultsNameTheFile(t *testing.T) {
 		})
 	}
 }
+
+func TestTensorsOfAFolderHaveItsName(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.ReadFile("../../testdata/encoders/distilbert-dense/2_Dense/model.safetensors")
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "2_Dense"), 0o700))
+	write(t, dir, "model.safetensors", file)
+	c, err := Open(dir)
+	require.NoError(t, err)
+	defer c.Close() //nolint:errcheck // nothing was written
+	require.ErrorContains(t, c.Include("2_Dense"), "2_Dense: found no weights, expected model.safetensors or pytorch_model.bin")
+	write(t, filepath.Join(dir, "2_Dense"), "model.safetensors", file)
+	require.NoError(t, c.Include("2_Dense"))
+	require.Equal(t, []string{"2_Dense/linear.bias", "2_Dense/linear.weight", "linear.bias", "linear.weight"}, c.Names())
+}

@@ -176,9 +176,9 @@ func statusError(resp *http.Response, n Name) error {
 	return fmt.Errorf("%s: %s", n, resp.Status)
 }
 
-// inFolders are the names of files in folders that a model needs: the configurations of sentence-transformers' modules, and named
+// inFolders are the names of files in folders that a model needs: the configurations and weights of sentence-transformers' modules, and named
 // chat templates.
-var inFolders = regexp.MustCompile(`^(?:\d+_[A-Za-z]+/config\.json|additional_chat_templates/[\w-]+\.jinja)$`)
+var inFolders = regexp.MustCompile(`^(?:\d+_[A-Za-z]+/(?:config\.json|model\.safetensors|pytorch_model\.bin)|additional_chat_templates/[\w-]+\.jinja)$`)
 
 // Wanted returns the files that a model needs, with config.json first. With a variant it is the GGUF files whose names contain it.
 // Without one it is the configuration, the tokenizer and the weights: as safetensors, or else as pytorch_model.bin or its shards.
@@ -206,6 +206,10 @@ func Wanted(files []File, variant string) ([]File, error) {
 	if len(weights) == 0 {
 		weights = pickled
 	}
+	others = slices.DeleteFunc(others, func(f File) bool { // a module's weights are read once
+		folder, name := path.Split(f.Name)
+		return name == "pytorch_model.bin" && has(others, folder+"model.safetensors")
+	})
 	switch {
 	case variant != "":
 		return chooseGGUF(ggufs, variant)

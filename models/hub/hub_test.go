@@ -315,15 +315,16 @@ func TestAModelThatIsNotServedIsNotDownloaded(t *testing.T) {
 
 func TestFilesInFoldersThatAModelNeedsAreDownloaded(t *testing.T) {
 	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
-	for _, name := range []string{"modules.json", "1_Pooling/config.json", "2_Dense/config.json", "additional_chat_templates/tool_use.jinja"} {
+	for _, name := range []string{"modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "3_Dense/pytorch_model.bin", "additional_chat_templates/tool_use.jinja"} {
 		h.files[name] = []byte(`{"in": "` + name + `"}`)
 	}
-	h.files["1_Pooling/notes.json"], h.files["original/config.json"] = []byte("{}"), []byte("{}")
+	h.files["1_Pooling/notes.json"], h.files["original/config.json"], h.files["2_Dense/pytorch_model.bin"] = []byte("{}"), []byte("{}"), []byte("{}")
 	m, err := pull(t, h, s, "o/m")
 	require.NoError(t, err)
 	requireWhole(t, h, m)
 	require.FileExists(t, filepath.Join(m.Path(), "1_Pooling", "config.json"))
 	require.NoFileExists(t, filepath.Join(m.Path(), "1_Pooling", "notes.json"))
+	require.NoFileExists(t, filepath.Join(m.Path(), "2_Dense", "pytorch_model.bin"), "its safetensors are there")
 	require.NoDirExists(t, filepath.Join(m.Path(), "original"))
 }
 
