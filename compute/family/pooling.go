@@ -56,7 +56,6 @@ func (c *Config) readPooling(dir string) error {
 	p.Named, p.Normalize = true, false
 	pooled := false
 	for _, m := range modules {
-		config := filepath.Join(dir, m.Path, "config.json")
 		kind := m.Type[strings.LastIndexByte(m.Type, '.')+1:]
 		dense := kind == "Dense" && c.Encoder && pooled && !p.Normalize // only there has an encoder's program a place for it
 		if (dense || kind == "Pooling") && !filepath.IsLocal(m.Path) {
@@ -67,9 +66,9 @@ func (c *Config) readPooling(dir string) error {
 		case kind == "Normalize":
 			p.Normalize = true
 		case kind == "Pooling":
-			pooled, err = true, p.readMode(config, c.Encoder)
+			pooled, err = true, p.readMode(filepath.Join(dir, m.Path, "config.json"), c.Encoder)
 		case dense:
-			err = c.readDense(config)
+			err = c.readDense(dir, m.Path)
 		default:
 			p.Problem = fmt.Sprintf("the module %s of modules.json", m.Type)
 		}
@@ -77,15 +76,19 @@ func (c *Config) readPooling(dir string) error {
 			return err
 		}
 	}
-	if p.Problem != "" {
+	if p.Problem != "" || len(c.Classifier.Labels) > 0 { // no vectors are made
 		p.Dense = nil
 	}
 	return nil
 }
 
-// readDense reads the configuration of a dense layer, whose default activation is tanh.
-func (c *Config) readDense(file string) error {
+// readDense reads the configuration of a dense layer in a folder of the model's directory. Its default activation is tanh.
+func (c *Config) readDense(dir, folder string) error {
+	file := filepath.Join(dir, folder, "config.json")
 	f, err := readFields(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &weights.FormatError{File: file, Found: "no file", Expected: "the configuration of the dense layer that modules.json names"}
+	}
 	if err != nil {
 		return err
 	}
@@ -93,7 +96,7 @@ func (c *Config) readDense(file string) error {
 	if n := len(p.Dense); n > 0 {
 		width = p.Dense[n-1].Out
 	}
-	d := Dense{Folder: filepath.Base(filepath.Dir(file)), In: f.size(maxWidth, "in_features"), Out: f.size(maxWidth, "out_features"), Bias: f.flag(true, "bias")}
+	d := Dense{Folder: folder, In: f.size(maxWidth, "in_features"), Out: f.size(maxWidth, "out_features"), Bias: f.flag(true, "bias")}
 	if f.err == nil && d.In != width {
 		f.fault("in_features", fmt.Sprint(d.In), fmt.Sprintf("%d, the width of the vector before it", width))
 	}
