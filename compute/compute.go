@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // ErrEncoder is the error for an encoder where tokens are to be generated.
-var ErrEncoder = errors.New("the model is an encoder, which generates nothing, expected a model that generates")
+var ErrEncoder = errors.New("the model is an encoder or a classifier, which generates nothing, expected a model that generates")
 
 // Shares of the memory that is free once the weights are packed, which bound a pool of measured size. The rest is for other processes, the
 // Go heap and the page cache.
@@ -134,7 +134,7 @@ func (m *Model) open() (err error) {
 	if m.Config, m.Program, m.checkpoint, err = Read(m.options.Dir); err != nil {
 		return err
 	}
-	if m.options.Generates && m.Program.Encoder() {
+	if m.options.Generates && !m.Program.Generates() {
 		return fmt.Errorf("%w: found %s", ErrEncoder, m.Program.Architecture)
 	}
 	m.Program.KV, m.Program.OneGroup = m.options.KV, m.options.OneGroup
@@ -366,7 +366,10 @@ func (m *Model) setBatch(batch []Rows) error {
 		if err != nil {
 			return err
 		}
-		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens) - r.Outputs(), Second: r.Second}
+		rows := device.Rows{Region: region, Tokens: r.Tokens, Position: r.Position, OutputsFrom: len(r.Tokens) - r.Outputs()}
+		if m.Program.Encoder() { // a decoder has no types of tokens
+			rows.Second = r.Second
+		}
 		if r.Hidden > 0 {
 			rows.Hidden, rows.OutputsFrom = true, len(r.Tokens)-r.Hidden
 		}

@@ -195,8 +195,10 @@ func TestEncodersServeClassesAndScores(t *testing.T) {
 		require.Contains(t, body, "classes", path)
 	}
 
-	dir, texts = encoderTexts(t, "xlm-roberta-reranker")
-	checkReranker(t, startServer(t, "--model", dir, "--backend", "ref"), texts)
+	for _, name := range []string{"xlm-roberta-reranker", "qwen2-reranker"} { // the second one over a decoder
+		dir, texts = encoderTexts(t, name)
+		checkReranker(t, startServer(t, "--model", dir, "--backend", "ref"), texts)
+	}
 }
 
 // TestEncodersServeAcrossProcesses: pairs and types reach a tokenizer and a worker of other processes.

@@ -123,8 +123,8 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	if m.program, err = compute.ReadProgram(o.Dir); err != nil {
 		return err
 	}
-	if m.program.Encoder() {
-		return config.Usagef("--backend sim: found an encoder, %s, expected a model that generates", m.program.Architecture)
+	if !m.program.Generates() {
+		return config.Usagef("--backend sim: found an encoder or a classifier, %s, expected a model that generates", m.program.Architecture)
 	}
 	if err := m.program.SetWeights(o.Weights); err != nil {
 		return config.Usagef("--weights: %w", err)

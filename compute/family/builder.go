@@ -471,9 +471,16 @@ func (b *builder) tied(table int) bool {
 	return own.DType == t.DType && bytes.Equal(own.Data, t.Data)
 }
 
-// logits appends the last op. The table is the token table, used when tied.
+// logits appends the last op. The table is the token table, used when tied. A head for classes is a matrix of its own.
 func (b *builder) logits(in, table int, bias bool) {
 	c := b.cfg
+	if n := len(c.Classifier.Labels); n > 0 {
+		b.program.Classes = n
+		b.atRoot(func() {
+			b.linear("classes", in, b.slot("classes", model.SlotF32, n), model.ActNone, b.part("score", false, n, b.program.Slots[in].Width))
+		})
+		return
+	}
 	part := model.Part{Weight: table, Bias: model.None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}
 	if !b.tied(table) {
 		part.Weight = b.absolute(b.head, c.Vocab, b.program.Slots[in].Width)
@@ -484,10 +491,10 @@ func (b *builder) logits(in, table int, bias bool) {
 	b.linear("logits", in, b.slot("logits", model.SlotF32, c.Vocab), model.ActNone, part)
 }
 
-// cappedLogits appends the last op, whose results are capped; 0: they are not.
+// cappedLogits appends the last op, whose results are capped; 0: they are not, as those of classes.
 func (b *builder) cappedLogits(in, table int, bias bool, most float32) {
 	b.logits(in, table, bias)
-	if most > 0 {
+	if most > 0 && b.program.Classes == 0 {
 		b.last().Activation, b.last().ActA = model.ActSoftcap, most
 	}
 }

@@ -58,7 +58,7 @@ type Config struct {
 	Rope             Rope
 	NoHead           bool // the class has no output layer: its hidden states are for embeddings
 
-	Encoder    bool       // rows see later ones too: there is no generation
+	Encoder    bool       // there is no generation: rows see later ones too, or a decoder has a head for classes
 	Classifier Classifier // of an encoder
 	Pooling    Pooling    // of its vectors
 
@@ -149,6 +149,10 @@ func parseConfig(f *fields) (*Config, error) {
 	c.DType = f.text("", "dtype", "torch_dtype")
 	c.Vocab = f.size(maxVocab, "vocab_size")
 	c.plan = family.config(f, c)
+	if !c.Encoder { // classes are of a whole text here too, and nothing is generated
+		c.classes(f)
+		c.Encoder = len(c.Classifier.Labels) > 0
+	}
 	c.Pooling = defaultPooling(c.Encoder)
 	c.Generation = parseGeneration(f, Generation{})
 	if f.err != nil {

@@ -180,7 +180,7 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		{"eos negative", object{"eos_token_id": []int{2, -5}}, "eos_token_id: found [2,-5], expected a token id in 0.."},
 		{"bos of lists", object{"bos_token_id": [][]int{{1}}}, "bos_token_id: found [[1]], expected a token id in 0.."},
 		{"architectures of other tasks", object{"architectures": []string{"LlamaForTokenClassification", "LlamaTower"}},
-			"architectures: found LlamaForTokenClassification, LlamaTower, expected an architecture of docs/models.md, where the nearest are AlbertForSequenceClassification, BertForSequenceClassification, "},
+			"architectures: found LlamaForTokenClassification, LlamaTower, expected an architecture of docs/models.md, where the nearest are LlamaForSequenceClassification, "},
 		{"another model_type", object{"architectures": nil, "model_type": "rwkv"}, "architectures: found nothing, expected an architecture of docs/models.md"},
 		{"no repetition_penalty", object{"repetition_penalty": 0}, "repetition_penalty: found 0, expected a number in 0.01..100"},
 		{"rope of layers that differ", object{"layer_types": []string{"full_attention", "sliding_attention"}, "rope_parameters": object{

@@ -28,9 +28,14 @@ const (
 // classifierHead ends the names of classes with a head for classes.
 const classifierHead = "ForSequenceClassification"
 
-// encoder reads what all encoders have: whether there is a head for classes, and its labels.
+// encoder reads what all encoders have.
 func (c *Config) encoder(f *fields) {
 	c.Encoder = true
+	c.classes(f)
+}
+
+// classes reads whether there is a head for classes, and its labels.
+func (c *Config) classes(f *fields) {
 	if !slices.ContainsFunc(f.texts("architectures"), func(name string) bool { return strings.HasSuffix(name, classifierHead) }) {
 		return
 	}

@@ -54,6 +54,26 @@ func TestAClassifierHasItsLabels(t *testing.T) {
 	require.Empty(t, got.Classifier)
 }
 
+// TestAClassifierOverADecoderGeneratesNothing: it has classes in place of tokens, and takes a whole text at once.
+func TestAClassifierOverADecoderGeneratesNothing(t *testing.T) {
+	decoder := object{"num_key_value_heads": 1, "id2label": object{"0": "a", "1": "b", "2": "c"}}
+	got, err := parse(t, with(bertJSON("LlamaForSequenceClassification"), decoder))
+	require.NoError(t, err)
+	require.True(t, got.Encoder)
+	require.Equal(t, []string{"a", "b", "c"}, got.Classifier.Labels)
+	p, err := Build(got, nil)
+	require.NoError(t, err)
+	require.False(t, p.Generates())
+	require.False(t, p.Encoder(), "its attention is causal")
+	require.Equal(t, 3, p.Logits())
+	got, err = parse(t, with(bertJSON("LlamaForCausalLM"), decoder))
+	require.NoError(t, err)
+	require.False(t, got.Encoder, "labels of another class do not count")
+	p, err = Build(got, nil)
+	require.NoError(t, err)
+	require.True(t, p.Generates())
+}
+
 func TestPositionsOfRobertaFollowThePadding(t *testing.T) {
 	got, err := parse(t, bertJSON("XLMRobertaModel"))
 	require.NoError(t, err)
@@ -75,9 +95,13 @@ func TestEncodersHaveTheirPooling(t *testing.T) {
 		require.NoError(t, err)
 		p, err := Build(c, nil)
 		require.NoError(t, err, dir)
-		require.True(t, p.Encoder())
-		require.Equal(t, model.Groups{Layers: 1, Full: 1}, p.Groups(), dir)
+		require.False(t, p.Generates())
 		require.Equal(t, max(len(c.Classifier.Labels), 1), p.Logits(), dir)
+		if !p.Encoder() { // a classifier over a decoder: over the last token
+			require.NotEmpty(t, c.Classifier.Labels, dir)
+			continue
+		}
+		require.Equal(t, model.Groups{Layers: 1, Full: 1}, p.Groups(), dir)
 		selects := 0
 		for i := range p.Ops {
 			op := &p.Ops[i]

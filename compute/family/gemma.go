@@ -4,7 +4,7 @@ import "math"
 
 // gemma is Gemma 1 and CodeGemma: Llama with a scaled embedding and weights of norms that are added to one.
 var gemma = family{
-	class: "GemmaForCausalLM", bare: "GemmaModel", kind: "gemma",
+	class: "GemmaForCausalLM", also: []string{"GemmaForSequenceClassification"}, bare: "GemmaModel", kind: "gemma",
 	spell:   gemmaSpell,
 	config:  gemmaConfig,
 	tensors: gemmaNorms,

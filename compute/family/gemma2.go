@@ -4,7 +4,7 @@ import "math"
 
 // gemma2 is Gemma 2: Gemma 1 with norms after each block too, sliding windows, and caps on scores and logits.
 var gemma2 = family{
-	class: "Gemma2ForCausalLM", bare: "Gemma2Model", kind: "gemma2",
+	class: "Gemma2ForCausalLM", also: []string{"Gemma2ForSequenceClassification"}, bare: "Gemma2Model", kind: "gemma2",
 	spell:   gemma2Spell,
 	config:  gemma2Config,
 	tensors: gemmaNorms,

@@ -11,7 +11,7 @@ import (
 // gemma3 is the text model of Gemma 3: norms before and after each block, an embedding times the root of its width, and two rotary
 // embeddings, one for layers with a window.
 var gemma3 = family{
-	class: "Gemma3ForCausalLM", also: []string{"Gemma3ForConditionalGeneration"}, bare: "Gemma3TextModel", kind: "gemma3_text",
+	class: "Gemma3ForCausalLM", also: []string{"Gemma3TextForSequenceClassification", "Gemma3ForConditionalGeneration"}, bare: "Gemma3TextModel", kind: "gemma3_text",
 	spell:   gemma3Spell,
 	config:  gemma3Config,
 	tensors: gemmaNorms,

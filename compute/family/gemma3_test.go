@@ -59,20 +59,21 @@ func TestGemmaLeavesOutDefaults(t *testing.T) {
 
 func TestGemmaFaultsNameFieldFoundAndExpected(t *testing.T) {
 	for want, change := range map[string]object{
-		"final_logit_softcapping: found 30, expected null":                                {"final_logit_softcapping": 30},
-		"attn_logit_softcapping: found 50, expected null":                                 {"attn_logit_softcapping": 50},
-		"sliding_window_pattern: found 0, expected an integer in 1..":                     {"sliding_window_pattern": 0},
-		"hidden_activation: found \"mish\", expected silu":                                {"hidden_activation": "mish"},
-		"query_pre_attn_scalar: found 0, expected a number in 1..":                        {"query_pre_attn_scalar": 0},
-		"rope_parameters.sliding_attention.rope_type: found \"linear\", expected default": {"rope_parameters": object{sliding: object{"rope_type": "linear"}}},
-		"rope_parameters.sliding_attention: found 4, expected an object":                  {"rope_parameters": object{sliding: 4}},
-		"rope_local_base_freq: found 1, expected a number in 2..":                         {"rope_local_base_freq": 1},
-		"text_config.num_key_value_heads: found 4, expected a divisor of the 6 attention": {"num_key_value_heads": nil, "text_config": object{"num_key_value_heads": 4}},
-		"text_config: found 4, expected an object":                                        {"text_config": 4},
-		"partial_rotary_factor: found 0.5, expected 1 for this architecture":              {"partial_rotary_factor": 0.5},
-		"rope_parameters.full_attention: found 7, expected an object":                     {"rope_parameters": object{sliding: object{}, full: 7}},
-		"layer_types: found 1 entries, expected one for each of 7 layers":                 {"layer_types": []string{full}},
-		"rope_parameters.full_attention.rope_type: found \"ntk\", expected default, dyn":  {"rope_parameters": object{full: object{"rope_type": "ntk"}}},
+		"final_logit_softcapping: found 30, expected null":                                 {"final_logit_softcapping": 30},
+		"use_bidirectional_attention: found true, expected false, with a head for classes": {"use_bidirectional_attention": true, "architectures": []string{"Gemma3TextForSequenceClassification"}},
+		"attn_logit_softcapping: found 50, expected null":                                  {"attn_logit_softcapping": 50},
+		"sliding_window_pattern: found 0, expected an integer in 1..":                      {"sliding_window_pattern": 0},
+		"hidden_activation: found \"mish\", expected silu":                                 {"hidden_activation": "mish"},
+		"query_pre_attn_scalar: found 0, expected a number in 1..":                         {"query_pre_attn_scalar": 0},
+		"rope_parameters.sliding_attention.rope_type: found \"linear\", expected default":  {"rope_parameters": object{sliding: object{"rope_type": "linear"}}},
+		"rope_parameters.sliding_attention: found 4, expected an object":                   {"rope_parameters": object{sliding: 4}},
+		"rope_local_base_freq: found 1, expected a number in 2..":                          {"rope_local_base_freq": 1},
+		"text_config.num_key_value_heads: found 4, expected a divisor of the 6 attention":  {"num_key_value_heads": nil, "text_config": object{"num_key_value_heads": 4}},
+		"text_config: found 4, expected an object":                                         {"text_config": 4},
+		"partial_rotary_factor: found 0.5, expected 1 for this architecture":               {"partial_rotary_factor": 0.5},
+		"rope_parameters.full_attention: found 7, expected an object":                      {"rope_parameters": object{sliding: object{}, full: 7}},
+		"layer_types: found 1 entries, expected one for each of 7 layers":                  {"layer_types": []string{full}},
+		"rope_parameters.full_attention.rope_type: found \"ntk\", expected default, dyn":   {"rope_parameters": object{full: object{"rope_type": "ntk"}}},
 	} {
 		_, err := parse(t, with(gemmaJSON(), change))
 		require.ErrorContains(t, err, "config.json: "+want)

@@ -12,7 +12,7 @@ import (
 
 // llama is Llama 1 to 3.x.
 var llama = family{
-	class: "LlamaForCausalLM", bare: "LlamaModel", kind: "llama",
+	class: "LlamaForCausalLM", also: []string{"LlamaForSequenceClassification"}, bare: "LlamaModel", kind: "llama",
 	config: llamaConfig,
 	gguf: &ggufForm{
 		name: "llama", interleaved: true,

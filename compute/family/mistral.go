@@ -2,7 +2,7 @@ package family
 
 // mistral is Llama with a sliding window in every layer.
 var mistral = family{
-	class: "MistralForCausalLM", also: []string{"Mistral3ForConditionalGeneration"}, bare: "MistralModel", kind: "mistral",
+	class: "MistralForCausalLM", also: []string{"MistralForSequenceClassification", "Mistral3ForConditionalGeneration"}, bare: "MistralModel", kind: "mistral",
 	spell:  func(f *fields) { f.liftText() },
 	config: mistralConfig,
 

@@ -2,7 +2,7 @@ package family
 
 // phi3 is Phi-3, Phi-3.5 and Phi-4-mini: Llama with q, k and v in one tensor, gate and up in another, and part of a head rotated.
 var phi3 = family{
-	class: "Phi3ForCausalLM", bare: "Phi3Model", kind: "phi3",
+	class: "Phi3ForCausalLM", also: []string{"Phi3ForSequenceClassification"}, bare: "Phi3Model", kind: "phi3",
 	config: phi3Config,
 	gguf: &ggufForm{
 		name: "phi3", partial: true,

@@ -2,7 +2,7 @@ package family
 
 // qwen2 is Qwen2 and 2.5: Llama with biases on q, k and v only.
 var qwen2 = family{
-	class: "Qwen2ForCausalLM", also: []string{"Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, bare: "Qwen2Model", kind: "qwen2",
+	class: "Qwen2ForCausalLM", also: []string{"Qwen2ForSequenceClassification", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, bare: "Qwen2Model", kind: "qwen2",
 	spell:  qwenVisionSpell(1e6, 1e-5),
 	config: qwen2Config,
 	gguf:   &ggufForm{name: "qwen2", also: []string{"qwen2vl"}},

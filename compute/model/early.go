@@ -29,8 +29,8 @@ func (p *Program) SetEarly(n int) error {
 // notEarly is what the program has that its first layers cannot be computed apart from; "": nothing.
 func (p *Program) notEarly() string {
 	switch {
-	case p.Encoder():
-		return "an encoder"
+	case !p.Generates():
+		return "an encoder or a classifier"
 	case p.StateBytes() > 0:
 		return "layers with a state"
 	case !p.Eviction.None():

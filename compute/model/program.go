@@ -288,6 +288,9 @@ func (p *Program) Encoder() bool {
 	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.BothWays })
 }
 
+// Generates says whether there are tokens to generate: a classifier and an encoder have none.
+func (p *Program) Generates() bool { return p.Classes == 0 && !p.Encoder() }
+
 // PackedTensors are the sorted names of those that a backend needs no more once it has packed them: matrices of linear ops that no other op reads.
 func (p *Program) PackedTensors() []string {
 	packed := map[int]bool{}
