@@ -70,15 +70,26 @@ ENTRYPOINT ["millrace"]
 # Everybody who reaches the port may ask: publish it on the loopback interface, or give --api-keys a file.
 CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--api-keys", "none", "--data-dir", "/var/lib/millrace"]
 
-FROM runtime AS millrace-gpu
-USER root
+# Ubuntu, because Debian 13 has no package of the driver.
+FROM ubuntu:26.04 AS millrace-gpu
 RUN apt-get update \
- && apt-get install -y --no-install-recommends libze1 libze-intel-gpu1 intel-opencl-icd \
- && rm -rf /var/lib/apt/lists/*
+ && apt-get install -y --no-install-recommends ca-certificates curl libstdc++6 libze1 libze-intel-gpu1 intel-opencl-icd \
+ && rm -rf /var/lib/apt/lists/* \
+ && install -d -o 10001 -g 10001 /var/lib/millrace
+COPY --from=runtime /usr/local/bin/millrace /usr/local/bin/millrace
+COPY --from=runtime /usr/share/doc/millrace /usr/share/doc/millrace
+COPY --from=runtime /models /models
 COPY --from=build-sycl /src/build/lib/libmillrace_sycl.so /usr/local/lib/libmillrace_sycl.so
 COPY --from=build-sycl /src/build/sycl/lib /usr/local/sycl/lib
 COPY --from=build-sycl /licenses /usr/share/doc/millrace/sycl
-ENV MILLRACE_BACKEND=sycl
+ENV XDG_DATA_HOME=/var/lib/millrace XDG_CACHE_HOME=/var/lib/millrace/cache MILLRACE_BACKEND=sycl
 USER 10001:10001
+VOLUME /var/lib/millrace
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=2m --retries=3 \
+  CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8080/health/ready"]
+ENTRYPOINT ["millrace"]
+CMD ["serve", "--model", "/models/tiny-chat", "--listen", "0.0.0.0:8080", "--api-keys", "none", "--data-dir", "/var/lib/millrace"]
 
 FROM runtime AS millrace

@@ -72,8 +72,8 @@ func installLevelZero(root fs.FS) string {
 	for _, name := range append([]string{release["ID"]}, strings.Fields(release["ID_LIKE"])...) {
 		switch name {
 		case "debian":
-			if release["ID"] == name && release["VERSION_ID"] == "12" {
-				return "Debian 12 has no package of the driver: upgrade to 13, or take Intel's packages (https://dgpu-docs.intel.com)"
+			if v := release["VERSION_ID"]; release["ID"] == name && (v == "12" || v == "13") {
+				return "Debian " + v + " has no package of the driver, Debian 14 has: take Intel's packages (https://dgpu-docs.intel.com)"
 			}
 			fallthrough
 		case "ubuntu":

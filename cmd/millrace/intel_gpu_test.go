@@ -66,8 +66,8 @@ func TestDoctorSaysWhatAnIntelGPULacks(t *testing.T) {
 
 func TestDoctorKnowsTheCommandOfADistribution(t *testing.T) {
 	for release, says := range map[string]string{
-		"ID=debian\nVERSION_ID=\"13\"\n":                     "sudo apt install libze1",
-		"ID=debian\nVERSION_ID=\"12\"\n":                     "upgrade to 13",
+		"ID=debian\nVERSION_ID=\"14\"\n":                     "sudo apt install libze1",
+		"ID=debian\nVERSION_ID=\"13\"\n":                     "Debian 13 has no package of the driver",
 		"ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n":          "sudo apt install libze1",
 		"ID=fedora\nVERSION_ID=44\n":                         "sudo dnf install oneapi-level-zero intel-level-zero",
 		"ID=\"almalinux\"\nID_LIKE=\"rhel centos fedora\"\n": "sudo dnf install",
