@@ -81,15 +81,18 @@ func (s *Scheduler) planDecode() {
 			more := min(most-forced, (free+sharers-1)/sharers)
 			drafts, free, sharers = drafts+more, free-more, sharers-1
 		}
-		s.addChunk(seq, Chunk{Rows: seq.rows() + drafts, Beams: seq.Beams, Drafts: drafts, Forced: forced, Snapshot: s.keepsState(seq, drafts)})
+		s.addChunk(seq, Chunk{Rows: seq.rows() + drafts, Beams: seq.Beams, Drafts: drafts, Forced: forced})
+		if s.keepsState(seq) { // set in place: the copy of a chunk waits for a byte that was just written
+			s.plan.Chunks[len(s.plan.Chunks)-1].Snapshot = true
+		}
 	}
 	s.plan.DecodeRows = s.plan.Rows
 }
 
 // keepsState says that the state after a sequence's rows is to be kept, for those who continue the answer when this process dies.
-func (s *Scheduler) keepsState(seq *sequence, drafts int) bool {
+func (s *Scheduler) keepsState(seq *sequence) bool {
 	every := s.cfg.StateTokens
-	return every > 0 && s.cfg.KV.Snapshots() && (seq.computed+1+drafts)%every == 0
+	return every > 0 && s.cfg.KV.Snapshots() && seq.computed%every == 0
 }
 
 // draftRows returns the number of draft tokens that the step may hold, and of sequences that have
