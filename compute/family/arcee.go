@@ -3,7 +3,6 @@ package family
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
@@ -55,9 +54,7 @@ func apertus15Spell(f *fields) {
 
 // apertus15Tokens leaves the rows of tokens that the head has out of the token table.
 func apertus15Tokens(c *Config, w *weights.Checkpoint) error {
-	for _, name := range named(w, func(name string) bool { return strings.HasSuffix(name, "embed_tokens.weight") }) {
-		w.Shorten(name, int64(c.Vocab))
-	}
+	shorten(w, "embed_tokens.weight", int64(c.Vocab))
 	return nil
 }
 

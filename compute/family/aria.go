@@ -21,9 +21,8 @@ var aria = family{
 // ariaSpell takes text_config for the whole, and sets the defaults of AriaTextConfig.
 func ariaSpell(f *fields) {
 	f.liftText()
-	f.defaults(map[string]any{
-		"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "moe_num_experts": 8, "moe_topk": 2,
-	})
+	f.sizes(32000, 4096, 4096, 32, 32)
+	f.defaults(map[string]any{"moe_num_experts": 8, "moe_topk": 2})
 }
 
 // ariaConfig: source is transformers, modeling_aria.py. Its experts are gated by SiLU whatever hidden_act says, which is refused.

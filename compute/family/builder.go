@@ -474,11 +474,8 @@ func (b *builder) tied(table int) bool {
 // logits appends the last op. The table is the token table, used when tied. A head for classes is a matrix of its own.
 func (b *builder) logits(in, table int, bias bool) {
 	c := b.cfg
-	if n := len(c.Classifier.Labels); n > 0 {
-		b.program.Classes = n
-		b.atRoot(func() {
-			b.linear("classes", in, b.slot("classes", model.SlotF32, n), model.ActNone, b.part("score", false, n, b.program.Slots[in].Width))
-		})
+	if len(c.Classifier.Labels) > 0 {
+		b.classes(in, "score", false)
 		return
 	}
 	part := model.Part{Weight: table, Bias: model.None, Rows: c.Vocab, Block: c.Vocab, Stride: c.Vocab}

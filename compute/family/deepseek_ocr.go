@@ -24,8 +24,6 @@ func deepseekOCR2Spell(f *fields) {
 func deepseekOCR2Config(f *fields, c *Config) plan {
 	p := llamaConfig(f, c).(llamaPlan)
 	p.experts = deepseekV2Experts(f, c)
-	if f.has("mlp_layer_types") {
-		p.experts.dense = f.denseLayers(c)
-	}
+	p.experts.denseByType(f, c)
 	return p
 }

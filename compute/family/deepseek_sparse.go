@@ -54,9 +54,7 @@ func sparseLatentsSpell(f *fields) {
 func sparseLatentsConfig(f *fields, c *Config) plan {
 	p := latentSizes(f, c)
 	p.experts = glm4Experts(f, c)
-	if f.has("mlp_layer_types") {
-		p.experts.dense = f.denseLayers(c)
-	}
+	p.experts.denseByType(f, c)
 	c.shorten(f.integer(2048, 1, maxPositions, "index_topk"), "its indexer, which is not run, chooses index_topk keys: all of a sequence of no more tokens")
 	return p
 }

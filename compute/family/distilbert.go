@@ -15,7 +15,7 @@ var distilBERT = family{
 // distilSpell gives members the names of BERT, and sets the defaults of DistilBertConfig.
 func distilSpell(f *fields) {
 	f.prefer(map[string]string{"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "hidden_dim": "intermediate_size", "activation": "hidden_act"})
-	f.defaults(map[string]any{"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522})
+	f.sizes(30522, 768, 3072, 6, 12)
 }
 
 func distilConfig(f *fields, c *Config) plan {

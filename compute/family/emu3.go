@@ -13,8 +13,8 @@ var emu3 = family{
 // emu3Spell takes text_config for the whole, and sets the defaults of Emu3TextConfig.
 func emu3Spell(f *fields) {
 	f.liftText()
+	f.sizes(184622, 4096, 14336, 32, 32)
 	f.defaults(map[string]any{
-		"vocab_size": 184622, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-		"max_position_embeddings": 9216, "rms_norm_eps": 1e-5,
+		"num_key_value_heads": 8, "max_position_embeddings": 9216, "rms_norm_eps": 1e-5,
 	})
 }

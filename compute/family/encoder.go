@@ -120,8 +120,7 @@ func (b *builder) encoderEnd(x, table int, norm func(in, out int), h *classHead)
 		norm(x, normed)
 		x = normed
 	}
-	classes := len(c.Classifier.Labels)
-	if classes == 0 {
+	if len(c.Classifier.Labels) == 0 {
 		x, table = b.denseLayers(b.pool(x), table)
 		one := model.Part{Weight: table, Bias: model.None, Rows: 1, Block: 1, Stride: 1}
 		b.program.Classes = 1
@@ -134,33 +133,47 @@ func (b *builder) encoderEnd(x, table int, norm func(in, out int), h *classHead)
 	if x = h.dense(b, x); h.late {
 		x = b.pool(x)
 	}
-	b.program.Classes = classes
-	b.linear("classes", x, b.slot("classes", model.SlotF32, classes), model.ActNone, b.classifierPart(classes, c.Hidden))
+	name := "classifier"
+	if _, ok := b.find("classifier.out_proj.weight"); ok {
+		name = "classifier.out_proj"
+	}
+	b.classes(x, name, true)
 }
 
 // denseLayers appends those after the pooling. It returns their result, and a matrix of as many columns: the token table, where it is one.
 func (b *builder) denseLayers(x, table int) (result, matrix int) {
-	matrix = table
+	layers := b.cfg.Pooling.Dense
 	b.atRoot(func() {
-		for i, d := range b.cfg.Pooling.Dense {
-			at := d.Folder + "/linear"
-			part, out := b.part(at, d.Bias, d.Out, d.In), b.slot(fmt.Sprint("dense.", i), model.SlotF32, d.Out)
+		for i, d := range layers {
+			part, out := b.part(d.linear(), d.Bias, d.Out, d.In), b.slot(fmt.Sprint("dense.", i), model.SlotF32, d.Out)
 			if d.Tanh {
 				b.tanh("dense", x, out, part)
 			} else {
 				b.linear("dense", x, out, model.ActNone, part)
 			}
-			x, matrix = out, table
-			if d.Out != b.cfg.Hidden {
-				matrix = b.matrices(at+denseBack, 1, d.In, d.Out)
-			}
+			x = out
+		}
+		if d := b.cfg.lastDense(); d != nil {
+			table = b.matrices(d.linear()+denseBack, 1, d.In, d.Out)
 		}
 	})
-	return x, matrix
+	return x, table
 }
 
 // denseBack ends the name of a dense layer's matrix with rows for columns, which OpenWeights adds.
 const denseBack = ".back"
+
+// linear is before the names of the layer's tensors.
+func (d *Dense) linear() string { return d.Folder + "/linear" }
+
+// lastDense is the last dense layer, if its vectors are wider or shorter than a hidden state; else nil.
+func (c *Config) lastDense() *Dense {
+	n := len(c.Pooling.Dense)
+	if n == 0 || c.Pooling.Dense[n-1].Out == c.Hidden {
+		return nil
+	}
+	return &c.Pooling.Dense[n-1]
+}
 
 // openDense adds the tensors of dense layers to a checkpoint.
 func openDense(c *Config, w *weights.Checkpoint) error {
@@ -168,10 +181,9 @@ func openDense(c *Config, w *weights.Checkpoint) error {
 		if err := w.Include(d.Folder); err != nil {
 			return err
 		}
-		at := d.Folder + "/linear"
-		if err := w.TransposeParts(map[string]string{at + ".weight": at + denseBack}, 1, int64(d.Out)); err != nil {
-			return err
-		}
+	}
+	if d := c.lastDense(); d != nil {
+		return w.TransposeParts(map[string]string{d.linear() + ".weight": d.linear() + denseBack}, 1, int64(d.Out))
 	}
 	return nil
 }
@@ -182,14 +194,13 @@ func (b *builder) tanh(name string, in, out int, part model.Part) {
 	b.last().ActA = 1 // a tanh(x / a)
 }
 
-// classifierPart is the last matrix of a head for classes.
-func (b *builder) classifierPart(classes, width int) (part model.Part) {
-	name := "classifier"
-	if _, ok := b.find("classifier.out_proj.weight"); ok {
-		name = "classifier.out_proj"
-	}
-	b.atRoot(func() { part = b.part(name, true, classes, width) })
-	return part
+// classes appends the last op of a model with a head for classes: the head's last matrix.
+func (b *builder) classes(in int, name string, bias bool) {
+	n := len(b.cfg.Classifier.Labels)
+	b.program.Classes = n
+	b.atRoot(func() {
+		b.linear("classes", in, b.slot("classes", model.SlotF32, n), model.ActNone, b.part(name, bias, n, b.program.Slots[in].Width))
+	})
 }
 
 // atRoot calls f with tensors' names that have no prefix.

@@ -1,10 +1,6 @@
 package family
 
-import (
-	"strings"
-
-	"github.com/millrace/millrace/compute/weights"
-)
+import "github.com/millrace/millrace/compute/weights"
 
 // ernie is ERNIE, the encoder.
 var ernie = family{
@@ -29,10 +25,7 @@ const ernieTypes = 2
 
 // ernieTensors keeps the rows of these types, and that of the first task, which texts have.
 func ernieTensors(_ *Config, w *weights.Checkpoint) error {
-	for table, rows := range map[string][]int64{"token_type_embeddings.weight": {0, 1}, "task_type_embeddings.weight": {0}} {
-		if err := w.Gather(named(w, func(name string) bool { return strings.HasSuffix(name, table) }), rows); err != nil {
-			return err
-		}
-	}
+	shorten(w, "token_type_embeddings.weight", ernieTypes)
+	shorten(w, "task_type_embeddings.weight", 1)
 	return nil
 }

@@ -78,9 +78,7 @@ func ernie45MoeConfig(f *fields, c *Config) plan {
 			e.dense = append(e.dense, i)
 		}
 	}
-	if f.has("mlp_layer_types") {
-		e.dense = f.denseLayers(c)
-	}
+	e.denseByType(f, c)
 	e.names.bias, e.names.shared = "moe_statics.e_score_correction_bias", "mlp.shared_experts."
 	p.experts = e
 	return p

@@ -49,9 +49,7 @@ func exaoneMoeConfig(f *fields, c *Config) plan {
 	p.norms = layerNorms{}
 	p.experts = glm4Experts(f, c)
 	p.experts.names.bias = "e_score_correction_bias"
-	if f.has("mlp_layer_types") {
-		p.experts.dense = f.denseLayers(c)
-	}
+	p.experts.denseByType(f, c)
 	return p
 }
 

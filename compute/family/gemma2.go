@@ -35,8 +35,8 @@ var vaultGemma = family{
 
 // gemma2Spell sets the defaults of Gemma2Config. A cap of null is none; without the member there is one.
 func gemma2Spell(f *fields) {
+	f.sizes(256000, 2304, 9216, 26, 8)
 	f.defaults(map[string]any{
-		"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
 		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096, "tie_word_embeddings": true,
 		"query_pre_attn_scalar": 256,
 	})

@@ -32,8 +32,8 @@ var gemma3 = family{
 // gemma3Spell takes text_config for the whole, and sets what checkpoints leave out: the defaults of Gemma3TextConfig.
 func gemma3Spell(f *fields) {
 	f.liftText()
+	f.sizes(262208, 2304, 9216, 26, 8)
 	f.defaults(map[string]any{
-		"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
 		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rope_theta": 1e6, "sliding_window": 4096,
 		"tie_word_embeddings": true,
 	})

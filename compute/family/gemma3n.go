@@ -44,8 +44,8 @@ type gemma3nPlan struct {
 // gemma3nSpell takes text_config for the whole, and sets the defaults of Gemma3nTextConfig. A cap of null is none; without the member there is one.
 func gemma3nSpell(f *fields) {
 	f.liftText()
+	f.sizes(262400, 2048, 16384, 35, 8)
 	f.defaults(map[string]any{
-		"vocab_size": 262400, "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 35, "num_attention_heads": 8,
 		"num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32768, "rope_theta": 1e6, "sliding_window": 512,
 		"tie_word_embeddings": true, "vocab_size_per_layer_input": 262144, "num_kv_shared_layers": 15,
 	})

@@ -48,8 +48,8 @@ type gemma4Plan struct {
 // gemma4Spell takes text_config for the whole, and sets the defaults of Gemma4TextConfig.
 func gemma4Spell(f *fields) {
 	f.liftText()
+	f.sizes(262144, 2304, 9216, 30, 8)
 	f.defaults(map[string]any{
-		"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
 		"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "sliding_window": 512, "tie_word_embeddings": true,
 		"vocab_size_per_layer_input": 262144,
 		"rope_parameters": map[string]any{

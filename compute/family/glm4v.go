@@ -24,9 +24,9 @@ var glm4vMoe = family{
 func glm4vSpell(f *fields) {
 	f.liftText()
 	delete(f.members, "head_dim") // the class computes it
+	f.sizes(151552, 4096, 13696, 40, 32)
 	f.defaults(map[string]any{
-		"vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 2,
-		"max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+		"num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
 	})
 }
 
@@ -40,9 +40,9 @@ func glm4vConfig(f *fields, c *Config) plan {
 // glm4vMoeSpell sets the defaults of Glm4vMoeTextConfig. Source of the model is transformers, modeling_glm4v_moe.py.
 func glm4vMoeSpell(f *fields) {
 	f.liftText()
+	f.sizes(151424, 4096, 10944, 46, 96)
 	f.defaults(map[string]any{
-		"vocab_size": 151424, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46, "num_attention_heads": 96, "max_position_embeddings": 65536,
-		"attention_bias": true, "moe_intermediate_size": 1408, "num_experts_per_tok": 8, "n_routed_experts": 128,
+		"max_position_embeddings": 65536, "attention_bias": true, "moe_intermediate_size": 1408, "num_experts_per_tok": 8, "n_routed_experts": 128,
 	})
 	glm4MoeSpell(f)
 	f.set("use_qk_norm", false) // the class has no norms of heads

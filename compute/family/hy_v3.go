@@ -45,6 +45,13 @@ func hyV3Config(f *fields, c *Config) plan {
 	return llamaPlan{experts: e}
 }
 
+// denseByType takes the layers with a plain MLP from mlp_layer_types, where they are there.
+func (e *experts) denseByType(f *fields, c *Config) {
+	if f.has("mlp_layer_types") {
+		e.dense = f.denseLayers(c)
+	}
+}
+
 // denseLayers are the layers with a plain MLP by mlp_layer_types, or the first one.
 func (f *fields) denseLayers(c *Config) (dense []int) {
 	types := f.texts("mlp_layer_types")

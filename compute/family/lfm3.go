@@ -25,8 +25,9 @@ const lfm3Gate = "gate_proj_repeated"
 // lfm3Spell sets the defaults of Lfm3Config.
 func lfm3Spell(f *fields) {
 	f.prefer(map[string]string{"norm_eps": "rms_norm_eps"})
+	f.sizes(128000, 2048, 7680, 24, 16)
 	f.defaults(map[string]any{
-		"vocab_size": 128000, "hidden_size": 2048, "intermediate_size": 7680, "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+		"num_key_value_heads": 4, "head_dim": 128,
 		"rms_norm_eps": 1e-5, "conv_L_cache": 7, "sliding_window": 256, "tie_word_embeddings": true,
 		"rope_parameters": map[string]any{
 			sliding: map[string]any{"rope_type": "default", "rope_theta": 10000},

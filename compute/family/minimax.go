@@ -87,16 +87,12 @@ func minimaxM3Config(f *fields, c *Config) plan {
 	e.shared, e.names.shared = f.size(maxWidth, "shared_intermediate_size"), "block_sparse_moe.shared_experts."
 	e.names.sharedFused, p.fusedMLP = "gate_up_proj", true
 	p.limits, c.Intermediate = true, f.size(maxWidth, "dense_intermediate_size")
-	switch frequency := f.integers("moe_layer_freq"); {
-	case f.has("mlp_layer_types"):
-		e.dense = f.denseLayers(c)
-	default:
-		for i, sparse := range frequency {
-			if sparse == 0 {
-				e.dense = append(e.dense, i)
-			}
+	for i, sparse := range f.integers("moe_layer_freq") {
+		if sparse == 0 {
+			e.dense = append(e.dense, i)
 		}
 	}
+	e.denseByType(f, c)
 	if f.has("sparse_attention_config") || slices.Contains(f.texts("layer_types"), "minimax_m3_sparse") {
 		c.shorten(f.integer(16, 1, maxWidth, "index_topk_blocks")*f.integer(128, 1, maxWidth, "index_block_size"),
 			"its indexer, which is not run, chooses index_topk_blocks blocks of index_block_size keys: all of a sequence of no more tokens")

@@ -33,6 +33,13 @@ func rename(w *weights.Checkpoint, ends map[string]string) {
 	w.Rename(all)
 }
 
+// shorten leaves the first rows of the tables whose names end so.
+func shorten(w *weights.Checkpoint, end string, rows int64) {
+	for _, name := range named(w, func(name string) bool { return strings.HasSuffix(name, end) }) {
+		w.Shorten(name, rows)
+	}
+}
+
 func named(w *weights.Checkpoint, is func(name string) bool) (names []string) {
 	for _, name := range w.Names() {
 		if is(name) {
