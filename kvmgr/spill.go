@@ -3,6 +3,7 @@ package kvmgr
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 )
 
@@ -183,20 +184,15 @@ func (m *Manager) Away(seq Seq) (places []int32, tokens int, slots bool) {
 	if !s.complete {
 		from = m.spilledSlabs(m.regions[seq], s)
 	}
-	positions := m.slabsFor(s.tokens)
-	head := len(from) - m.groups.Slabs(positions, s.first)
-	if m.states != nil {
-		places = slices.Clone(from[:head])
+	places = slices.Repeat([]int32{-1}, m.slabsFor(s.tokens)*m.groups.Count())
+	next := len(from) - m.groups.Slabs(m.slabsFor(s.tokens), s.first)
+	head := from[:next]
+	for place := range m.spilledPlaces(s) {
+		places[place] = from[next]
+		next++
 	}
-	from = from[head:]
-	for i := range positions {
-		for group := range m.groups.Count() {
-			place := int32(-1)
-			if group < m.groups.Full || i >= s.first {
-				place, from = from[0], from[1:]
-			}
-			places = append(places, place)
-		}
+	if m.states != nil {
+		places = slices.Concat(head, places)
 	}
 	return places, s.tokens, s.complete
 }
@@ -204,14 +200,22 @@ func (m *Manager) Away(seq Seq) (places []int32, tokens int, slots bool) {
 // spilledSlabs returns the slabs of a region with the tokens of a sequence that is spilled, in the order of its slots.
 func (m *Manager) spilledSlabs(r *region, s *spilled) []int32 {
 	list := slices.Clone(r.head)
-	for i := range m.slabsFor(s.tokens) {
-		for group := range m.groups.Count() {
-			if group < m.groups.Full || i >= s.first {
-				list = append(list, r.at(i, group))
+	for place := range m.spilledPlaces(s) {
+		list = append(list, r.slabs[place])
+	}
+	return list
+}
+
+// spilledPlaces yields the places of tokens that have slots, in their order.
+func (m *Manager) spilledPlaces(s *spilled) iter.Seq[int] {
+	return func(yield func(place int) bool) {
+		groups := m.groups.Count()
+		for place := range m.slabsFor(s.tokens) * groups {
+			if (place%groups < m.groups.Full || place/groups >= s.first) && !yield(place) {
+				return
 			}
 		}
 	}
-	return list
 }
 
 // alone says whether a region fits into the pool without others, at its declared end.
