@@ -235,6 +235,10 @@ func TestTheImageForGPUsComputesOnThem(t *testing.T) {
 	var args []string
 	require.NoError(t, json.Unmarshal([]byte(gpu.last("CMD")), &args))
 	require.Equal(t, "sycl", serveSettings(t, args, environ).Backend)
+	server := stages[len(stages)-1]
+	for _, instruction := range []string{"USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"} { // begun from another system's image
+		require.Equal(t, server.last(instruction), gpu.last(instruction))
+	}
 	copies := strings.Join(gpu.instructions["COPY"], "\n")
 	for _, to := range []string{"/usr/local/bin/millrace", "/usr/local/lib/libmillrace_sycl.so", "/usr/local/sycl/lib"} {
 		require.Regexp(t, `(?m) `+to+`$`, copies)

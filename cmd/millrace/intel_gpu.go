@@ -26,12 +26,7 @@ func findIntelGPUs(root fs.FS) (list []intelGPU) {
 		if text(root, dir+"/vendor") != "0x8086" || !strings.HasPrefix(text(root, dir+"/class"), display) {
 			continue
 		}
-		gpu := intelGPU{Address: path.Base(dir)}
-		for line := range strings.Lines(text(root, dir+"/uevent")) {
-			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DRIVER="); ok {
-				gpu.Driver = name
-			}
-		}
+		gpu := intelGPU{Address: path.Base(dir), Driver: field(root, dir+"/uevent", "=", "DRIVER")}
 		if nodes, _ := fs.Glob(root, dir+"/drm/renderD*"); len(nodes) > 0 {
 			gpu.Node = "/dev/dri/" + path.Base(nodes[0])
 		}
@@ -64,15 +59,11 @@ func missingLevelZero(root fs.FS) (missing []string) {
 
 // installLevelZero is the command that installs levelZero, by the distribution's name in /etc/os-release.
 func installLevelZero(root fs.FS) string {
-	release := map[string]string{}
-	for line := range strings.Lines(text(root, "etc/os-release")) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		release[key] = strings.Trim(value, `"`)
-	}
-	for _, name := range append([]string{release["ID"]}, strings.Fields(release["ID_LIKE"])...) {
+	release := func(name string) string { return strings.Trim(field(root, "etc/os-release", "=", name), `"`) }
+	for _, name := range append([]string{release("ID")}, strings.Fields(release("ID_LIKE"))...) {
 		switch name {
 		case "debian":
-			if v := release["VERSION_ID"]; release["ID"] == name && (v == "12" || v == "13") {
+			if v := release("VERSION_ID"); release("ID") == name && (v == "12" || v == "13") {
 				return "Debian " + v + " has no package of the driver, Debian 14 has: take Intel's packages (https://dgpu-docs.intel.com)"
 			}
 			fallthrough

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io/fs"
 	"path"
@@ -28,9 +27,7 @@ type machine struct {
 // probe reads /proc and /sys below root.
 func probe(root fs.FS) machine {
 	m := machine{Cores: runtime.NumCPU()}
-	if cpu, ok := field(root, "proc/cpuinfo", "model name"); ok {
-		m.CPU = cpu
-	}
+	m.CPU = field(root, "proc/cpuinfo", ":", "model name")
 	m.Kernel = text(root, "proc/sys/kernel/osrelease")
 	m.MemoryBytes = meminfo(root, "MemTotal")
 	m.AvailableBytes = meminfo(root, "MemAvailable")
@@ -52,20 +49,19 @@ func text(root fs.FS, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// field finds the first "name : value" of a file.
-func field(root fs.FS, file, name string) (string, bool) {
-	lines := bufio.NewScanner(strings.NewReader(text(root, file)))
-	for lines.Scan() {
-		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value), true
+// field finds the value of the first line of a file that is a name, the sign and a value, "" where there is none.
+func field(root fs.FS, file, sign, name string) string {
+	for line := range strings.Lines(text(root, file)) {
+		if key, value, ok := strings.Cut(line, sign); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
 		}
 	}
-	return "", false
+	return ""
 }
 
 // meminfo reads an amount "1234 kB" of /proc/meminfo in bytes.
 func meminfo(root fs.FS, name string) int64 {
-	value, _ := field(root, "proc/meminfo", name)
+	value := field(root, "proc/meminfo", ":", name)
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64)
 	return kib << 10
 }
