@@ -81,10 +81,10 @@ func (s *Scheduler) planDecode() {
 			more := min(most-forced, (free+sharers-1)/sharers)
 			drafts, free, sharers = drafts+more, free-more, sharers-1
 		}
-		s.addChunk(seq, Chunk{Rows: seq.rows() + drafts, Beams: seq.Beams, Drafts: drafts, Forced: forced})
-		if s.keepsState(seq) { // set in place: the copy of a chunk waits for a byte that was just written
-			s.plan.Chunks[len(s.plan.Chunks)-1].Snapshot = true
-		}
+		c := s.addChunk(seq)
+		c.Rows, c.Beams, c.Drafts, c.Forced = seq.rows()+drafts, seq.Beams, drafts, forced
+		s.count(seq, c)
+		c.Snapshot = s.keepsState(seq)
 	}
 	s.plan.DecodeRows = s.plan.Rows
 }
@@ -134,7 +134,9 @@ func (s *Scheduler) planPrompts() {
 		rows := min(seq.PromptTokens, seq.leased) - seq.computed
 		if seq.AtOnce {
 			if rows = s.atOnce(seq, budget); rows > 0 {
-				s.addChunk(seq, Chunk{Rows: rows})
+				c := s.addChunk(seq)
+				c.Rows = rows
+				s.count(seq, c)
 				budget, chunk = budget-rows, chunk-rows
 			}
 			continue
@@ -152,7 +154,9 @@ func (s *Scheduler) planPrompts() {
 		if rows <= 0 { // a migrated one may follow it
 			continue
 		}
-		s.addChunk(seq, Chunk{Rows: rows, Scored: seq.scored(), Snapshot: kept})
+		c := s.addChunk(seq)
+		c.Rows, c.Scored, c.Snapshot = rows, seq.scored(), kept
+		s.count(seq, c)
 		budget, chunk = budget-rows, chunk-rows
 	}
 	s.plan.PromptRows = s.plan.Rows - s.plan.DecodeRows
@@ -227,14 +231,22 @@ func (s *Scheduler) openGate(decodeRows int) {
 	s.held++
 }
 
-// addChunk appends the next rows of a sequence to the step.
-func (s *Scheduler) addChunk(seq *sequence, c Chunk) {
-	c.ID, c.Row, c.Start = seq.ID, s.plan.Rows, seq.computed
+// addChunk appends a chunk to the step, which the caller fills in and gives to count. In place: the copy of a chunk waits for a byte that
+// was just written.
+func (s *Scheduler) addChunk(seq *sequence) *Chunk {
+	p := &s.plan
+	p.Chunks = append(p.Chunks, Chunk{})
+	c := &p.Chunks[len(p.Chunks)-1]
+	c.ID, c.Row, c.Start = seq.ID, p.Rows, seq.computed
+	return c
+}
+
+// count adds a chunk of a sequence to what the step computes.
+func (s *Scheduler) count(seq *sequence, c *Chunk) {
 	prompt := seq.prefilling()
 	seq.computed, seq.drafted = c.end(), c.Drafts
 	s.serve(seq, c.Rows, prompt)
 	c.Output = seq.open()
 	s.plan.Outputs += c.outputs()
-	s.plan.Chunks = append(s.plan.Chunks, c)
 	s.plan.Rows += c.Rows
 }
