@@ -278,65 +278,6 @@ type Stream interface {
 	Close()
 }
 
-// Model describes a served model.
-type Model struct {
-	ID            string
-	Created       time.Time
-	ContextLength int
-	Sampling      sample.Params // defaults of a request; the zero value means sample.Default()
-	Embedding     Embedding
-	Infill        []string // texts before a prompt, between it and its suffix, and after that; nil: the model fills no gaps
-	Think         []int32  // the tokens that begin and end Format's reasoning, -1 for none; nil: no token ends it
-	Judge         []int32  // the tokens "no" and "yes", of a model with a chat template; nil: it has none
-	Format        string   // of reasoning and tool calls, as package tools names it; "": not known
-	// Special are the ids of the tokens by which Format marks reasoning and calls, as far as they are special.
-	Special map[string]int32
-	// Description is for people and for clients that show or choose models.
-	Description Description
-}
-
-// Description says what a model's files are. The zero value of a field means that it is not known, as of a worker of an earlier version.
-type Description struct {
-	Architecture string // as GGUF names it: "llama", "qwen3"
-	Format       string // of its files: "safetensors", "gguf", "pytorch"
-	Weights      string // what the weights are kept as: "bf16", "int8"
-	Digest       string // SHA-256 of its weights, program and text, in hexadecimal: equal in each process with the same files and settings
-	Parameters   int64
-	Bytes        int64 // of the weights in memory
-	Layers       int
-	Heads        int // of queries
-	KVHeads      int
-	Hidden       int // width of a hidden state
-	FeedForward  int
-	Vocab        int
-	GPU          bool // its weights are in the memory of a GPU
-}
-
-// Embedding is how a model's hidden states become a vector for a text.
-type Embedding struct {
-	Width     int     // of a vector; 0: the workers make none
-	Pooling   Pooling // PoolLast or PoolMean
-	Normalize bool    // vectors have length 1
-	Named     bool    // the model's files say so; false: they say nothing, and the last token counts
-	Problem   string  // what the files ask for that is not served; "": nothing
-
-	Prompts map[string]string // texts before a text, by their names
-	Default string            // the prompt of a text for which none is named; "": none
-
-	// Encoder says that there is no generation: the model has a whole text in one step, of Rows tokens at most.
-	Encoder bool
-	Rows    int
-	// Classes are those of a model with a head for them, which makes no vectors.
-	Classes Classes
-}
-
-// Classes are the classes of a model with a head for them. The zero value is a model without such a head.
-type Classes struct {
-	Labels []string // in their order
-	// Classify makes probabilities of the logits, and Score a score of the only one: "softmax", "sigmoid" or "identity".
-	Classify, Score string
-}
-
 // ErrTakenOver is the cause of a context that ends because another process continues the request as
 // a further attempt.
 var ErrTakenOver = errors.New("api: another process has taken over the request")

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/kvmgr"
 )
 
@@ -84,35 +84,20 @@ type Pool struct {
 	Load   int      `json:"load"` // messages or sequences in hand
 }
 
-// Tokenizer is a tokenize process's pool and what its files say of the model.
+// Tokenizer is a tokenize process's pool, with what its files say of the model.
 type Tokenizer struct {
 	Pool
-	EOS []int32 `json:"eos"`
-	// Format is the format of reasoning and tool calls, see api.Model, as is Special.
-	Format  string           `json:"format,omitempty"`
-	Special map[string]int32 `json:"special,omitempty"`
-	// Infill is as in api.Model, as is Think.
-	Infill []string `json:"infill,omitempty"`
-	Think  []int32  `json:"think,omitempty"`
-	// Judge is the tokens "no" and "yes" of a model with a chat template, see api.Model.
-	Judge []int32 `json:"judge,omitempty"`
+	api.TextFacts
 }
 
 // Worker is a compute process.
 type Worker struct {
-	Actor    string        `json:"actor"`
-	Backend  string        `json:"backend"`
-	Weights  string        `json:"weights"`
-	Numerics string        `json:"numerics,omitempty"` // digest, see api.Pin
-	Class    string        `json:"class,omitempty"`    // name of the numerics class of its kernels, for people
-	Created  time.Time     `json:"created"`
-	Context  int           `json:"context"` // tokens
-	Vocab    int           `json:"vocab"`
-	Sampling sample.Params `json:"sampling"`
-	// Embedding is an api.Embedding. Earlier versions have none.
-	Embedding Embedding `json:"embedding"`
-	// Description is an api.Description. Earlier versions have none.
-	Description Description `json:"description,omitzero"`
+	Actor    string `json:"actor"`
+	Backend  string `json:"backend"`
+	Weights  string `json:"weights"`
+	Numerics string `json:"numerics,omitempty"` // digest, see api.Pin
+	Class    string `json:"class,omitempty"`    // name of the numerics class of its kernels, for people
+	api.WeightFacts
 
 	Slabs      int `json:"slabs"`
 	FreeSlabs  int `json:"free_slabs"` // neither used nor promised
@@ -136,40 +121,6 @@ type Worker struct {
 	Steps    uint64         `json:"steps"`
 	InStep   time.Duration  `json:"in_step"` // since the last progress, with work at hand
 	Down     string         `json:"down,omitempty"`
-}
-
-// Embedding is an api.Embedding.
-type Embedding struct {
-	Width     int    `json:"width"`
-	Pooling   string `json:"pooling"`
-	Normalize bool   `json:"normalize,omitempty"`
-	Named     bool   `json:"named,omitempty"`
-	Problem   string `json:"problem,omitempty"`
-
-	Prompts  map[string]string `json:"prompts,omitempty"`
-	Default  string            `json:"default,omitempty"`
-	Encoder  bool              `json:"encoder,omitempty"`
-	Rows     int               `json:"rows,omitempty"`
-	Labels   []string          `json:"labels,omitempty"`
-	Classify string            `json:"classify,omitempty"`
-	Score    string            `json:"score,omitempty"`
-}
-
-// Description is an api.Description.
-type Description struct {
-	Architecture string `json:"architecture,omitempty"`
-	Format       string `json:"format,omitempty"`
-	Weights      string `json:"weights,omitempty"`
-	Digest       string `json:"digest,omitempty"`
-	Parameters   int64  `json:"parameters,omitempty"`
-	Bytes        int64  `json:"bytes,omitempty"`
-	Layers       int    `json:"layers,omitempty"`
-	Heads        int    `json:"heads,omitempty"`
-	KVHeads      int    `json:"kv_heads,omitempty"`
-	Hidden       int    `json:"hidden,omitempty"`
-	FeedForward  int    `json:"feed_forward,omitempty"`
-	Vocab        int    `json:"vocab,omitempty"`
-	GPU          bool   `json:"gpu,omitempty"`
 }
 
 // Has says whether the member has a role.

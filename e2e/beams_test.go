@@ -39,7 +39,7 @@ func startFixture(t *testing.T, name, backend string, s size) *node.Node {
 	tok, err := tokenizer.Bare(dir, m.Vocab())
 	require.NoError(t, err)
 	p, err := node.New(node.Config{
-		ModelID: name, Model: m, Tokenizer: tok, Context: m.Program.MaxPositions,
+		ModelID: name, Model: m, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096,
 			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/millrace/millrace/actors/node"
+	"github.com/millrace/millrace/api"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/compute/computetest"
 	"github.com/millrace/millrace/compute/sched"
@@ -32,7 +33,7 @@ func nullServer(b *testing.B, streams, tokens int) *httptest.Server {
 	}
 	d := computetest.NewNull(streams*(tokens/computetest.SlabTokens+4), tok.VocabSize(), 300)
 	p, err := node.New(node.Config{
-		ModelID: "m", Model: d, Tokenizer: tok, Context: 4096,
+		ModelID: "m", Model: d, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: 4096},
 		Sched: sched.Config{
 			MaxBatchTokens: max(streams, 512), MaxBatchSize: streams, MaxSequenceTokens: 4096,
 			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,

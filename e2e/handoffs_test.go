@@ -20,6 +20,7 @@ import (
 	"golang.org/x/exp/trace"
 
 	"github.com/millrace/millrace/actors/node"
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/api/call"
 	httpapi "github.com/millrace/millrace/api/http"
 	"github.com/millrace/millrace/compute"
@@ -83,7 +84,7 @@ func handOffServer(t *testing.T, log bool) http.Handler {
 	require.NoError(t, err)
 	const slabs, longest, token = 1024, 4096, 300
 	p, err := node.New(node.Config{
-		ModelID: "m", Model: slowRunner{computetest.NewNull(slabs, tok.VocabSize(), token)}, Tokenizer: tok, Context: longest,
+		ModelID: "m", Model: slowRunner{computetest.NewNull(slabs, tok.VocabSize(), token)}, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: longest},
 		Sched: sched.Config{
 			MaxBatchTokens: 512, MaxBatchSize: 4, MaxSequenceTokens: longest,
 			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,

@@ -61,7 +61,7 @@ func memberOn(t *testing.T, disk string, pools *kvfile.Dir, url string, kv model
 	require.NoError(t, err)
 	series := metrics.New(metrics.Build{})
 	p, err := node.New(node.Config{
-		Roles: roles, ModelID: "tiny-chat", Model: m, Pools: pools, Pool: m.PoolFile, Tokenizer: tok, Context: m.Program.MaxPositions,
+		Roles: roles, ModelID: "tiny-chat", Model: m, Pools: pools, Pool: m.PoolFile, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
 		Sched: sched.Config{
 			MaxBatchTokens: 128, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64, DraftRows: 8,
 			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,

@@ -58,7 +58,7 @@ func boundedServer(tb testing.TB, device compute.Runner, batch, waiting int, o h
 	tok, err := tokenizer.Load(demoModel)
 	require.NoError(tb, err)
 	p, err := node.New(node.Config{
-		ModelID: "m", Model: device, Tokenizer: tok, Context: 4096,
+		ModelID: "m", Model: device, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: 4096},
 		Sched: sched.Config{
 			MaxBatchTokens: 512, ChunkTokens: 128, MaxBatchSize: batch, MaxWaiting: waiting, MaxSequenceTokens: 4096,
 			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,

@@ -85,7 +85,7 @@ func startAndEnd(t testing.TB, s size) (p *node.Node, series *metrics.Metrics, e
 	})
 	require.NoError(t, err)
 	p, err = node.New(node.Config{
-		ModelID: "tiny-chat", Model: m, Drafter: m.Drafter(), Tokenizer: tok, Context: m.Program.MaxPositions,
+		ModelID: "tiny-chat", Model: m, Drafter: m.Drafter(), Tokenizer: tok, Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts, Predict: s.predict,
 			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,

@@ -62,17 +62,17 @@ func checkGrammar(r *api.Request) error {
 // checkPool says what a request without an answer cannot do. A worker of an earlier version would generate one.
 func checkPool(r *api.Request, m *model) error {
 	switch {
-	case r.PromptLogprobs != nil && m.embedding.Width == 0:
-		return api.Unavailable(fmt.Errorf("a worker of model %q scores no prompts: it is of an earlier version", m.id))
+	case r.PromptLogprobs != nil && m.Embedding.Width == 0:
+		return api.Unavailable(fmt.Errorf("a worker of model %q scores no prompts: it is of an earlier version", m.ID))
 	case r.PromptLogprobs != nil && (*r.PromptLogprobs < 0 || *r.PromptLogprobs > sample.MaxTopLogprobs):
 		return api.Invalid("prompt_logprobs", "prompt_logprobs: found %d, expected 0 to %d", *r.PromptLogprobs, sample.MaxTopLogprobs)
-	case m.embedding.Encoder != r.Pool.Encodes():
-		if m.embedding.Encoder {
-			return api.Invalid("model", "model %q is an encoder, which generates nothing: expected a call of /v1/embeddings, /v1/rerank, /v1/score or /v1/classify", m.id)
+	case m.Embedding.Encoder != r.Pool.Encodes():
+		if m.Embedding.Encoder {
+			return api.Invalid("model", "model %q is an encoder, which generates nothing: expected a call of /v1/embeddings, /v1/rerank, /v1/score or /v1/classify", m.ID)
 		}
-		return api.Invalid("pooling", "pooling: found %q, which is of encoders, and model %q is none", r.Pool.Pooling, m.id)
+		return api.Invalid("pooling", "pooling: found %q, which is of encoders, and model %q is none", r.Pool.Pooling, m.ID)
 	case r.Second != "" && !r.Pool.Encodes():
-		return api.Invalid("prompt", "a pair of texts, expected one text: model %q is no encoder", m.id)
+		return api.Invalid("prompt", "a pair of texts, expected one text: model %q is no encoder", m.ID)
 	case r.PromptLogprobs != nil && r.Pool.Encodes():
 		return api.Invalid("prompt_logprobs", "not supported together with a vector")
 	case r.Pool == nil:
@@ -83,8 +83,8 @@ func checkPool(r *api.Request, m *model) error {
 		return api.Invalid("pooling", "pooling: found %d choices of %d tokens, expected 1 of 1, without beams or a grammar", r.N, r.MaxTokens)
 	case len(r.Pool.Answers) > 0 && (r.Messages == nil || r.Truncate || len(r.Pool.Tokens) > 0):
 		return api.Invalid("pooling", "pooling: found answers to a text, to a chat that may be cut, or beside tokens, expected a chat")
-	case m.embedding.Width == 0:
-		return api.Unavailable(fmt.Errorf("a worker of model %q makes no vectors: it is of an earlier version", m.id))
+	case m.Embedding.Width == 0:
+		return api.Unavailable(fmt.Errorf("a worker of model %q makes no vectors: it is of an earlier version", m.ID))
 	}
 	return r.Pool.Validate()
 }

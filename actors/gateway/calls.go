@@ -68,7 +68,7 @@ func (g *Gateway) modelOr(id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return m.id, nil
+	return m.ID, nil
 }
 
 // call sends a question to a tokenizer and waits for the answer.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace/millrace/actors/msg"
 	"github.com/millrace/millrace/api"
-	"github.com/millrace/millrace/cluster"
 )
 
 func encoderRequest(pooling api.Pooling) *api.Request {
@@ -44,8 +43,8 @@ func TestATextForAnEncoderHasNoMoreTokensThanAStep(t *testing.T) {
 }
 
 func TestEncodersGenerateNothing(t *testing.T) {
-	encoder := &model{id: "m", embedding: cluster.Embedding{Width: 8, Encoder: true, Rows: 100}}
-	decoder := &model{id: "m", embedding: cluster.Embedding{Width: 8}}
+	encoder := &model{Model: api.Model{ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 8, Encoder: true, Rows: 100}}}}
+	decoder := &model{Model: api.Model{ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 8}}}}
 	require.NoError(t, checkPool(encoderRequest(api.PoolText), encoder))
 	require.NoError(t, checkPool(encoderRequest(api.PoolClasses), encoder))
 	require.NoError(t, checkPool(encoderRequest(api.PoolMean), decoder))

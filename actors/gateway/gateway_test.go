@@ -77,7 +77,7 @@ func (a alone) Members() []*cluster.Member {
 	one := cluster.Pool{Actors: []string{"one"}}
 	return []*cluster.Member{{
 		Node: a.node, Roles: cluster.Roles(), Model: "m", Tokenizer: &cluster.Tokenizer{Pool: one}, Detok: &one,
-		Worker: &cluster.Worker{Context: 2048, Vocab: 4096, Slabs: 100, FreeSlabs: 100, Need: kvmgr.Need{SlabTokens: 16}, Capacity: 8, Queue: 8},
+		Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: 2048, Vocab: 4096}, Slabs: 100, FreeSlabs: 100, Need: kvmgr.Need{SlabTokens: 16}, Capacity: 8, Queue: 8},
 	}}
 }
 func (alone) Others() []*cluster.Member { return nil }
@@ -227,9 +227,9 @@ func (m members) Others() []*cluster.Member  { return m.list }
 func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 	tokenizer := func(started int64, format string) *cluster.Member {
 		return &cluster.Member{Model: "m", Started: time.Unix(started, 0),
-			Tokenizer: &cluster.Tokenizer{Format: format, Special: map[string]int32{format: 7}}}
+			Tokenizer: &cluster.Tokenizer{TextFacts: api.TextFacts{Format: format, Special: map[string]int32{format: 7}}}}
 	}
-	worker := &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8}}
+	worker := &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: 8}}}
 	list := newModels(members{list: []*cluster.Member{tokenizer(3, "new"), worker, tokenizer(2, "old"), tokenizer(4, "newest")}})
 	require.Equal(t, "old", list.list()[0].Format)
 	require.Equal(t, map[string]int32{"old": 7}, list.list()[0].Special)
@@ -267,7 +267,7 @@ func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 // TestAModelHasRoomForTokensBesideTheFirstSlabs of a sequence, on each of its workers.
 func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 	worker := func(slabs, head int) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Context: 8000, Slabs: slabs,
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: 8000}, Slabs: slabs,
 			Need: kvmgr.NewSpec(16, kvmgr.Full{Head: head}).Need()}}
 	}
 	list := newModels(members{list: []*cluster.Member{worker(100, 0), worker(100, 22), worker(90, 0)}})
@@ -289,12 +289,12 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 }
 
 func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
-	worker := func(age int64, d cluster.Description) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{Created: time.Unix(1e9-age, 0), Context: 64, Slabs: 10,
-			Need: kvmgr.Need{SlabTokens: 16}, Description: d}}
+	worker := func(age int64, d api.Description) *cluster.Member {
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{Created: time.Unix(1e9-age, 0), ContextLength: 64, Description: d}, Slabs: 10,
+			Need: kvmgr.Need{SlabTokens: 16}}}
 	}
-	young, old := cluster.Description{Digest: "y", Layers: 3},
-		cluster.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}
+	young, old := api.Description{Digest: "y", Layers: 3},
+		api.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}
 	list := newModels(members{list: []*cluster.Member{worker(1, young), worker(2, old), worker(1, young)}}).list()
 	require.Len(t, list, 1)
 	require.Equal(t, api.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}, list[0].Description)

@@ -5,11 +5,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/cluster"
-	"github.com/millrace/millrace/compute/sample"
 )
 
 // models are those that members have offered to a gateway.
@@ -24,24 +22,13 @@ func newModels(c Membership) *models { return &models{cluster: c, byID: make(map
 // model is what a gateway has to know of one. It is the least that its workers
 // offer.
 type model struct {
-	id         string
-	created    time.Time
-	context    int
+	api.Model
 	slabs      int // positions of a pool that has all slabs of a beam search, see kvmgr.Need
 	longest    int // positions of the longest sequence without beams
 	slabTokens int
-	vocab      int
 	capacity   int
 	noBeams    bool               // a worker has no beam searches
 	eos        map[string][]int32 // by text digest
-	sampling   sample.Params
-	embedding  cluster.Embedding
-	described  cluster.Description // by the oldest worker
-	infill     []string            // as judge, as is the next
-	think      []int32
-	judge      []int32          // from the tokenizers, as is format
-	format     string           // of reasoning and tool calls, from the tokenizers, as is special
-	special    map[string]int32 // replaced, never changed
 }
 
 // refresh brings the models up to date with the members. One whose workers
@@ -59,27 +46,27 @@ func (s *models) refresh() {
 		slabs, longest := w.Positions(w.Slabs), w.Longest(w.Slabs)
 		if x == nil {
 			fresh[m.Model] = &model{
-				id: m.Model, created: w.Created, context: w.Context, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,
-				vocab: w.Vocab, capacity: w.Capacity, noBeams: w.NoBeams, sampling: w.Sampling, embedding: w.Embedding, described: w.Description,
+				Model: api.Model{ID: m.Model, WeightFacts: w.WeightFacts}, slabs: slabs, longest: longest, slabTokens: w.SlabTokens,
+				capacity: w.Capacity, noBeams: w.NoBeams,
 			}
 			continue
 		}
-		x.context, x.slabs = min(x.context, w.Context), min(x.slabs, slabs)
+		x.ContextLength, x.slabs = min(x.ContextLength, w.ContextLength), min(x.slabs, slabs)
 		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.NoBeams
-		x.vocab, x.capacity = min(x.vocab, w.Vocab), min(x.capacity, w.Capacity)
+		x.Vocab, x.capacity = min(x.Vocab, w.Vocab), min(x.capacity, w.Capacity)
 		if w.Embedding.Width == 0 { // of an earlier version
-			x.embedding = w.Embedding
+			x.Embedding = w.Embedding
 		}
-		x.embedding.Rows = min(x.embedding.Rows, w.Embedding.Rows)
-		if w.Created.Before(x.created) {
-			x.created, x.sampling, x.described = w.Created, w.Sampling, w.Description
+		x.Embedding.Rows = min(x.Embedding.Rows, w.Embedding.Rows)
+		if w.Created.Before(x.Created) {
+			x.Created, x.Sampling, x.Description = w.Created, w.Sampling, w.Description
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, x := range fresh {
 		if old := s.byID[id]; old != nil {
-			x.eos, x.format, x.special, x.judge, x.infill, x.think = old.eos, old.format, old.special, old.judge, old.infill, old.think
+			x.eos, x.TextFacts = old.eos, old.TextFacts
 		}
 		s.byID[id] = x
 	}
@@ -90,8 +77,7 @@ func (s *models) refresh() {
 	}
 	for _, m := range oldest(members) { // processes of two versions may differ for a while
 		if x := s.byID[m.Model]; x != nil {
-			x.format, x.special = m.Tokenizer.Format, m.Tokenizer.Special
-			x.judge, x.infill, x.think = m.Tokenizer.Judge, m.Tokenizer.Infill, m.Tokenizer.Think
+			x.TextFacts = m.Tokenizer.TextFacts
 		}
 	}
 }
@@ -186,16 +172,7 @@ func (s *models) list() []api.Model {
 	defer s.mu.Unlock()
 	list := make([]api.Model, 0, len(s.byID))
 	for _, m := range s.byID {
-		e := m.embedding
-		list = append(list, api.Model{
-			ID: m.id, Created: m.created, ContextLength: m.context, Sampling: m.sampling, Format: m.format, Special: m.special, Judge: m.judge, Infill: m.infill, Think: m.think,
-			Embedding: api.Embedding{
-				Width: e.Width, Pooling: api.Pooling(e.Pooling), Normalize: e.Normalize, Named: e.Named, Problem: e.Problem,
-				Prompts: e.Prompts, Default: e.Default, Encoder: e.Encoder, Rows: e.Rows,
-				Classes: api.Classes{Labels: e.Labels, Classify: e.Classify, Score: e.Score},
-			},
-			Description: api.Description(m.described),
-		})
+		list = append(list, m.Model)
 	}
 	slices.SortFunc(list, func(a, b api.Model) int { return a.Created.Compare(b.Created) })
 	return list

@@ -36,7 +36,7 @@ func benchPipeline(b *testing.B, streams, tokens int) *Node {
 	}
 	d := computetest.NewNull(streams*(tokens/computetest.SlabTokens+4), tok.VocabSize(), 300)
 	p, err := New(Config{
-		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
+		ModelID: "m", Model: d, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: 2048},
 		Sched: sched.Config{
 			MaxBatchTokens: streams, MaxBatchSize: streams, MaxSequenceTokens: 2048,
 			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,

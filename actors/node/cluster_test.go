@@ -114,9 +114,11 @@ func TestRolesInProcessesOfTheirOwnServeTogether(t *testing.T) {
 	c := newTestNodes(t)
 	gateway, _, detok, compute := four(c, 2, nil)
 	first := gateway.Models()[0]
-	require.Equal(t, []api.Model{{
-		ID: "m", Created: first.Created, ContextLength: 2048, Judge: first.Judge, Infill: first.Infill, Think: first.Think,
-		Embedding: api.Embedding{Width: testWidth, Pooling: api.PoolLast},
+	require.Equal(t, []api.Model{{ID: "m",
+		TextFacts: api.TextFacts{EOS: []int32{2, 6}},
+		WeightFacts: api.WeightFacts{
+			Created: first.Created, ContextLength: 2048, Vocab: 4096, Embedding: api.Embedding{Width: testWidth, Pooling: api.PoolLast},
+		},
 	}}, gateway.Models())
 	var wg sync.WaitGroup
 	for i := range 30 {
@@ -167,7 +169,7 @@ func requireText(t *testing.T, gateway *node, prompt string) api.Event {
 func TestALongPromptTravelsThroughAServerWithASmallLimit(t *testing.T) {
 	c := &testNodes{t: t, url: natstest.Start(t, &server.Options{MaxPayload: 16 << 10}).ClientURL()}
 	long := func(cfg *Config) {
-		cfg.Context, cfg.Sched.MaxSequenceTokens, cfg.Sched.MaxBatchTokens = 1<<18, 1<<18, 1<<14
+		cfg.Facts.ContextLength, cfg.Sched.MaxSequenceTokens, cfg.Sched.MaxBatchTokens = 1<<18, 1<<18, 1<<14
 		if d, ok := cfg.Model.(*testDevice); ok {
 			d.slabs = 1 << 14
 		}

@@ -105,7 +105,7 @@ func BenchmarkLongHit(b *testing.B) {
 				r := &longRunner{Model: m, scatter: scatter, step: 2 * time.Millisecond, logits: make([]float32, m.Vocab())}
 				r.logits[300] = 1
 				p, err := New(Config{
-					ModelID: "m", Model: r, Tokenizer: tok, Context: 131072,
+					ModelID: "m", Model: r, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: 131072},
 					Sched: sched.Config{
 						MaxBatchTokens: 1 << 20, MaxBatchSize: 8, MaxSequenceTokens: 131072, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
 					},

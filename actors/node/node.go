@@ -32,7 +32,6 @@ import (
 	"github.com/millrace/millrace/cluster/bridge"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/grammar"
-	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/sched"
 	"github.com/millrace/millrace/kvmgr/kvdisk"
 	"github.com/millrace/millrace/kvmgr/kvfile"
@@ -54,10 +53,7 @@ type Config struct {
 	WholePool bool                 // of compute, with Pages: all slabs are to have memory soon, and keep it
 	Tokenizer *tokenizer.Tokenizer // of tokenize and detok, and of compute for grammars; a worker without it follows none
 
-	Context      int             // longest sequence of the model, in tokens
-	Sampling     sample.Params   // of a request that says nothing, see api.Model
-	Embedding    api.Embedding   // of compute, without its Width, which is Model's
-	Description  api.Description // of compute, as Embedding
+	Facts        api.WeightFacts // of compute; New adds those that Model and Sched say
 	Backend      string          // what computes, for others to see
 	Weights      string          // as Backend
 	Numerics     string          // of compute: digest, see api.Pin
@@ -113,10 +109,8 @@ type Node struct {
 	key     cluster.Key
 	name    string // the node's address
 	created time.Time
-	judge   []int32 // see api.Model, as the next ones
-	think   []int32
-	infill  []string
-	special map[string]int32 // ids of the special tokens that mark reasoning and calls
+	text    api.TextFacts
+	weights api.WeightFacts
 	system  *actor.ActorSystem
 	members *members
 	bridge  *bridge.Bridge // nil: alone
@@ -166,8 +160,8 @@ func New(cfg Config) (*Node, error) {
 		open = cfg.openGrammars
 	}
 	p.grammars = grammar.NewCompiler(open)
-	p.think = think(cfg.Tokenizer, cfg.Format)
-	p.special, p.judge, p.infill = specialMarkers(cfg.Tokenizer, cfg.Format), judge(cfg.Tokenizer), infill(cfg.Tokenizer)
+	p.text = textFacts(cfg.Tokenizer, cfg.Format)
+	p.weights = p.weightFacts()
 	p.health = newHealth(p.tell, p.log)
 	p.system.ProcessRegistry.Address = p.name
 	p.system.EventStream.Subscribe(func(e any) {
@@ -355,10 +349,10 @@ func (p *Node) Partitioned() bool { return p.members.Partitioned() }
 
 // longest is the context of this process's model, in tokens: the least of its workers'. 0: it is not known.
 func (p *Node) longest() int {
-	least := p.cfg.Context
+	least := p.cfg.Facts.ContextLength
 	for _, m := range p.members.Others() {
-		if w := m.Worker; w != nil && m.Model == p.cfg.ModelID && (least == 0 || w.Context < least) {
-			least = w.Context
+		if w := m.Worker; w != nil && m.Model == p.cfg.ModelID && (least == 0 || w.ContextLength < least) {
+			least = w.ContextLength
 		}
 	}
 	return least

@@ -35,7 +35,7 @@ func testConfig(t *testing.T, d *testDevice) Config {
 	tok, err := demoTokenizer()
 	require.NoError(t, err)
 	return Config{
-		ModelID: "m", Model: d, Tokenizer: tok, Context: 2048,
+		ModelID: "m", Model: d, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: 2048},
 		Sched: sched.Config{
 			MaxBatchTokens: 64, MaxBatchSize: 8, MaxWaiting: 1000, MaxSequenceTokens: 2048,
 			KV: kvmgr.NewSpec(testSlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * testSlabTokens,

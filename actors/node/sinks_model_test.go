@@ -67,7 +67,7 @@ func digestOf(m *compute.Model) string {
 // sinkConfig is a worker with a model. With release it gives slabs back.
 func sinkConfig(c *Config, m *compute.Model, release bool) {
 	modelConfig(c, m, release)
-	c.Context, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
+	c.Facts.ContextLength, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
 }
 
 // oneByOne returns the tokens of the first n requests, each of which runs alone.
@@ -217,7 +217,7 @@ func TestAWorkerThatStopsLosesNoTokenWhereSlabsAreNotCopied(t *testing.T) {
 // kiviConfig is a worker with a model of KIVI, or of H2O.
 func kiviConfig(c *Config, m *compute.Model) {
 	modelConfig(c, m, true)
-	c.Context, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
+	c.Facts.ContextLength, c.Sched.MaxSequenceTokens, c.Numerics = m.Program.MaxPositions, m.Program.MaxPositions, digestOf(m)
 }
 
 // TestKiviChangesNoTokenBesideOthers: each sequence has its last tokens in slabs of its own.

@@ -78,7 +78,7 @@ func (p *Node) spawnWorker() (err error) {
 		inherits = p.cfg.Pools.Left
 	}
 	p.worker, err = worker.New(worker.Config{
-		Node: p.name, Root: p.system.Root, KV: p.kv.PID(), Inherits: inherits, Runner: model, Drafter: p.cfg.Drafter, Encoder: p.cfg.Embedding.Encoder, OwnThread: device.OnCaller(p.cfg.Backend), Grammars: p.grammars, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
+		Node: p.name, Root: p.system.Root, KV: p.kv.PID(), Inherits: inherits, Runner: model, Drafter: p.cfg.Drafter, Encoder: p.cfg.Facts.Embedding.Encoder, OwnThread: device.OnCaller(p.cfg.Backend), Grammars: p.grammars, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
 		AdmitPatience: p.cfg.admitPatience, MaskPatience: p.cfg.maskPatience, MapTime: p.cfg.mapTime, MapSlabs: p.cfg.mapSlabs, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
 		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
 	})

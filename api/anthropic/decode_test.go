@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-var served = []api.Model{{ID: "m", ContextLength: 1000}}
+var served = []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000}}}
 
 func decoded(t *testing.T, body string) *call.Call {
 	t.Helper()
@@ -81,7 +81,7 @@ func TestThinkingSwitchesTheTemplate(t *testing.T) {
 }
 
 func TestABudgetOfThinkingIsTheChats(t *testing.T) {
-	thinker := []api.Model{{ID: "m", Format: "none+think", Think: []int32{4, 5}}}
+	thinker := []api.Model{{ID: "m", TextFacts: api.TextFacts{Format: "none+think", Think: []int32{4, 5}}}}
 	decode := func(thinking string) (*sample.Thinking, error) {
 		c, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":`+thinking+`}`), thinker, time.Unix(5, 0))
 		if err != nil {

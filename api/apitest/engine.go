@@ -29,7 +29,7 @@ type Engine struct {
 // New returns an engine with one model, "tiny-chat", that runs the script.
 func New(script func(r *api.Request, s *Stream)) *Engine {
 	return &Engine{Script: script,
-		Served: []api.Model{{ID: "tiny-chat", Created: time.Unix(1700000000, 0), ContextLength: 512}}}
+		Served: []api.Model{{ID: "tiny-chat", WeightFacts: api.WeightFacts{Created: time.Unix(1700000000, 0), ContextLength: 512}}}}
 }
 
 // Say returns a script that sends each part as one token to every choice, with log probabilities if

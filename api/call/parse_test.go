@@ -109,7 +109,7 @@ func TestToolsAreReadFromTheRequest(t *testing.T) {
 func TestAToolChoiceSetsHowTheAnswerIsParsed(t *testing.T) {
 	choose := func(format string, t ToolChoice, list []any) (*Call, error) {
 		c := &Call{N: 1, Requests: []*api.Request{{Tools: list}}}
-		return c, c.Choose(&api.Model{Format: format}, t)
+		return c, c.Choose(&api.Model{TextFacts: api.TextFacts{Format: format}}, t)
 	}
 	for name, c := range map[string]struct {
 		format string
@@ -143,7 +143,7 @@ func TestAToolChoiceSetsHowTheAnswerIsParsed(t *testing.T) {
 func TestAGrammarBeginsAfterTheMarkerOfACall(t *testing.T) {
 	choose := func(r *api.Request, t ToolChoice) error {
 		r.Tools = nowTool
-		return (&Call{N: 1, Requests: []*api.Request{r}}).Choose(&api.Model{Format: "hermes", Special: map[string]int32{"</tool_call>": 9}}, t)
+		return (&Call{N: 1, Requests: []*api.Request{r}}).Choose(&api.Model{TextFacts: api.TextFacts{Format: "hermes", Special: map[string]int32{"</tool_call>": 9}}}, t)
 	}
 	r := &api.Request{}
 	require.NoError(t, choose(r, ToolChoice{}))
@@ -164,7 +164,7 @@ func TestAGrammarBeginsAfterTheMarkerOfACall(t *testing.T) {
 	}
 	c := &Call{N: 1, Requests: []*api.Request{r}}
 	r.Tools = many
-	require.NoError(t, c.Choose(&api.Model{Format: "hermes"}, ToolChoice{}))
+	require.NoError(t, c.Choose(&api.Model{TextFacts: api.TextFacts{Format: "hermes"}}, ToolChoice{}))
 	require.Nil(t, r.Grammar, "one that is too large")
 	require.True(t, c.Parsing.Held)
 
@@ -177,7 +177,7 @@ func TestAJSONAnswerOrCalls(t *testing.T) {
 	choose := func(kind grammar.Kind, required bool) (*Call, error) {
 		r := &api.Request{Tools: nowTool, Grammar: &grammar.Spec{Kind: kind, Source: `{"type":"null"}`, Param: "response_format.type"}}
 		c := &Call{N: 1, Requests: []*api.Request{r}}
-		return c, c.Choose(&api.Model{Format: "hermes"}, ToolChoice{Param: "tool_choice", Required: required})
+		return c, c.Choose(&api.Model{TextFacts: api.TextFacts{Format: "hermes"}}, ToolChoice{Param: "tool_choice", Required: required})
 	}
 	c, err := choose(grammar.JSONSchema, false)
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func filled(begin, part, end string) []byte {
 // TestABodyTakesASmallMultipleOfItsSize whatever it holds: a thousand clients that send maps of small values do not fill the memory.
 func TestABodyTakesASmallMultipleOfItsSize(t *testing.T) {
 	const multiple, floor = 16, 48 << 20 // the race detector takes a part
-	models := []api.Model{{ID: "m", ContextLength: 1 << 20, Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}, Judge: []int32{1, 2}, Infill: []string{"a", "b", "c"}}}
+	models := []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1 << 20, Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}, TextFacts: api.TextFacts{Judge: []int32{1, 2}, Infill: []string{"a", "b", "c"}}}}
 	chat, anthropic := `"messages":[{"role":"user","content":"a"}]`, `"max_tokens":5,"messages":[{"role":"user","content":"a"}]`
 	e := apitest.New(apitest.Say("x"))
 	e.Served = models

@@ -18,8 +18,8 @@ import (
 func TestClientsOfLMStudioFindTheModels(t *testing.T) {
 	e := apitest.New(nil)
 	e.Served = []api.Model{
-		{ID: "acme/chat-8b", ContextLength: 4096, Format: "hermes", Description: api.Description{Architecture: "llama", Format: "gguf", Weights: "int8", Parameters: 8_000_000_000, Bytes: 9 << 30}},
-		{ID: "vectors", ContextLength: 512, Embedding: api.Embedding{Width: 2, Pooling: api.PoolMean, Named: true}, Description: api.Description{Format: "safetensors", Weights: "bf16"}},
+		{ID: "acme/chat-8b", WeightFacts: api.WeightFacts{ContextLength: 4096, Description: api.Description{Architecture: "llama", Format: "gguf", Weights: "int8", Parameters: 8_000_000_000, Bytes: 9 << 30}}, TextFacts: api.TextFacts{Format: "hermes"}},
+		{ID: "vectors", WeightFacts: api.WeightFacts{ContextLength: 512, Embedding: api.Embedding{Width: 2, Pooling: api.PoolMean, Named: true}, Description: api.Description{Format: "safetensors", Weights: "bf16"}}},
 		{ID: "old"},
 	}
 	srv := serve(t, e, httpapi.Options{})

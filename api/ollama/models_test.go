@@ -14,11 +14,11 @@ import (
 // described serves one model with a description and one of a worker of an earlier version.
 func described() []api.Model {
 	return []api.Model{
-		{ID: "org/coder", Created: time.Unix(1e9, 0), ContextLength: 4096, Format: "hermes+think", Infill: []string{"<P>", "<S>", "<M>"}, Description: api.Description{
+		{ID: "org/coder", WeightFacts: api.WeightFacts{Created: time.Unix(1e9, 0), ContextLength: 4096, Description: api.Description{
 			Architecture: "qwen3", Format: "gguf", Weights: "int8+attn.out=bf16", Digest: strings.Repeat("ab", 32), Parameters: 494_032_768, Bytes: 5 << 30,
 			Layers: 24, Heads: 14, KVHeads: 2, Hidden: 896, FeedForward: 4864, Vocab: 151936,
-		}},
-		{ID: "old", ContextLength: 512},
+		}}, TextFacts: api.TextFacts{Format: "hermes+think", Infill: []string{"<P>", "<S>", "<M>"}}},
+		{ID: "old", WeightFacts: api.WeightFacts{ContextLength: 512}},
 	}
 }
 

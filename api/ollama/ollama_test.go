@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-var models = []api.Model{{ID: "m", ContextLength: 1000}}
+var models = []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000}}}
 
 type decoder func([]byte, []api.Model, time.Time) (*call.Call, error)
 
@@ -137,10 +137,10 @@ func TestEachTokenHasItsLogProbability(t *testing.T) {
 
 func TestTheCardNamesWhatAModelCanDo(t *testing.T) {
 	for want, m := range map[string]api.Model{
-		`["completion"]`:                    {ID: "m", Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}},
-		`["completion","embedding"]`:        {ID: "m", Embedding: api.Embedding{Width: 4, Pooling: api.PoolMean, Named: true}},
-		`["completion","insert"]`:           {ID: "m", Infill: []string{"a", "b", "c"}},
-		`["completion","tools","thinking"]`: {ID: "m", Format: "hermes+think"},
+		`["completion"]`:                    {ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}},
+		`["completion","embedding"]`:        {ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 4, Pooling: api.PoolMean, Named: true}}},
+		`["completion","insert"]`:           {ID: "m", TextFacts: api.TextFacts{Infill: []string{"a", "b", "c"}}},
+		`["completion","tools","thinking"]`: {ID: "m", TextFacts: api.TextFacts{Format: "hermes+think"}},
 	} {
 		answer, err := Show([]byte(`{"model":"m"}`), []api.Model{m})
 		require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestABadCallNamesItsField(t *testing.T) {
 }
 
 func TestATextToEmbedIsNoListOfTokens(t *testing.T) {
-	embeds := []api.Model{{ID: "m", ContextLength: 1000, Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}}
+	embeds := []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000, Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}}}
 	for _, input := range []string{`[1,2]`, `[[1,2],[3]]`} {
 		_, err := DecodeEmbed([]byte(`{"model":"m","input":`+input+`}`), embeds, time.Unix(5, 0))
 		require.Equal(t, "input", api.AsError(err).Param, input)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestBeamSearchAsVLLMAndTransformersSpellIt(t *testing.T) {
-	recommended := []api.Model{{ID: "m", Sampling: sample.Params{Temperature: 0.6, TopP: 0.9, TopK: 50}}}
+	recommended := []api.Model{{ID: "m", WeightFacts: api.WeightFacts{Sampling: sample.Params{Temperature: 0.6, TopP: 0.9, TopK: 50}}}}
 	for body, want := range map[string]struct {
 		n int
 		p sample.BeamParams

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	served  = []api.Model{{ID: "tiny-chat", ContextLength: 512}}
+	served  = []api.Model{{ID: "tiny-chat", WeightFacts: api.WeightFacts{ContextLength: 512}}}
 	arrival = time.Unix(1700000000, 0)
 )
 

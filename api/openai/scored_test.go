@@ -94,7 +94,7 @@ func TestScoresHaveTheFormOfTheirInterface(t *testing.T) {
 }
 
 func TestAGapIsFilledByModelsThatHaveTokensForIt(t *testing.T) {
-	filler := api.Model{ID: "f", Infill: []string{"<pre>", "<suf>", "<mid>"}}
+	filler := api.Model{ID: "f", TextFacts: api.TextFacts{Infill: []string{"<pre>", "<suf>", "<mid>"}}}
 	require.Equal(t, "<pre>ab<suf>yz<mid>", completion(t, `,"suffix":"yz"`, filler).Requests[0].Prompt)
 	require.Equal(t, "ab", completion(t, `,"suffix":""`).Requests[0].Prompt)
 	for body, want := range map[string]string{
@@ -113,10 +113,10 @@ func TestABudgetOfReasoningIsForModelsWithAnEnd(t *testing.T) {
 	decode := func(m api.Model) (*call.Call, error) {
 		return DecodeChat([]byte(`{"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":40}`), []api.Model{m}, arrival)
 	}
-	c, err := decode(api.Model{ID: "t", Format: "none+think", Think: []int32{4, 5}})
+	c, err := decode(api.Model{ID: "t", TextFacts: api.TextFacts{Format: "none+think", Think: []int32{4, 5}}})
 	require.NoError(t, err)
 	require.Equal(t, &sample.Thinking{Budget: 40, Start: 4, End: 5}, c.Requests[0].Sampling.Thinking)
-	_, err = decode(api.Model{ID: "t", Format: "none+think"})
+	_, err = decode(api.Model{ID: "t", TextFacts: api.TextFacts{Format: "none+think"}})
 	require.ErrorContains(t, err, "no token ends the reasoning of this model")
 	c, err = decode(api.Model{ID: "t"})
 	require.NoError(t, err, "a model without reasoning has no more of it")

@@ -15,7 +15,7 @@ import (
 )
 
 // callers is a model that calls tools.
-var callers = []api.Model{{ID: "tiny-chat", ContextLength: 512, Format: "hermes+think"}}
+var callers = []api.Model{{ID: "tiny-chat", WeightFacts: api.WeightFacts{ContextLength: 512}, TextFacts: api.TextFacts{Format: "hermes+think"}}}
 
 const twoTools = `"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]`
 

@@ -63,4 +63,4 @@ func TestLogprobsOfTheTextComeWithIt(t *testing.T) {
 	}
 }
 
-var thinkers = []api.Model{{ID: "m", ContextLength: 1000, Format: "hermes+think"}}
+var thinkers = []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000}, TextFacts: api.TextFacts{Format: "hermes+think"}}}

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/api/proof"
 )
 
-var served = []api.Model{{ID: "m", ContextLength: 1000}}
+var served = []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000}}}
 
 func decoded(t *testing.T, body string) *call.Call {
 	t.Helper()

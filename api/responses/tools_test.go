@@ -25,7 +25,7 @@ const offers = `[{"type":"function","name":"f","parameters":{"type":"object"}},
 	{"type":"custom","name":"apply_patch","description":"Edits files.","format":{"type":"grammar","syntax":"lark","definition":"start: /x/"}},
 	{"type":"custom","name":"note"},{"type":"web_search","external_web_access":false},{"type":"local_shell"},{"type":"image_generation"},{"type":"mcp","server_label":"x"}]`
 
-var callers = []api.Model{{ID: "m", ContextLength: 1000, Format: "hermes"}}
+var callers = []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000}, TextFacts: api.TextFacts{Format: "hermes"}}}
 
 func agentCall(t *testing.T, fields string) *call.Call {
 	t.Helper()

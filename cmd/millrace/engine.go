@@ -176,10 +176,12 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 		if why := m.config.Shortened; why != "" {
 			log.Warn().Int("tokens", m.program.MaxPositions).Str("why", why).Msg("sequences are shorter than the model's")
 		}
-		c.Model, c.Context, c.Sampling = m.Runner, m.program.MaxPositions, recommended(m.config.Generation, log)
-		c.Embedding = embedding(m.config)
 		kept := m.program.WeightsText(m.weights)
-		c.Backend, c.Weights, c.Description = m.device.Backend, kept, m.describe(kept)
+		c.Model, c.Backend, c.Weights = m.Runner, m.device.Backend, kept
+		c.Facts = api.WeightFacts{
+			ContextLength: m.program.MaxPositions, Sampling: recommended(m.config.Generation, log), Embedding: embedding(m.config),
+			Description: m.describe(kept),
+		}
 		c.Pools = m.pools
 		e.metrics.Cache(m.Slabs(), m.KV().SlabTokens)
 		if onDevice, ok := m.Runner.(*compute.Model); ok {

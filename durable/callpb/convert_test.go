@@ -45,7 +45,7 @@ var bodies = []struct {
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},
 }
 
-func models() []api.Model { return []api.Model{{ID: "m", ContextLength: 64, Format: "hermes+think"}} }
+func models() []api.Model { return []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 64}, TextFacts: api.TextFacts{Format: "hermes+think"}}} }
 
 func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
 	t.Helper()

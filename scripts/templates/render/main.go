@@ -154,7 +154,7 @@ func (c *testCase) chat() (tokenizer.Chat, bool) {
 	if enc.Encode(body) != nil {
 		return tokenizer.Chat{}, false
 	}
-	decoded, err := openai.DecodeChat(text.Bytes(), []api.Model{{ID: "m", ContextLength: 1 << 20, Format: "hermes"}}, clock)
+	decoded, err := openai.DecodeChat(text.Bytes(), []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1 << 20}, TextFacts: api.TextFacts{Format: "hermes"}}}, clock)
 	if err != nil {
 		return tokenizer.Chat{}, false
 	}
