@@ -62,7 +62,7 @@ func TestADeadProcessIsNoticedByItsConnection(t *testing.T) {
 
 // TestANodeThatNobodyHearsSendsNoBeats, and is not cut off: the NATS server in its process says that nobody listens.
 func TestANodeThatNobodyHearsSendsNoBeats(t *testing.T) {
-	const beat, dead = 5 * time.Millisecond, 50 * time.Millisecond
+	const beat, dead = 5 * time.Millisecond, time.Second // a busy machine stops a process for some tenths
 	s := natsServer(t)
 	beats := make(chan *nats.Msg, 1024)
 	_, err := connect(t, s).ChanSubscribe(BeatSubject, beats)
@@ -78,7 +78,7 @@ func TestANodeThatNobodyHearsSendsNoBeats(t *testing.T) {
 	<-beats // of Join: a node that joins says so
 	require.Eventually(t, func() bool {
 		require.False(t, r.Partitioned())
-		return checks.Load() > 30
+		return checks.Load() > 300
 	}, 20*time.Second, time.Millisecond)
 	require.Empty(t, beats)
 	listeners.Store(1)

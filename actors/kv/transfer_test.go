@@ -393,7 +393,7 @@ func TestACopyWaitsForItsTurn(t *testing.T) {
 		p.ends(msg.SeqID(seq), tokens)
 	}
 	p.change = func(m *msg.Slab) *msg.Slab {
-		time.Sleep(fetchPatience * 3 / 8) //nolint:forbidigo // a slow network
+		time.Sleep(fetchPatience / 4) //nolint:forbidigo // a slow network
 		return m
 	}
 	p.imports(0, "a", first)
