@@ -301,6 +301,7 @@ func (d *disk) stored(m *writeSlab) {
 	switch {
 	case m.err == nil:
 		d.metrics.DiskWritten(len(m.data))
+	case errors.Is(m.err, kvdisk.ErrNoRoom): // the prefix is longer than the file
 	case !d.full:
 		d.full = true
 		d.failed(m.err, "no more slabs are stored on the disk")

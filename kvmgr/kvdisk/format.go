@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/kvmgr/chain"
@@ -19,11 +20,27 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// none is no token, after those of a slab that they do not fill.
+const none = math.MinInt32
+
 // Block names a slab.
 type Block struct {
 	Key    chain.Hash // of the tokens up to its end
 	Parent chain.Hash // of those before it
-	Tokens []int32    // in it
+	Tokens []int32    // in it; of a slab of a state one number, see StateBlock
+}
+
+// StateBlock names a slab of the state after a prefix. No token is negative.
+func StateBlock(prefix chain.Hash, slab int) Block {
+	return Block{Key: prefix, Parent: prefix, Tokens: []int32{int32(-1 - slab)}}
+}
+
+// state returns the number of a slab of a state; -1 for one of tokens.
+func (b *Block) state() int {
+	if len(b.Tokens) == 1 && b.Tokens[0] < 0 {
+		return int(-1 - b.Tokens[0])
+	}
+	return -1
 }
 
 // layout is where things are in a file.
@@ -65,13 +82,16 @@ type header struct {
 	used int64  // Unix seconds
 }
 
-func (h *header) encode() []byte {
-	b := make([]byte, 4, fixedSize+4*len(h.Tokens))
+func (h *header) encode(l layout) []byte {
+	b := make([]byte, 4, l.headerSize())
 	b = binary.LittleEndian.AppendUint32(b, h.sum)
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.used))
 	b = append(append(b, h.Key[:]...), h.Parent[:]...)
 	for _, t := range h.Tokens {
 		b = binary.LittleEndian.AppendUint32(b, uint32(t))
+	}
+	for len(b) < l.headerSize() {
+		b = binary.LittleEndian.AppendUint32(b, 1<<31) // none
 	}
 	binary.LittleEndian.PutUint32(b, crc32.Checksum(b[4:], castagnoli))
 	return b
@@ -87,7 +107,9 @@ func decodeHeader(b []byte) (h header, ok bool) {
 	rest = rest[copy(h.Key[:], rest):]
 	rest = rest[copy(h.Parent[:], rest):]
 	for ; len(rest) > 0; rest = rest[4:] {
-		h.Tokens = append(h.Tokens, int32(binary.LittleEndian.Uint32(rest)))
+		if t := int32(binary.LittleEndian.Uint32(rest)); t != none {
+			h.Tokens = append(h.Tokens, t)
+		}
 	}
 	return h, true
 }

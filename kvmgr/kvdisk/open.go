@@ -22,6 +22,7 @@ type Config struct {
 	Size       int64  // largest size of the file, in bytes
 	SlabBytes  int    //
 	SlabTokens int    //
+	StateSlabs int    // of the state after a prefix; 0: none is kept
 	Identity   string // what the bytes of slabs depend on besides tokens: another one has a file of its own
 	TTL        time.Duration
 	Now        func() time.Time // nil: time.Now
@@ -46,7 +47,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{file: f, now: cfg.Now, layout: l, index: newIndex(l.slots, int64(cfg.TTL/time.Second))}
+	s := &Store{file: f, now: cfg.Now, layout: l, index: newIndex(l.slots, cfg.StateSlabs, int64(cfg.TTL/time.Second))}
 	if err := s.load(f, cfg.Identity); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -133,8 +134,8 @@ func (s *Store) fill(headers []byte) {
 	slices.SortStableFunc(found, func(a, b slot) int { return int(min(max(a.used-b.used, -1), 1)) })
 	x, now, used := s.index, s.now().Unix(), make([]bool, s.layout.slots)
 	for _, h := range found {
-		if x.byKey[h.Key] == nil && h.used <= now { // a time to come is a clock that was set back
-			x.add(h.Key, h.n, h.used)
+		if h.state() < x.stateSlabs && x.slot(h.Block) < 0 && h.used <= now { // a time to come is a clock that was set back
+			x.add(h.Block, h.n, h.used)
 			used[h.n] = true
 		}
 	}
