@@ -13,7 +13,8 @@ import (
 // program; the zero value is that of a device that has not been opened.
 func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
 	if p.StateBytes() > 0 {
-		return StateKV(cmp.Or(info.HeadSlabs, p.StateSlabs(SlabBytes(p))), rows)
+		sole := p.KVBytesPerToken(model.BF16Sizes()) == 0
+		return StateKV(cmp.Or(info.HeadSlabs, p.StateSlabs(SlabBytes(p))), rows, sole)
 	}
 	c := counts(p)
 	groups := slices.Repeat([]kvmgr.Group{p.Eviction.Group(info.HeadSlabs, device.SlabTokens)}, c.Full)
@@ -24,12 +25,12 @@ func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
 	return kvmgr.NewSpec(device.SlabTokens, groups...)
 }
 
-// StateKV is KV for layers with a state of some slabs beside those with keys and values. Snapshots in a prompt are as far from each other
+// StateKV is KV for layers with a state of some slabs beside those with keys and values, or without such layers. Snapshots in a prompt are as far from each other
 // as a step has rows, so that they cost few steps, and as tokens fit into the slabs of one, so that they take at most as much of the pool
 // as the tokens.
-func StateKV(slabs, rows int) kvmgr.Spec {
+func StateKV(slabs, rows int, sole bool) kvmgr.Spec {
 	every := device.SlabTokens * max(device.Slabs(rows), slabs)
-	return kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}, kvmgr.State{Slabs: slabs, Every: every})
+	return kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}, kvmgr.State{Slabs: slabs, Every: every, Sole: sole})
 }
 
 // SlabBytes is the size of a KV slab, for a group of layers, on a device that has not been opened, whose keys and values of a float type

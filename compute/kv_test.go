@@ -66,7 +66,7 @@ func TestAWindowIsShorterInASmallPool(t *testing.T) {
 // TestSnapshotsTakeAtMostAsMuchAsTokens, and do not cut the rows of a step.
 func TestSnapshotsTakeAtMostAsMuchAsTokens(t *testing.T) {
 	for _, c := range []struct{ slabs, rows, every int }{{1, 512, 512}, {3, 20, 48}, {3, 50, 64}, {192, 512, 3072}} {
-		s := compute.StateKV(c.slabs, c.rows)
+		s := compute.StateKV(c.slabs, c.rows, false)
 		require.Equal(t, kvmgr.NewSpec(16, kvmgr.Full{}, kvmgr.State{Slabs: c.slabs, Every: c.every}), s)
 		require.NoError(t, s.Validate(kvmgr.Wants{}))
 		require.Equal(t, c.slabs, s.Head())

@@ -1,6 +1,7 @@
 package kvmgr
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +62,55 @@ func TestReleasedSlabsAreListedAfterThoseBeforeThem(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{0}, coldSlabs(t, m, p), "the others are evicted")
 	require.NoError(t, m.Check())
+}
+
+// TestStatesAreListedAfterTheirTokens, and no slab of tokens that none follows.
+func TestStatesAreListedAfterTheirTokens(t *testing.T) {
+	for _, sole := range []bool{false, true} {
+		m, err := New(Config{Slabs: 40, Spec: NewSpec(4, Full{}, State{Slabs: 2, Every: 8, Sole: sole}), Cold: true})
+		require.NoError(t, err)
+		prompt := tokensFrom(100, 30)
+		run(t, m, 1, prompt[:22])
+		_, err = m.Release(1)
+		require.NoError(t, err)
+		type slab struct{ tokens, state int }
+		list := func() (got []slab) {
+			for c, ok := m.Cold(); ok; c, ok = m.Cold() {
+				for n := 1; n <= len(prompt); n++ {
+					before := chain.Root("")
+					if whole := chain.Of("", 4, prompt[:n-1]); len(whole) > 0 {
+						before = whole[len(whole)-1]
+					}
+					part := prompt[(n-1)/4*4 : n]
+					if before.Next(part) != c.Hash {
+						continue
+					}
+					if c.State < 0 {
+						require.Equal(t, before, c.Parent)
+						require.Equal(t, part, c.Tokens)
+					}
+					if c.State >= 0 || !sole {
+						got = append(got, slab{n, c.State})
+					}
+				}
+			}
+			return got
+		}
+		want := func(all ...slab) []slab {
+			return slices.DeleteFunc(all, func(s slab) bool { return sole && s.state < 0 })
+		}
+		require.Equal(t, want(slab{4, -1}, slab{8, -1}, slab{8, 0}, slab{8, 1}, slab{12, -1}, slab{12, 0}, slab{12, 1}), list(),
+			"a state is kept after 8 and 12 tokens, and none after the others")
+		hit, err := m.ReservePrompt(2, Declared(11), Prompt{Tokens: prompt[:10]})
+		require.NoError(t, err)
+		require.Equal(t, 8, hit.Tokens)
+		_, err = m.Lease(2, 11)
+		require.NoError(t, err)
+		require.NoError(t, m.Retire(2, prompt[:11]))
+		_, err = m.Release(2)
+		require.NoError(t, err)
+		require.Equal(t, want(slab{4, -1}, slab{8, -1}, slab{8, 0}, slab{8, 1}, slab{11, -1}, slab{11, 0}, slab{11, 1}), list(),
+			"an answer ends inside a slab")
+		require.NoError(t, m.Check())
+	}
 }

@@ -234,7 +234,7 @@ func New(cfg Config) (*Manager, error) {
 		m.trees = append(m.trees, newTree(m.bySlab, i, cfg.Spec, cfg.Worth))
 		m.trees[i].states = m.states
 	}
-	m.trees[0].cold.wanted = cfg.Cold
+	m.trees[0].cold = cold{wanted: cfg.Cold, hollow: cfg.Hollow(), next: -1}
 	m.uncommitted = newFreeSet(cfg.Slabs)
 	if cfg.Committed == 0 {
 		cfg.Committed = cfg.Slabs

@@ -87,7 +87,7 @@ func (l layout) config() Config {
 	}
 	if l.Every > 0 {
 		return Config{Slabs: l.Slabs, Committed: l.Committed, Mappings: l.Mappings, Slots: l.Slots,
-			Spec: NewSpec(l.SlabTokens, Full{}, State{l.Head, l.Every})}
+			Spec: NewSpec(l.SlabTokens, Full{}, State{Slabs: l.Head, Every: l.Every})}
 	}
 	full := Group(Full{Head: l.Head})
 	if l.Most > 0 {

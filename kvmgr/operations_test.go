@@ -265,8 +265,10 @@ func (w *world) startImport(seq Seq) {
 	promise := q.promise
 	want := w.admission(seq, q)
 	held := w.bank().refs
-	slabs, computed, err := w.m.Import(seq, Length{End: q.end, Promise: promise}, Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt]}, state)
-	if errors.Is(err, ErrComputing) && w.seqs[seq] == nil {
+	atOnce := state && q.prompt%2 == 0
+	slabs, computed, err := w.m.Import(seq, Length{End: q.end, Promise: promise},
+		Prompt{Space: spaceName(q.space), Tokens: q.ids[:q.prompt], AtOnce: atOnce}, state)
+	if errors.Is(err, ErrComputing) && w.seqs[seq] == nil && !atOnce {
 		w.waits(seq, q)
 		return
 	}

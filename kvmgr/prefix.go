@@ -35,6 +35,7 @@ type Prompt struct {
 	// Space names what keys and values depend on besides tokens, and who may share them: adapter, tenant, salt.
 	Space  string
 	Tokens []int32 // not kept
+	AtOnce bool    // it does not wait for others that compute its tokens
 }
 
 // Hit is the part of a prompt whose keys and values are there.
@@ -78,7 +79,7 @@ func (m *Manager) begin(r *region, p Prompt, from int) (Hit, error) {
 	last := len(p.Tokens) - 1
 	f := m.match(p.Space, p.Tokens[:last], r.imported, r.prompt > 0, hasSlab)
 	whole := f.whole * m.slabTokens
-	if m.pays(&f, last-whole) {
+	if !p.AtOnce && m.pays(&f, last-whole) {
 		f.pending.waiters = append(f.pending.waiters, r.seq)
 		return Hit{}, &ComputingError{Seq: r.seq, By: f.pending.by, Tokens: whole + f.soon}
 	}
@@ -373,8 +374,9 @@ func (m *Manager) Forget() {
 	clear(m.bySlab)
 	for group := range m.trees {
 		t := &m.trees[group]
-		noted, wanted := t.changes, t.cold.wanted
+		noted, listed := t.changes, t.cold
 		*t = newTree(m.bySlab, group, m.spec, t.worthOf)
-		t.changes, t.cold.wanted, t.observer, t.states = noted, wanted, m.observer, m.states
+		t.changes, t.observer, t.states = noted, m.observer, m.states
+		t.cold = cold{wanted: listed.wanted, hollow: listed.hollow, next: -1}
 	}
 }

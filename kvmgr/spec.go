@@ -109,8 +109,8 @@ func (s Spec) Validate(w Wants) error {
 }
 
 func (s Spec) validateWants(w Wants) error {
-	switch n := len(s.Groups); {
-	case w.Disk && (!s.Copies || s.every() > 0): // snapshots do not go there, and without them slabs are of no use
+	switch n := s.Counts().Count(); {
+	case w.Disk && !s.Copies:
 		return fmt.Errorf("%w: the slabs of a sequence that keeps %v cannot be stored on a disk", ErrInvalid, s.last())
 	case w.Disk && n > 1:
 		return fmt.Errorf("%w: the slabs of %d groups of layers cannot be stored on a disk, expected one group", ErrInvalid, n)
@@ -158,6 +158,12 @@ func (s Spec) Head() (slabs int) {
 
 // every is the distance of snapshots in tokens; 0: there are none.
 func (s Spec) every() int { return s.last().every() }
+
+// Hollow says that the slabs of tokens hold nothing: no layer has keys and values.
+func (s Spec) Hollow() bool {
+	g, ok := s.last().(State)
+	return ok && g.Sole
+}
 
 // Tokens is the number of tokens that some leading slabs of each group hold, those of the head counted.
 func (s Spec) Tokens(positions int) int { return max(positions-s.Head(), 0) * s.SlabTokens }

@@ -73,7 +73,7 @@ func TestWhatAGroupExcludesIsRefused(t *testing.T) {
 		},
 		{
 			[]Group{Full{}, State{Slabs: 2, Every: 8}}, Uses{Shares: true, Copies: true, Spills: true},
-			"keeps a state of 2 slabs cannot be stored on a disk", "", "keeps a state of 2 slabs takes no draft tokens back",
+			"", "", "keeps a state of 2 slabs takes no draft tokens back",
 		},
 		{
 			[]Group{Window{Tokens: 10, Live: 8, Sinks: 1}}, Uses{Shares: true, Beams: true, Rollback: true},

@@ -16,8 +16,9 @@ import (
 // state changes with each token, so a sequence has slabs of its own for it, before those of its tokens, and others read copies: see
 // Snapshot.
 type State struct {
-	Slabs int // of the state
-	Every int // tokens between two snapshots in a prompt: a multiple of a slab's
+	Slabs int  // of the state
+	Every int  // tokens between two snapshots in a prompt: a multiple of a slab's
+	Sole  bool // no layer has keys and values, so slabs of tokens are names in the tree and hold nothing
 }
 
 func (g State) String() string { return fmt.Sprintf("a state of %d slabs", g.Slabs) }

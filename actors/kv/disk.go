@@ -2,6 +2,7 @@ package kv
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -24,6 +25,7 @@ const (
 // Store keeps slabs on a disk: a *kvdisk.Store.
 type Store interface {
 	Has(key chain.Hash) bool
+	HasState(prefix chain.Hash) bool
 	Stats() kvdisk.Stats
 	Read(b kvdisk.Block, to []byte) error
 	Write(b kvdisk.Block, data []byte) error
@@ -33,6 +35,7 @@ type Store interface {
 // disk stores slabs that no sequence holds, and loads those that a sequence begins with and the prefix tree does not have.
 type disk struct {
 	*exchange
+	hollow  bool       // slabs of tokens hold nothing
 	store   Store      // nil: none
 	io      *actor.PID // reads and writes it
 	loads   []*load
@@ -47,22 +50,25 @@ type disk struct {
 type probe struct {
 	seq    msg.SeqID
 	hashes []chain.Hash
+	ends   []chain.Hash // of its first tokens, whatever their number, where there are states; zero: not needed yet
 }
 
-// load fills slabs with those of a prompt that the disk has. Its sequence is parked meanwhile: it waits for the pending nodes.
+// load fills slabs with those of a prompt that the disk has. Its sequence is parked meanwhile: it waits for the pending nodes, or, where
+// there are states, for the load.
 type load struct {
-	of     msg.SeqID
-	space  string
-	tokens []int32 // of the slabs up to the last one to load
-	hashes []chain.Hash
-	slabs  []int32
-	next   int      // the first of slabs that was not requested
-	flying int      // slabs on their way
-	read   [][]byte // and not in the pool yet
-	got    int      // slabs in the pool
-	at     int      // got when the timer was started
-	ended  bool     // it keeps its slabs until its sequence has reserved its own
-	timer  *time.Timer
+	of      msg.SeqID
+	waiting []msg.SeqID // with states
+	space   string
+	tokens  []int32      // to load
+	hashes  []chain.Hash // of the prefixes that end with a slab, and with the last one of tokens
+	slabs   []int32      // by place; -1: not needed
+	next    int          // the first of slabs that was not requested
+	flying  int          // slabs on their way
+	read    [][]byte     // and not in the pool yet
+	got     int          // the first of slabs that is not in the pool
+	at      int          // got when the timer was started
+	ended   bool         // it keeps its slabs until its sequence has reserved its own
+	timer   *time.Timer
 }
 
 // seq names the load in the allocator. No sequence of this process has this number.
@@ -95,7 +101,7 @@ func (d *disk) receive(ctx actor.Context) {
 	case *readSlab:
 		d.arrived(ctx, m)
 	case *writeSlab:
-		d.stored(m)
+		d.written(m)
 	case *loadTimeout:
 		d.timeout(m.of)
 	case *flushDisk:
@@ -111,42 +117,112 @@ func (d *disk) receive(ctx actor.Context) {
 	}
 }
 
-// begin loads what a sequence begins with, if it pays. The sequence then finds pending nodes.
-func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) {
+// begin loads what a sequence begins with, if it pays. The sequence then finds pending nodes, or, where there are states, it waits for the
+// load that is returned.
+func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) (wait *load) {
 	if d.store == nil || d.release(r.Seq) || d.late > 0 {
-		return
+		return nil
+	}
+	if l := d.loading(r); l != nil {
+		l.waiting = append(l.waiting, r.Seq)
+		return l
 	}
 	first := d.probed.seq != r.Seq
 	if first {
-		d.probed = probe{r.Seq, chain.Of(r.Space, d.slabTokens, r.Known[:len(r.Known)-1])}
+		d.probed = probe{seq: r.Seq, hashes: chain.Of(r.Space, d.slabTokens, r.Known[:len(r.Known)-1])}
 	}
-	hashes := d.probed.hashes
-	_, have := d.kv.Find(kvmgr.Prompt{Space: r.Space, Tokens: r.Known}, false)
-	have /= d.slabTokens
-	end := have
-	for end < len(hashes) && d.store.Has(hashes[end]) {
-		end++
-	}
+	have, n := d.stored(r)
 	if first {
-		d.metrics.DiskMissed(len(hashes) - end)
+		d.metrics.DiskMissed(len(d.probed.hashes) - max(have, n)/d.slabTokens)
 	}
-	if end-have < leastLoad {
-		return
+	if n-have < leastLoad*d.slabTokens {
+		return nil
 	}
-	l := &load{of: r.Seq, space: r.Space, tokens: r.Known[:end*d.slabTokens], hashes: hashes[:end]}
-	p := kvmgr.Prompt{Space: r.Space, Tokens: r.Known[:len(l.tokens)+1]}
-	if d.kv.Waits(p) {
-		return
+	l := &load{of: r.Seq, space: r.Space, tokens: r.Known[:n], hashes: d.probed.hashes[:n/d.slabTokens]}
+	if n%d.slabTokens > 0 {
+		l.hashes = append(l.hashes[:len(l.hashes):len(l.hashes)], d.prefix(r, n))
 	}
-	slabs, computed, err := d.kv.Import(l.seq(), length, p, false)
+	p := kvmgr.Prompt{Space: r.Space, Tokens: r.Known[:n+1], AtOnce: d.head > 0} // its state comes at the end: nobody else computes that
+	if !p.AtOnce && d.kv.Waits(p) {
+		return nil
+	}
+	slabs, computed, err := d.kv.Import(l.seq(), length, p, d.head > 0)
 	if err != nil || slabs == nil { // the sequence itself finds out why
-		return
+		return nil
 	}
-	l.slabs, l.next, l.got, l.at = slabs, computed, computed, computed
+	l.slabs = slabs
+	l.next = d.needed(l, computed)
+	l.got, l.at = l.next, l.next
 	root, self := ctx.ActorSystem().Root, ctx.Self()
 	l.timer = time.AfterFunc(loadPatience, func() { root.Send(self, &loadTimeout{l}) })
 	d.loads = append(d.loads, l)
 	d.request(ctx, l)
+	if d.head == 0 {
+		return nil
+	}
+	l.waiting = append(l.waiting, l.of)
+	return l
+}
+
+// loading returns the load that brings what a sequence begins with, where there are states; nil without.
+func (d *disk) loading(r *msg.Reserve) *load {
+	for _, l := range d.loads {
+		if n := len(l.tokens); d.head > 0 && !l.ended && l.space == r.Space && n < len(r.Known) && slices.Equal(l.tokens, r.Known[:n]) {
+			return l
+		}
+	}
+	return nil
+}
+
+// stored returns how many tokens a sequence finds in memory, and up to where the disk has those that follow. Where there are states these
+// are the last tokens after which there is one.
+func (d *disk) stored(r *msg.Reserve) (have, n int) {
+	p := kvmgr.Prompt{Space: r.Space, Tokens: r.Known[:len(r.Known)-1]}
+	_, have = d.kv.Find(p, false)
+	there := have / d.slabTokens
+	hashes := d.probed.hashes
+	for there < len(hashes) && (d.hollow || d.store.Has(hashes[there])) {
+		there++
+	}
+	if d.head == 0 {
+		return have / d.slabTokens * d.slabTokens, there * d.slabTokens
+	}
+	_, have = d.kv.Find(p, true)
+	for n = min(len(p.Tokens), (there+1)*d.slabTokens-1); n > have; n-- {
+		if d.store.HasState(d.prefix(r, n)) {
+			return have, n
+		}
+	}
+	return have, have
+}
+
+// prefix returns the hash of the first tokens of the prompt that was looked up, of which there is at least one.
+func (d *disk) prefix(r *msg.Reserve, tokens int) chain.Hash {
+	p := &d.probed
+	whole, rest := tokens/d.slabTokens, tokens%d.slabTokens
+	if rest == 0 {
+		return p.hashes[whole-1]
+	}
+	if p.ends == nil {
+		p.ends = make([]chain.Hash, len(r.Known))
+	}
+	h := &p.ends[tokens]
+	if *h == (chain.Hash{}) {
+		before := chain.Root(r.Space)
+		if whole > 0 {
+			before = p.hashes[whole-1]
+		}
+		*h = before.Next(r.Known[whole*d.slabTokens : tokens])
+	}
+	return *h
+}
+
+// needed returns the first place from one on whose slab a load needs.
+func (d *disk) needed(l *load, place int) int {
+	for place < len(l.slabs) && (l.slabs[place] < 0 || d.hollow && place >= d.head) {
+		place++
+	}
+	return place
 }
 
 // release returns what a load has kept for a sequence that begins now. It says whether there is a load for it.
@@ -164,15 +240,23 @@ func (d *disk) release(of msg.SeqID) bool {
 
 // request sends for the next slabs of a load.
 func (d *disk) request(ctx actor.Context, l *load) {
-	for l.next < len(l.slabs) && l.next-l.got < loadAhead {
-		at := l.next * d.slabTokens
-		b := kvdisk.Block{Key: l.hashes[l.next], Parent: chain.Root(l.space), Tokens: l.tokens[at : at+d.slabTokens]}
-		if l.next > 0 {
-			b.Parent = l.hashes[l.next-1]
-		}
-		ctx.Request(d.io, &readSlab{of: l, block: b, data: d.buffer()})
-		l.next, l.flying = l.next+1, l.flying+1
+	for l.next < len(l.slabs) && l.flying+len(l.read) < loadAhead {
+		ctx.Request(d.io, &readSlab{of: l, block: d.block(l, l.next), data: d.buffer()})
+		l.next, l.flying = d.needed(l, l.next+1), l.flying+1
 	}
+}
+
+// block names the slab at a place of a load: those of its state come first.
+func (d *disk) block(l *load, place int) kvdisk.Block {
+	if place < d.head {
+		return kvdisk.StateBlock(l.hashes[len(l.hashes)-1], place)
+	}
+	i := place - d.head
+	b := kvdisk.Block{Key: l.hashes[i], Parent: chain.Root(l.space), Tokens: l.tokens[i*d.slabTokens : min((i+1)*d.slabTokens, len(l.tokens))]}
+	if i > 0 {
+		b.Parent = l.hashes[i-1]
+	}
+	return b
 }
 
 // arrived takes a slab from the disk. A load ends at one that is not there any more.
@@ -202,8 +286,8 @@ func (d *disk) fill(ctx actor.Context, l *load) {
 		d.buffers = append(d.buffers, data)
 		err := d.memory.WriteSlab(l.slabs[l.got], data)
 		if err == nil {
-			l.got++
-			err = d.kv.Commit(l.seq(), l.tokens[:l.got*d.slabTokens], false)
+			l.got = d.needed(l, l.got+1)
+			err = d.offer(l)
 		}
 		if err != nil {
 			d.failed(err, "a slab from the disk is computed again")
@@ -219,16 +303,30 @@ func (d *disk) fill(ctx actor.Context, l *load) {
 	}
 }
 
+// offer gives others what a load has brought: slabs of tokens one by one, or all of them with the state that they are of use with.
+func (d *disk) offer(l *load) error {
+	switch {
+	case d.head == 0:
+		return d.kv.Commit(l.seq(), l.tokens[:l.got*d.slabTokens], false)
+	case l.got == len(l.slabs):
+		return d.kv.Retire(l.seq(), l.tokens)
+	}
+	return nil
+}
+
 // end makes the sequences of a load continue with what is here.
 func (d *disk) end(l *load) {
 	if l.ended {
 		return
 	}
 	l.ended = true
-	d.metrics.DiskMissed(len(l.slabs) - l.got)
+	for place := l.got; place < len(l.slabs); place = d.needed(l, place+1) {
+		d.metrics.DiskMissed(1)
+	}
 	d.late += l.flying
 	d.buffers, l.read = append(d.buffers, l.read...), nil
 	d.kv.Settle(l.seq())
+	d.woken, l.waiting = append(d.woken, l.waiting...), nil
 	l.timer.Reset(loadPatience)
 }
 
@@ -274,7 +372,11 @@ func (d *disk) keep(ctx actor.Context) {
 		if !ok {
 			break
 		}
-		if d.full || d.store.Has(c.Hash) {
+		b := kvdisk.Block{Key: c.Hash, Parent: c.Parent, Tokens: c.Tokens}
+		if c.State >= 0 {
+			b = kvdisk.StateBlock(c.Hash, c.State)
+		}
+		if d.full || c.State < 0 && d.store.Has(c.Hash) || c.State >= 0 && d.store.HasState(c.Hash) {
 			continue
 		}
 		data := d.buffer()
@@ -284,7 +386,7 @@ func (d *disk) keep(ctx actor.Context) {
 			continue
 		}
 		d.storing++
-		ctx.Request(d.io, &writeSlab{block: kvdisk.Block{Key: c.Hash, Parent: c.Parent, Tokens: c.Tokens}, data: data})
+		ctx.Request(d.io, &writeSlab{block: b, data: data})
 	}
 	if d.storing == 0 {
 		for _, to := range d.flushes {
@@ -294,8 +396,8 @@ func (d *disk) keep(ctx actor.Context) {
 	}
 }
 
-// stored notes a slab that the disk has, or cannot store. A disk that is full stays so: what it has is still read.
-func (d *disk) stored(m *writeSlab) {
+// written notes a slab that the disk has, or cannot store. A disk that is full stays so: what it has is still read.
+func (d *disk) written(m *writeSlab) {
 	d.storing--
 	d.buffers = append(d.buffers, m.data)
 	switch {

@@ -25,7 +25,8 @@ type diskWorker struct {
 	log    bytes.Buffer
 	series *metrics.Metrics // of this process
 	closes func()
-	window int // of its tokens; 0: none
+	window int           // of its tokens; 0: none
+	states []kvmgr.Group // of sequences that keep states; nil: they keep none
 
 	*Manager
 	memory testMemory
@@ -45,7 +46,13 @@ func newDiskWorker(t *testing.T) *diskWorker {
 func (w *diskWorker) start() {
 	w.t.Helper()
 	var err error
-	w.store, err = kvdisk.Open(kvdisk.Config{Dir: w.dir, Size: 1 << 20, SlabBytes: testBytes, SlabTokens: 16, Identity: "n", TTL: time.Hour})
+	group := kvmgr.Group(kvmgr.Full{})
+	if w.window > 0 {
+		group = kvmgr.Window{Tokens: w.window, Live: kvmgr.LiveSlabs(w.window, 32, 16)}
+	}
+	spec := kvmgr.NewSpec(16, append([]kvmgr.Group{group}, w.states...)...)
+	w.store, err = kvdisk.Open(kvdisk.Config{Dir: w.dir, Size: 1 << 20, SlabBytes: testBytes, SlabTokens: 16, StateSlabs: spec.Head(), Identity: "n",
+		TTL: time.Hour})
 	require.NoError(w.t, err)
 	system := actor.NewActorSystem()
 	rounds, ready := make(chan *msg.KVRound, 10), make(chan msg.SeqID, 10)
@@ -60,12 +67,8 @@ func (w *diskWorker) start() {
 			}
 		}
 	}))
-	group := kvmgr.Group(kvmgr.Full{})
-	if w.window > 0 {
-		group = kvmgr.Window{Tokens: w.window, Live: kvmgr.LiveSlabs(w.window, 32, 16)}
-	}
 	w.Manager, err = New(Config{
-		Root: system.Root, Slabs: 10, KV: kvmgr.NewSpec(16, group), Broken: func(err error) { w.t.Error(err) }, Metrics: w.series.Model("m"),
+		Root: system.Root, Slabs: 10 + 2*spec.Head(), KV: spec, Broken: func(err error) { w.t.Error(err) }, Metrics: w.series.Model("m"),
 		Memory: &w.memory, Disk: w.change(w.store), Log: zerolog.New(&w.log),
 		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)

@@ -82,7 +82,7 @@ func New(cfg Config) (*Manager, error) {
 		leaving: make(map[msg.SeqID][]*msg.Fetch), departing: make(map[msg.SeqID]*departure),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}
 	m.actor.keep()
-	m.actor.disk = disk{exchange: &m.actor.exchange, store: cfg.Disk}
+	m.actor.disk = disk{exchange: &m.actor.exchange, hollow: cfg.KV.Hollow(), store: cfg.Disk}
 	if cfg.Disk != nil {
 		if m.actor.disk.io, err = cfg.Spawn("kv-disk", &diskActor{store: cfg.Disk}); err != nil {
 			return nil, err
@@ -341,7 +341,10 @@ func (a *kvActor) reserve(ctx actor.Context, m *msg.KVRound, r *msg.Reserve) (sh
 		beams := kvmgr.Segments{Prompt: r.Prompt, Response: r.Tokens - r.Prompt, Beams: r.Beams}
 		hit, err = a.kv.ReserveSegments(seq, beams, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	case len(r.Known) > 0:
-		a.disk.begin(ctx, r, length)
+		if l := a.disk.begin(ctx, r, length); l != nil {
+			m.Parked = append(m.Parked, msg.Parked{Seq: r.Seq, By: msg.SeqID(l.seq())})
+			return false, nil
+		}
 		hit, err = a.kv.ReservePrompt(seq, length, kvmgr.Prompt{Space: r.Space, Tokens: r.Known})
 	default:
 		err = a.kv.Reserve(seq, length)

@@ -64,6 +64,7 @@ type exchange struct {
 	worker    *actor.PID  // the compute actor, once it has sent a KVRound
 	copies    int         // copies that the worker is to make inside the pool: a transfer might overwrite their slabs
 	adopting  bool        // an adopt is in the mailbox
+	woken     []msg.SeqID // whose wait for a load from the disk has ended
 	pools     *kvfile.Dir // of this host, where dead workers may have left theirs; nil: there are none
 	leaving   map[msg.SeqID][]*msg.Fetch
 	departing map[msg.SeqID]*departure
@@ -446,6 +447,7 @@ func (x *exchange) abandon(ctx actor.Context) {
 
 // ready lists the sequences whose wait for a prefix has ended. Transfers among them are reserved.
 func (x *exchange) ready(ctx actor.Context) (seqs []msg.SeqID) {
+	seqs, x.woken = x.woken, nil
 	for {
 		list := x.kv.Ready()
 		if len(list) == 0 {

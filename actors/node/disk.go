@@ -24,7 +24,7 @@ func (p *Node) openDisk() (kv.Store, error) {
 		return nil, fmt.Errorf("node: backend %s: %w", p.cfg.Backend, err)
 	}
 	store, err := kvdisk.Open(kvdisk.Config{
-		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: spec.SlabTokens,
+		Dir: c.Dir, Size: c.Size, SlabBytes: model.SlabBytes(), SlabTokens: spec.SlabTokens, StateSlabs: spec.Head(),
 		Identity: slabsOf(p.cfg.Numerics, model.SlabLayout()), TTL: diskTTL,
 	})
 	if err != nil {

@@ -45,14 +45,21 @@ func testConfig(t *testing.T, d *testDevice) Config {
 }
 
 func start(t *testing.T, cfg Config) *Node {
+	p, _ := startAndEnd(t, cfg)
+	return p
+}
+
+// startAndEnd is start of a process that may end before its test does.
+func startAndEnd(t *testing.T, cfg Config) (p *Node, end func()) {
 	p, err := New(cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		require.NoError(t, p.Close(ctx))
 	})
-	return p
+	t.Cleanup(end)
+	return p, end
 }
 
 func tokensRequest(id string, prompt []int32, maxTokens int) *api.Request {

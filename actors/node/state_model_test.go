@@ -80,3 +80,60 @@ func TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts(t *testing.T) {
 		}
 	}
 }
+
+// TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts: processes one after the other in a directory, of which the last one finds it damaged.
+// No layer of mamba2 has keys, so its slabs of tokens are not stored.
+func TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts(t *testing.T) {
+	for _, name := range []string{"lfm2", "qwen3_5", "mamba2"} {
+		for _, backend := range []string{"cpu", "ref"} {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				dir := t.TempDir()
+				process := func(disk string) (p *Node, end func()) {
+					c := testConfig(t, nil)
+					modelConfig(&c, openHybrid(t, name, backend), true)
+					c.KVDisk = KVDisk{Dir: disk, Size: 16 << 20}
+					if disk == "" {
+						c.Model = unshared{c.Model.(*compute.Model)}
+					}
+					return startAndEnd(t, c)
+				}
+				cold, _ := process("")
+				same := func(p *Node, id string, prompt []int32, cached int) []int32 {
+					t.Helper()
+					want, _ := answer(t, cold, tokensRequest(id, prompt, 40))
+					got, last := answer(t, p, tokensRequest(id, prompt, 40))
+					require.Equal(t, want, got)
+					require.Equal(t, cached, last.Usage.CachedTokens, id)
+					return got
+				}
+				p, end := process(dir)
+				prompt := drawn(1, 150)
+				turn := append(slices.Concat(prompt, same(p, "first", prompt, 0)), drawn(2, 20)...)
+				end()
+				p, end = process(dir)
+				same(p, "next turn", turn, 150+39)
+				same(p, "again", prompt, 128)
+				require.Zero(t, p.sum(t, "millrace_kv_disk_errors_total"))
+				require.Positive(t, p.sum(t, "millrace_kv_disk_hits_total"))
+				state := p.cfg.Model.KV().Head()
+				if name == "mamba2" {
+					require.Zero(t, int(p.sum(t, "millrace_kv_disk_hits_total"))%state)
+				}
+				requireFree(t, p)
+				end()
+				names, err := filepath.Glob(filepath.Join(dir, "*.kv"))
+				require.NoError(t, err)
+				require.Len(t, names, 1)
+				raw, err := os.ReadFile(names[0])
+				require.NoError(t, err)
+				for at := 5000; at < len(raw); at += 3001 {
+					raw[at] ^= 4
+				}
+				require.NoError(t, os.WriteFile(names[0], raw, 0o600))
+				p, _ = process(dir)
+				same(p, "damaged", turn, 0)
+				requireFree(t, p)
+			})
+		}
+	}
+}

@@ -230,6 +230,71 @@ func TestStatesWaitInTheTier(t *testing.T) {
 	requireFree(t, p)
 }
 
+// TestStatesOutliveTheProcess: conversations beside each other in pools that are too small, on files that are too small for all or not, and the next
+// turns in other processes. Some are cancelled.
+func TestStatesOutliveTheProcess(t *testing.T) {
+	plain := stateful(t, 0, 1000, nil)
+	for i, size := range []int64{40 << 10, 512 << 10, 8 << 20} {
+		dir := t.TempDir()
+		prompts := make([][]int32, 10)
+		for talk := range prompts {
+			prompts[talk] = append(drawn(uint64(talk%3), 60), drawn(uint64(100+talk), 20+7*talk)...)
+		}
+		for turn := range 4 {
+			c := testConfig(t, nil)
+			withStates(t, &c, stateSlabs, []int{70, 100, 300}[i], func(c *Config, _ *sim.Options) {
+				c.KVDisk, c.Sched.Predict = KVDisk{Dir: dir, Size: size}, i == 1
+			})
+			p, end := startAndEnd(t, c)
+			var wg sync.WaitGroup
+			for talk := range prompts {
+				wg.Go(func() {
+					q := tokensRequest(fmt.Sprint(talk, " ", turn), prompts[talk], 10+5*talk)
+					if talk%4 == 1 {
+						s, err := p.Submit(t.Context(), q)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						for range talk {
+							if _, err := s.Next(t.Context()); err != nil {
+								break
+							}
+						}
+						s.Close()
+						_, _, _ = read(s)
+						q.ID += " again"
+					}
+					want, _ := answer(t, plain, q)
+					s, err := p.Submit(t.Context(), q)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, last, err := read(s)
+					if err != nil || last.Err != nil || !slices.Equal(want, got) {
+						t.Errorf("%s: %v, %v: %v, want %v", q.ID, err, last.Err, got, want)
+						return
+					}
+					if cached := len(prompts[talk]) - 6; i == 2 && turn > 0 && last.Usage.CachedTokens != cached {
+						t.Errorf("%s: %d tokens cached, want %d", q.ID, last.Usage.CachedTokens, cached)
+					}
+					prompts[talk] = append(slices.Concat(prompts[talk], got), drawn(uint64(1000+turn), 5)...)
+				})
+			}
+			wg.Wait()
+			requireFree(t, p)
+			if turn > 0 && i > 0 {
+				require.Positive(t, p.sum(t, "millrace_kv_disk_hits_total"))
+			}
+			if i == 2 { // else others push out what is about to be read
+				require.Zero(t, p.sum(t, "millrace_kv_disk_errors_total"))
+			}
+			end()
+		}
+	}
+}
+
 // TestStatesDoNotOutliveTheDevice: after a step that failed everything is computed again.
 func TestStatesDoNotOutliveTheDevice(t *testing.T) {
 	p := stateful(t, stateSlabs, 200, func(_ *Config, o *sim.Options) { o.Fault = "step:20:async" })

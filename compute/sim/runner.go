@@ -82,7 +82,7 @@ func Open(o Options) (*Runner, error) {
 		return nil, err
 	}
 	if r.spec = compute.KV(o.Program, device.ProgramInfo{}, o.MaxRows, r.slabs); o.stateSlabs() > 0 {
-		r.spec = compute.StateKV(o.stateSlabs(), o.MaxRows)
+		r.spec = compute.StateKV(o.stateSlabs(), o.MaxRows, false) // it keeps a hash of each token
 	}
 	r.kv = make([]state, r.slabs*device.SlabTokens)
 	width := o.Program.HiddenWidth()

@@ -257,7 +257,7 @@ func TestAStateIsThatOfTheTokensBeforeARow(t *testing.T) {
 	o := options(t)
 	o.StateSlabs = 2
 	r := open(t, o)
-	require.Equal(t, compute.StateKV(2, o.MaxRows), r.KV())
+	require.Equal(t, compute.StateKV(2, o.MaxRows, false), r.KV())
 	withState := func(slabs ...int32) compute.Region {
 		g, err := r.NewRegion(40)
 		require.NoError(t, err)
