@@ -1,46 +1,9 @@
 #include "cpu/machine/thread_pool.hpp"
 
-#include <chrono>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "exec/wait.hpp"
 
 namespace millrace::cpu {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Longer than the gaps between the ops of a step.
-constexpr std::chrono::microseconds kSpin{20};
-// Longer than those between the steps of an answer, and nothing to an idle server.
-constexpr std::chrono::microseconds kLookOut{1000};
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
-
-// Waits until word no longer holds `old`: polls for kLookOut, after kSpin only when nobody
-// else wants the core, and then sleeps. A sleeping thread lets the core halt. Waking it takes as
-// long as a small op, and much longer in a virtual machine.
-template <class T>
-T wait_while(const std::atomic<T>& word, T old) {
-  const Clock::time_point start = Clock::now();
-  for (Clock::duration waited{}; waited < kLookOut; waited = Clock::now() - start) {
-    if (waited > kSpin) std::this_thread::yield();
-    for (int i = 0; i < 16; ++i) {
-      const T now = word.load(std::memory_order_acquire);
-      if (now != old) return now;
-      pause();
-    }
-  }
-  word.wait(old, std::memory_order_acquire);
-  return word.load(std::memory_order_acquire);
-}
 
 constexpr uint64_t range(int64_t begin, int64_t end) {
   return static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(begin);
