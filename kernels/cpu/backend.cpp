@@ -9,6 +9,7 @@
 #include "cpu/linear/measure.hpp"
 #include "cpu/machine/cores.hpp"
 #include "cpu/machine/isa.hpp"
+#include "cpu/machine/rank_places.hpp"
 #include "cpu/ops/kv_codes.hpp"
 #include "cpu/program.hpp"
 #include "exec/abi.hpp"
@@ -102,7 +103,7 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
 }
 
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {
-  return open_device(open, config, out, error);
+  return open_device(open, config, out, error, rank_places);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "exec/buffer.hpp"
@@ -29,8 +30,9 @@ struct Slot {
 // The step of an op. Its batch points to the slabs of the op's group of layers.
 struct Run {
   const Batch& batch;
-  int rows;           // the batch's or, after SELECT_ROWS, its outputs; at least 1
-  const Slot* slots;  // of the program
+  int rows;                            // the batch's or, after SELECT_ROWS, its outputs; at least 1
+  const Slot* slots;                   // of the program
+  std::span<const Slot* const> ranks;  // the slots of each rank's program, in their order
 
   Slot slot(int index) const { return slots[index]; }
   // A slot that not all ops of a kind have.
@@ -60,6 +62,8 @@ class Kernels {
   virtual void recur(const Op&, const Run&) = 0;
   virtual void gate(const Op&, const Run&) = 0;
   virtual void altup(const Op&, const Run&) = 0;
+  // All ranks have written `in`. Throws Error(MR_UNSUPPORTED) where there is one rank.
+  virtual void all_reduce(const Op&, const Run&);
 
   // Where the logits are computed: the caller's memory, or the device's, which
   // finish then copies there.

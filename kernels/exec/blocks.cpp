@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "exec/bf16.hpp"
+#include "exec/program.hpp"
 #include "exec/tensor.hpp"
 
 namespace millrace {
@@ -389,15 +390,24 @@ void block_values(const BlockType& type, const Block& block, float* out) {
   }
 }
 
+int64_t row_bytes(const mr_tensor& t) {
+  const BlockType* type = block_type(t.dtype);
+  return type == nullptr ? t.dims[1] * dtype_bytes(t.dtype)
+                         : t.dims[1] / type->elements * type->bytes;
+}
+
 void read_row(const mr_tensor& t, int64_t row, float* out) {
   const int64_t width = t.dims[1];
   const BlockType* type = block_type(t.dtype);
+  const std::byte* data = row_data(t, row);
   if (type == nullptr) {
-    for (int64_t i = 0; i < width; ++i) out[i] = element(t, row * width + i);
+    mr_tensor alone = t;
+    alone.data = data;
+    for (int64_t i = 0; i < width; ++i) out[i] = element(alone, i);
     return;
   }
   const int64_t blocks = width / type->elements;
-  const auto* from = static_cast<const uint8_t*>(t.data) + row * blocks * type->bytes;
+  const auto* from = reinterpret_cast<const uint8_t*>(data);
   Block block;
   for (int64_t i = 0; i < blocks; ++i) {
     type->read(from + i * type->bytes, block);

@@ -92,23 +92,32 @@ Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device
   }
   layout_ = kv_layout(device, p);
   operand_bytes_ = dtype_bytes(device.operand_dtype(p));
+}
 
+void Executor::load(const RankShare& share, Exchange& exchange) {
+  const Program& p = program_;
+  share_ = share;
+  layout_.place(share.slab_from, share.slab_bytes);
   uint64_t bytes = 0;
   for (size_t i = 0; i < p.slots.size(); ++i) bytes += slot_bytes(p, i, operand_bytes_);
   mr_device_info info{};
-  device.info(info);
+  device_.info(info);
   const uint64_t available = info.memory_available;
   if (bytes > available) {
     fail(MR_NO_MEMORY, "the slots of %d rows need %.2f GiB, available are %.2f GiB", p.max_rows,
          static_cast<double>(bytes) / (1u << 30), static_cast<double>(available) / (1u << 30));
   }
   for (size_t i = 0; i < p.slots.size(); ++i) {
-    memory_.push_back(device.allocate(slot_bytes(p, i, operand_bytes_)));
+    memory_.push_back(device_.allocate(slot_bytes(p, i, operand_bytes_)));
     const mr_slot& slot = p.slots[i];
     slots_.push_back(
         {memory_[i].data(), slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_});
   }
-  kernels_ = device.load(program_, layout_);
+  if (p.classes < share.classes)
+    logits_ = Buffer(size_t(p.max_outputs) * p.classes * sizeof(float));
+  exchange_ = &exchange;
+  exchange.set_slots(share.rank, slots_.data());
+  kernels_ = device_.load(program_, layout_);
   numerics_ = kernels_->numerics();
 }
 
@@ -117,6 +126,7 @@ void Executor::info(mr_program_info& out) const {
   out.weight_bytes = kernels_->weight_bytes();
   out.activation_bytes = kernels_->scratch_bytes();
   for (const Buffer& slot : memory_) out.activation_bytes += slot.size();
+  out.activation_bytes += logits_.size();
   out.slab_bytes = layout_.slab_bytes;
   out.kv_type = layout_.type;
   out.operand_dtype = device_.operand_dtype(program_);
@@ -137,30 +147,36 @@ const std::shared_ptr<KvPool>& Executor::pool() const {
   return pool_;
 }
 
-void Executor::run(const mr_step& step) {
+void Executor::begin(const mr_step& step) {
   kept_logits_ = 0;
   if (step.best != nullptr && !kernels_->keeps_logits()) {
     fail(MR_UNSUPPORTED, "this backend keeps no logits, expected the caller's memory for them");
   }
-  read_step(program_, pool_.get(), step, ++steps_, batch_);
+  read_step(program_, pool_.get(), step, share_.rank == 0 ? ++steps_ : 0, batch_);
   for (const Sequence& s : batch_.sequences) {
     if (s.beams != nullptr && (program_.state > 0 || !kernels_->takes_beams())) {
       fail(MR_UNSUPPORTED, program_.state > 0 ? "a program with states has no beam search"
                                               : "this backend has no beam search");
     }
   }
-  slots_[program_.logits_slot].data = kernels_->logits(step.logits);
+}
+
+void Executor::run(const mr_step& step) {
+  const bool part = logits_.size() > 0;
+  slots_[program_.logits_slot].data =
+      part ? logits_.data() : static_cast<void*>(kernels_->logits(step.logits));
   kernels_->begin(batch_);
   for (int group = 1; group < program_.kv_groups; ++group) {
     batch_.select(group);
     kernels_->begin_group(batch_);
   }
-  if (step.op_times != nullptr) {
+  if (step.op_times != nullptr && share_.rank == 0) {
     run_timed(step);
   } else if (!kernels_->replay(batch_)) {
     for (const Op& op : program_.ops) run_op(op);
   }
-  if (step.hidden_outputs > 0) read_hidden(step.hidden);
+  if (step.hidden_outputs > 0 && share_.rank == 0) read_hidden(step.hidden);
+  if (part) write_logits(step.logits);
   kernels_->finish(step);
   if (step.best != nullptr) kept_logits_ = batch_.logits;
 }
@@ -187,6 +203,15 @@ static void mean_rows(const Batch& batch, Slot in, Slot out) {
     }
     float* y = out.f32() + int64_t{i} * out.width;
     for (int k = 0; k < out.width; ++k) y[k] = static_cast<float>(sums[k] / s.rows);
+  }
+}
+
+// The classes of this rank, in the rows of all of them.
+void Executor::write_logits(float* out) const {
+  const auto* from = static_cast<const float*>(logits_.data());
+  for (int64_t i = 0; i < batch_.logits; ++i) {
+    std::copy_n(from + i * program_.classes, program_.classes,
+                out + i * share_.classes + share_.first_class);
   }
 }
 
@@ -226,7 +251,8 @@ void Executor::run_op(const Op& op) {
   if (op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION) {
     batch_.select(op.attention.kv_group);
   }
-  (kernels_.get()->*op.run)(op, {batch_, rows, slots_.data()});
+  if (op.kind == MR_OP_ALL_REDUCE) exchange_->meet();
+  (kernels_.get()->*op.run)(op, {batch_, rows, slots_.data(), exchange_->slots()});
 }
 
 void Kernels::select_rows(const Op& op, const Run& run) {
@@ -241,6 +267,10 @@ void Kernels::select_rows(const Op& op, const Run& run) {
     std::memmove(static_cast<std::byte*>(out.data) + row * i,
                  static_cast<const std::byte*>(in.data) + row * from, row);
   }
+}
+
+void Kernels::all_reduce(const Op&, const Run&) {
+  fail(MR_UNSUPPORTED, "this backend has one rank, expected no ALL_REDUCE");
 }
 
 std::shared_ptr<KvPool> Device::pool(const KvLayout& layout, int slabs, const PoolFile& file) {

@@ -10,21 +10,38 @@
 #include "exec/buffer.hpp"
 #include "exec/kv.hpp"
 #include "exec/program.hpp"
+#include "exec/ranks.hpp"
 #include "exec/step.hpp"
 
 namespace millrace {
 
+// What the program of a rank is among those of all ranks.
+struct RankShare {
+  int rank = 0;
+  size_t slab_from = 0, slab_bytes = 0;  // its part of a slab, and all of it
+  int first_class = 0, classes = 0;      // its logits of an output, and all of them
+};
+
 class Executor {
  public:
+  // Checks the program.
   Executor(Device& device, const mr_program_desc& desc);
 
+  const Program& program() const { return program_; }
+  const KvLayout& layout() const { return layout_; }
+
+  // Takes memory and packs the weights, once.
+  void load(const RankShare& share, Exchange& exchange);
+  // Checks a step, which run then runs.
+  void begin(const mr_step& step);
   void run(const mr_step& step);
   void read_logits(int row, float* out);
   void info(mr_program_info& out) const;
   mr_span packed(int index) const { return kernels_->packed(index); }
   const char* numerics() const { return numerics_.c_str(); }
 
-  void reserve(int slabs, const PoolFile& file);  // once
+  void reserve(int slabs, const PoolFile& file);                          // once
+  void share_pool(const std::shared_ptr<KvPool>& pool) { pool_ = pool; }  // that of another rank
   const std::shared_ptr<KvPool>& pool() const;
 
  private:
@@ -35,15 +52,19 @@ class Executor {
     return op.out == program_.logits_slot ? batch_.logits : batch_.outputs;
   }
   void read_hidden(float* out);
+  void write_logits(float* out) const;
 
   Device& device_;
   Program program_;
   KvLayout layout_;
   int operand_bytes_ = 0;
+  RankShare share_;
+  Exchange* exchange_ = nullptr;
   std::unique_ptr<Kernels> kernels_;
   std::string numerics_;
   std::vector<Buffer> memory_;  // [slots] [slot_rows, width]; empty for the logits
   std::vector<Slot> slots_;     // in memory_, but for a step's logits
+  Buffer logits_;               // of a rank that has some of the classes only
   std::shared_ptr<KvPool> pool_;
   Batch batch_;
   std::vector<uint16_t> hidden_;  // operands on their way to read_hidden's floats

@@ -32,6 +32,11 @@ void KvLayout::at_least(size_t bytes) {
   slab_bytes = std::max(slab_bytes, (bytes + page - 1) / page * page);
 }
 
+void KvLayout::place(size_t from, size_t bytes) {
+  for (Layer& layer : layers) layer.begin += from;
+  slab_bytes = bytes;
+}
+
 size_t KvLayout::block(int place, int value, int head) const {
   const Layer& layer = layers[place];
   if (layer.latent) value = 0;

@@ -46,6 +46,9 @@ struct KvLayout {
   KvLayout(const std::vector<LayerShape>& shapes, int groups, int32_t type,
            const std::function<size_t(int width)>& block_bytes);
 
+  // Makes it a part of larger slabs, from a byte on.
+  void place(size_t from, size_t bytes);
+
   // Makes slabs of some bytes, rounded up to pages, if they are smaller.
   void at_least(size_t bytes);
 

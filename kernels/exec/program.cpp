@@ -61,6 +61,7 @@ class Reader {
         {MR_OP_RECUR, "RECUR", &Reader::recur, &Kernels::recur},
         {MR_OP_GATE, "GATE", &Reader::gate, &Kernels::gate},
         {MR_OP_ALTUP, "ALTUP", &Reader::altup, &Kernels::altup},
+        {MR_OP_ALL_REDUCE, "ALL_REDUCE", &Reader::all_reduce, &Kernels::all_reduce},
     };
     const Kind* found = std::ranges::find(kKinds, number, &Kind::number);
     return found == std::end(kKinds) ? nullptr : found;
@@ -71,6 +72,7 @@ class Reader {
   const Op* op_ = nullptr;
   bool evicts_ = false;     // heavy and recent are known
   bool has_heads_ = false;  // both_ways is known
+  int reduced_ = -1;        // slot that the last ALL_REDUCE reads
   std::vector<Held> held_;  // [slots]
 
   [[noreturn, gnu::format(printf, 2, 3)]] void bad(const char* format, ...) const {
@@ -153,6 +155,9 @@ class Reader {
         bad("tensor %d of %s has rank %d and rows of %lld, expected a matrix of whole blocks of %d",
             i, type->name, t.rank, static_cast<long long>(t.dims[1]), type->elements);
       }
+      const int64_t least = row_bytes(t);
+      if (t.row_bytes == 0) t.row_bytes = least;
+      in_range("a tensor's row_bytes", t.row_bytes, least, t.rank == 1 ? least : kMaxElements);
     }
   }
 
@@ -163,7 +168,7 @@ class Reader {
     op_ = &op;
     const Kind* kind = find(op.kind);
     if (kind == nullptr) {
-      bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ALTUP);
+      bad("unknown op kind %d, expected %d to %d", op.kind, MR_OP_EMBED, MR_OP_ALL_REDUCE);
     }
     op.run = kind->run;
     (this->*kind->check)(op);
@@ -266,6 +271,9 @@ class Reader {
       bad("%s (tensor %d) is [%lld, %lld], expected [>= %lld, %lld]", what, index,
           static_cast<long long>(t.dims[0]), static_cast<long long>(t.dims[1]),
           static_cast<long long>(least_rows), static_cast<long long>(width));
+    }
+    if (t.row_bytes != row_bytes(t)) {
+      bad("%s (tensor %d) is columns of a matrix, expected a whole one", what, index);
     }
   }
 
@@ -900,6 +908,24 @@ class Reader {
     if (a.step != MR_ALTUP_MATCH && stream(a.coefs)) bad("coefs is stream slot %d", a.coefs);
     if (a.step == MR_ALTUP_CORRECT && stream(a.x)) bad("x is stream slot %d", a.x);
     if (op.out != op.in) bad("in is slot %d and out is slot %d, expected one", op.in, op.out);
+  }
+
+  void all_reduce(Op& op) {
+    const int width = reads("in", op.in).width;
+    slot_type("in", op.in, MR_SLOT_F32);
+    in_range("accumulate", op.all_reduce.accumulate, 0, 1);
+    if (op.all_reduce.accumulate) reads("out (accumulated)", op.out);
+    if (op.in == op.out) bad("in and out are both slot %d", op.in);
+    for (size_t i = p_.ops.size() - 1; i-- > 0 && p_.ops[i].kind != MR_OP_ALL_REDUCE;) {
+      if (p_.ops[i].out == reduced_) {
+        bad("comes after op %d, which writes slot %d that other ranks may read", p_.ops[i].index,
+            reduced_);
+      }
+    }
+    reduced_ = op.in;
+    writes(op.out);
+    slot_type("out", op.out, MR_SLOT_F32);
+    slot_width("out", op.out, width);
   }
 
   void null_scores(Op& op) {

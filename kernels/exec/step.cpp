@@ -106,6 +106,7 @@ void check_sequence(const Program& p, const KvPool* pool, const mr_sequence& s, 
 
 // Two writers of one region would make the result depend on the batch.
 void use_region(mr_region& region, int index, uint64_t step_id) {
+  if (step_id == 0) return;
   if (region.step == step_id) fail(MR_INVALID, "sequence %d: its region is used twice", index);
   region.step = step_id;
 }

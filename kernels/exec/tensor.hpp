@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-// Element i of a tensor that is not of blocks.
+// Element i of a tensor that is not of blocks, whose rows lie without gaps.
 inline float element(const mr_tensor& t, int64_t i) {
   if (t.dtype == MR_F32) {
     float x;
@@ -20,6 +20,14 @@ inline float element(const mr_tensor& t, int64_t i) {
   uint16_t bits;
   std::memcpy(&bits, static_cast<const std::byte*>(t.data) + i * sizeof bits, sizeof bits);
   return t.dtype == MR_BF16 ? cpu::to_float(bits) : cpu::f16_to_float(bits);
+}
+
+// The bytes of a row of a matrix of any type, without those up to the next one.
+int64_t row_bytes(const mr_tensor& t);
+
+inline const std::byte* row_data(const mr_tensor& t, int64_t row) {
+  const int64_t from_row_to_row = t.row_bytes > 0 ? t.row_bytes : row_bytes(t);
+  return static_cast<const std::byte*>(t.data) + row * from_row_to_row;
 }
 
 // A row of a matrix of any type: [dims[1]].

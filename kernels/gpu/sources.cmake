@@ -28,4 +28,5 @@ set(gpu_sources
   ${kernels}/exec/names.cpp
   ${kernels}/exec/program.cpp
   ${kernels}/exec/quantize.cpp
+  ${kernels}/exec/ranks.cpp
   ${kernels}/exec/step.cpp)

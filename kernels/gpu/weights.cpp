@@ -29,7 +29,7 @@ Buffer upload_floats(Stream& stream, const mr_tensor* tensor) {
 void read_row(const SourceRow& source, int depth, mr_dtype type, uint16_t* out, int stride) {
   const mr_tensor& w = *source.weight;
   if (w.dtype == type) {
-    const auto* same = static_cast<const uint16_t*>(w.data) + source.row * depth;
+    const auto* same = reinterpret_cast<const uint16_t*>(row_data(w, source.row));
     if (stride == 2) {
       std::memcpy(out, same, depth * sizeof *out);
       return;

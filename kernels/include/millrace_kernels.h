@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 20
+#define MR_ABI_VERSION 21
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -39,12 +39,13 @@ typedef struct mr_error {
 typedef enum mr_dtype { MR_F32 = 0, MR_F16 = 1, MR_BF16 = 2, MR_BLOCKS = 256 } mr_dtype;
 
 /* A weight as it lies in the checkpoint: row-major, borrowed. It must stay
- * mapped until program_unload. */
+ * mapped until program_unload. Weights of linear ops may be columns of a matrix. */
 typedef struct mr_tensor {
   const void* data;
   int32_t dtype; /* mr_dtype, or MR_BLOCKS and a type */
   int32_t rank;  /* 1 or 2 */
   int64_t dims[2];
+  int64_t row_bytes; /* from one row of a matrix to the next; 0: those of dims[1] */
 } mr_tensor;
 
 /* ---- The op program ------------------------------------------------------
@@ -76,11 +77,12 @@ typedef enum mr_op_kind {
   MR_OP_SELECT_ROWS = 6, /* out[i] = in[output_rows[i]], or by mr_select another row of the output's
                           * sequence, or their mean; ops after the first one run on the outputs'
                           * rows, and what they read of before is selected too */
-  MR_OP_ROUTE = 7, /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
-  MR_OP_CONV = 8,  /* a convolution over the last rows of the sequence, channel by channel */
-  MR_OP_RECUR = 9, /* out[r] = the sequence's state, which row r changes, at a query */
-  MR_OP_GATE = 10, /* out[r] = in[r] * act(a row beside it), normed before or after */
-  MR_OP_ALTUP = 11 /* a step of alternating updates, in place in the slots in, in + 1, ... */
+  MR_OP_ROUTE = 7,  /* out[r][j] = (expert, its weight), of the top_k experts by the logits in[r] */
+  MR_OP_CONV = 8,   /* a convolution over the last rows of the sequence, channel by channel */
+  MR_OP_RECUR = 9,  /* out[r] = the sequence's state, which row r changes, at a query */
+  MR_OP_GATE = 10,  /* out[r] = in[r] * act(a row beside it), normed before or after */
+  MR_OP_ALTUP = 11, /* a step of alternating updates, in place in the slots in, in + 1, ... */
+  MR_OP_ALL_REDUCE = 12 /* out[r] = the sum of in[r] over all ranks, or out[r] += it */
 } mr_op_kind;
 
 /* What becomes of the logits of a row's experts. */
@@ -423,6 +425,16 @@ typedef struct mr_altup {
 
 #define MR_MAX_STREAMS 8
 
+/* ALL_REDUCE. The programs of all ranks have the same ops of this kind. Each waits for the others there, and
+ * computes ((in_0 + in_1) + in_2) + ... in float32, in the order of the ranks, so that all have the same bits. in and
+ * out are different F32 slots. No op before the next one of this kind writes `in`: other ranks may read it still.
+ * MR_UNSUPPORTED where the backend has one rank. */
+typedef struct mr_all_reduce {
+  int32_t accumulate; /* 1: out += the sum */
+} mr_all_reduce;
+
+#define MR_MAX_RANKS 64
+
 /* One op. Tensor and slot indices that are absent are -1. */
 typedef struct mr_op {
   int32_t kind;  /* mr_op_kind */
@@ -440,6 +452,7 @@ typedef struct mr_op {
     mr_recur recur;
     mr_gate gate;
     mr_altup altup;
+    mr_all_reduce all_reduce;
   };
 } mr_op;
 
@@ -567,6 +580,10 @@ typedef struct mr_device_config {
   int32_t profile;  /* 1: op_times by the device's clock, at a small cost of every launch */
   int32_t operands; /* mr_dtype of products and KV cache where the backend has several: MR_F16 or
                        MR_BF16; 0: its choice */
+  /* Up to MR_MAX_RANKS parts of the device, each with a share of the threads, which run on cores of their own, of one
+   * NUMA node where the machine has as many. A program has a description for each. 0: 1. MR_UNSUPPORTED where the
+   * backend has one */
+  int32_t ranks;
 } mr_device_config;
 
 typedef struct mr_device_info {
@@ -596,7 +613,10 @@ typedef struct mr_backend {
   int32_t (*device_info)(mr_device*, mr_device_info* out, mr_error*);
   int32_t (*device_measure)(mr_device*, mr_measurement* out, mr_error*);
 
-  /* Checks every op (slots, shapes, tensor indices) and packs the weights. */
+  /* Checks every op (slots, shapes, tensor indices) and packs the weights. A device with ranks takes as many
+   * descriptions, one after the other. They have the same groups of layers, limits and ALL_REDUCEs. A slab has the
+   * keys and values of each rank in turn, in whole pages, and the logits of an output have the classes of each in
+   * turn. Hidden states are those of the first rank. */
   int32_t (*program_load)(mr_device*, const mr_program_desc*, mr_program** out, mr_error*);
   void (*program_unload)(mr_program*); /* after its regions are destroyed */
   int32_t (*program_info)(mr_program*, mr_program_info* out, mr_error*);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/machine/cores.hpp"
+#include "cpu/machine/rank_places.hpp"
 #include "exec/abi.hpp"
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
@@ -73,7 +74,7 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
 }
 
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {
-  return open_device(open, config, out, error);
+  return open_device(open, config, out, error, cpu::rank_places);
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ class RefKernels : public Kernels {
   void recur(const Op&, const Run&) override;
   void gate(const Op&, const Run&) override;
   void altup(const Op&, const Run&) override;
+  void all_reduce(const Op&, const Run&) override;
 
   bool takes_beams() const override { return true; }
   uint64_t weight_bytes() const override { return 0; }  // they stay in the checkpoint

@@ -27,7 +27,7 @@ struct Matrix {
     bytes.resize(rows * width / type.elements * type.bytes);
     for (uint8_t& b : bytes) b = static_cast<uint8_t>(random());
     for (size_t at = 0; at < bytes.size(); at += type.bytes) tame(&bytes[at]);
-    tensor = {bytes.data(), type.dtype, 2, {rows, width}};
+    tensor = {bytes.data(), type.dtype, 2, {rows, width}, 0};
   }
 
   void tame(uint8_t* block) const {

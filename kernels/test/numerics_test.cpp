@@ -129,8 +129,8 @@ Hash linear_hash(const LinearKernels& kernels, bool flush, int weights, int grou
   const std::vector<bf16> w = halves(numbers(1, outputs * c.k, c.weight_scale));
   std::vector<bf16> in = halves(numbers(2, c.rows * c.k, c.in_scale));
   const std::vector<float> bias = numbers(3, outputs);
-  const mr_tensor matrix{w.data(), MR_BF16, 2, {outputs, c.k}};
-  const mr_tensor vector{bias.data(), MR_F32, 1, {outputs, 0}};
+  const mr_tensor matrix{w.data(), MR_BF16, 2, {outputs, c.k}, 0};
+  const mr_tensor vector{bias.data(), MR_F32, 1, {outputs, 0}, 0};
   LinearSpec spec;
   for (int part = 0; part < (c.gated ? 2 : 1); ++part) {
     spec.parts.push_back({&matrix, c.bias ? &vector : nullptr, part * c.n, c.n, c.n, 0});

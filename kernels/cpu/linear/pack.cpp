@@ -29,7 +29,7 @@ constexpr bf16 flushed(bf16 x) { return (x & 0x7f80) == 0 ? x & 0x8000 : x; }
 // One row of a tensor, rounded to bf16; values: room for it.
 void copy_row(const mr_tensor& t, int64_t row, int64_t width, float* values, bf16* to) {
   if (t.dtype == MR_BF16) {
-    const bf16* from = static_cast<const bf16*>(t.data) + row * width;
+    const auto* from = reinterpret_cast<const bf16*>(row_data(t, row));
     for (int64_t i = 0; i < width; ++i) to[i] = flushed(from[i]);
     return;
   }
@@ -140,8 +140,7 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
     const mr_tensor& weight = *from.part->weight;
     if (blocks_) {
       const BlockType& type = *block_type(weight.dtype);
-      const auto* row = static_cast<const uint8_t*>(weight.data) +
-                        from.row * (in_width_ / type.elements) * type.bytes;
+      const auto* row = reinterpret_cast<const uint8_t*>(row_data(weight, from.row));
       blocks_->pack(type, row, p * kPanelVectors + c / kernels_.lanes, c % kernels_.lanes,
                     kernels_.weight_offset, own(memory_));
     } else if (weight_type_ == MR_WEIGHTS_16BIT) {

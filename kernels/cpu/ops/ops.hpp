@@ -121,6 +121,7 @@ class CpuOps : public Kernels {
   void recur(const Op&, const Run&) override;
   void gate(const Op&, const Run&) override;
   void altup(const Op&, const Run&) override;
+  void all_reduce(const Op&, const Run&) override;
 
   uint64_t weight_bytes() const override;
   uint64_t scratch_bytes() const override;
