@@ -49,6 +49,7 @@ func TestWhatChangesTheBitsChangesTheDigest(t *testing.T) {
 		"one op apart": {Dir: fixture, Weights: plan(t, "bf16+mlp.down=int8")},
 		"KV int8":      {Dir: fixture, KV: model.KVInt8},
 		"reference":    {Dir: fixture, Device: device.Options{Backend: "ref"}},
+		"two ranks":    {Dir: fixture, Device: device.Options{Ranks: 2, Threads: 2}},
 		"portable":     {Dir: fixture, Device: device.Options{ISA: "portable"}},
 		"another eps":  {Dir: edited(t, "rms_norm_eps", 0.001)},
 		"GGUF":         {Dir: "../testdata/quantized/gguf/llama-gqa.gguf"},

@@ -66,9 +66,10 @@ func (m *Model) packedFolders() []string {
 	return folders
 }
 
-// openPacked maps the weights that an earlier start has packed; nil where there are none.
+// openPacked maps the weights that an earlier start has packed; nil where there are none. Ranks pack theirs at each start: the pages of a
+// file would not be of their NUMA nodes.
 func (m *Model) openPacked() (*packed.File, error) {
-	if m.options.NoPacked || device.KernelsID == "" {
+	if m.options.NoPacked || device.KernelsID == "" || m.Device.Ranks() > 1 {
 		return nil, nil
 	}
 	key, name, err := m.packedKey()

@@ -42,5 +42,9 @@ func (m *Model) slabLayout() (string, error) {
 		return "", err
 	}
 	p := m.engine.Info()
-	return fmt.Sprintf("%s %s %s %d", info.Backend, info.ISA, p.KVType, p.SlabBytes), nil
+	layout := fmt.Sprintf("%s %s %s %d", info.Backend, info.ISA, p.KVType, p.SlabBytes)
+	if ranks := m.Device.Ranks(); ranks > 1 { // the slab of a rank after that of another
+		layout += fmt.Sprintf(" ranks-%d", ranks)
+	}
+	return layout, nil
 }

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/millrace/millrace/compute/model"
@@ -36,39 +37,46 @@ func alloc[T any](b *binder, n int) ([]T, error) {
 	return s, nil
 }
 
-func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program_desc, error) {
-	desc, err := alloc[C.mr_program_desc](b, 1)
-	if err != nil {
-		return nil, err
+// programs describes those of all ranks.
+func (b *binder) programs(programs []*model.Program, w Tensors, lim Limits) ([]C.mr_program_desc, error) {
+	descs, err := alloc[C.mr_program_desc](b, len(programs))
+	for i := range programs {
+		if err == nil {
+			err = b.program(programs[i], w, lim, &descs[i])
+		}
 	}
+	return descs, err
+}
+
+func (b *binder) program(p *model.Program, w Tensors, lim Limits, desc *C.mr_program_desc) error {
 	ops, err := alloc[C.mr_op](b, len(p.Ops))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	places := p.Places()
 	for i := range p.Ops {
 		if ops[i], err = b.op(&p.Ops[i], places); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	slots, err := alloc[C.mr_slot](b, len(p.Slots))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i, s := range p.Slots {
 		slots[i] = C.mr_slot{_type: C.int32_t(s.Type), width: C.int32_t(s.Width)}
 	}
 	tensors, err := alloc[C.mr_tensor](b, len(p.Tensors))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i, t := range p.Tensors {
 		if tensors[i], err = tensor(t, w); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	groups := p.Groups()
-	desc[0] = C.mr_program_desc{
+	*desc = C.mr_program_desc{
 		ops: unsafe.SliceData(ops), n_ops: C.int32_t(len(ops)),
 		slots: unsafe.SliceData(slots), n_slots: C.int32_t(len(slots)),
 		tensors: unsafe.SliceData(tensors), n_tensors: C.int32_t(len(tensors)),
@@ -77,7 +85,7 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits) (*C.mr_program
 		max_rows:      C.int32_t(lim.MaxRows), max_outputs: C.int32_t(lim.MaxOutputs), max_hidden: C.int32_t(lim.MaxHidden),
 		kv_type: C.int32_t(p.KV), classes: C.int32_t(p.Classes),
 	}
-	return &desc[0], nil
+	return nil
 }
 
 // op binds an op; places are those of the decoder layers in the KV cache.
@@ -133,6 +141,8 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 		*kind[C.mr_altup](&c) = C.mr_altup{
 			step: C.int32_t(a.Step), streams: C.int32_t(a.Streams), active: C.int32_t(a.Active), coefs: C.int32_t(a.Coefs), x: C.int32_t(a.X),
 		}
+	case model.OpAllReduce:
+		*kind[C.mr_all_reduce](&c) = C.mr_all_reduce{accumulate: flag(o.Accumulate)}
 	case model.OpRoute:
 		r := o.Routing
 		*kind[C.mr_route](&c) = C.mr_route{
@@ -232,12 +242,17 @@ func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
 	}
 	elements := int64(1)
 	shape := got.Shape
+	want := slices.Clone(t.Shape)
+	last := len(want) - 1
+	if t.Whole > 0 {
+		want[last] = t.Whole
+	}
 	if len(shape) == len(t.Shape)+1 { // matrices of experts, one below the other
 		shape = append([]int64{shape[0] * shape[1]}, shape[2:]...)
 	}
-	for i, n := range t.Shape {
+	for i, n := range want {
 		if i >= len(shape) || shape[i] != n || n < 1 || elements > math.MaxInt64/n {
-			return c, fmt.Errorf("%w: tensor %s has shape %v, expected %v", ErrInvalid, t.Name, got.Shape, t.Shape)
+			return c, fmt.Errorf("%w: tensor %s has shape %v, expected %v", ErrInvalid, t.Name, got.Shape, want)
 		}
 		elements *= n
 		c.dims[i] = C.int64_t(n)
@@ -245,6 +260,12 @@ func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
 	if size := got.DType.Bytes(elements); int64(len(got.Data)) != size {
 		return c, fmt.Errorf("%w: tensor %s has %d bytes, expected %d", ErrInvalid, t.Name, len(got.Data), size)
 	}
-	c.data = unsafe.Pointer(unsafe.SliceData(got.Data))
+	c.data = unsafe.Pointer(unsafe.SliceData(got.Data[got.DType.Bytes(t.First):]))
+	if t.Whole > 0 {
+		c.dims[last] = C.int64_t(t.Shape[last])
+	}
+	if t.Whole > 0 && last == 1 {
+		c.row_bytes = C.int64_t(got.DType.Bytes(t.Whole))
+	}
 	return c, nil
 }

@@ -37,6 +37,7 @@ var (
 type Options struct {
 	Backend string // "cpu" (also ""), "ref", "sycl", "cuda"
 	Threads int    // 0: every core that the process may use
+	Ranks   int    // parts of the device, each with a share of the threads, among which programs are split; 0: 1
 	ISA     string // "": the best that the machine has
 	DType   string // of products and KV cache: "f16", "bf16" or "f32", whatever the backend has; "auto" (also "") is the backend's choice
 	Device  string // of an optional backend: "auto" (also ""); of sycl "cpu", "gpu", "level_zero:0"; of cuda "cuda:0"
@@ -48,6 +49,7 @@ type Options struct {
 type Device struct {
 	backend *C.mr_backend
 	handle  *C.mr_device
+	ranks   int
 }
 
 // Info describes a device.
@@ -122,7 +124,10 @@ func Open(o Options) (*Device, error) {
 	if o.Threads < 0 {
 		return nil, fmt.Errorf("%w: threads %d, expected 0 or more", ErrInvalid, o.Threads)
 	}
-	cfg := C.mr_device_config{threads: C.int32_t(o.Threads), profile: flag(o.Profile)}
+	if o.Ranks < 0 {
+		return nil, fmt.Errorf("%w: ranks %d, expected 0 or more", ErrInvalid, o.Ranks)
+	}
+	cfg := C.mr_device_config{threads: C.int32_t(o.Threads), profile: flag(o.Profile), ranks: C.int32_t(o.Ranks)}
 	if cfg.operands, err = operands(o.Backend, o.DType); err != nil {
 		return nil, err
 	}
@@ -132,7 +137,7 @@ func Open(o Options) (*Device, error) {
 	if err := setString(cfg.device[:], o.Device, "device"); err != nil {
 		return nil, err
 	}
-	d := &Device{backend: b}
+	d := &Device{backend: b, ranks: max(1, o.Ranks)}
 	var e C.mr_error
 	if C.mr_device_open(b, &cfg, &d.handle, &e) != C.MR_OK {
 		return nil, fail("open device", &e)
@@ -147,6 +152,9 @@ func (d *Device) Close() {
 		d.handle = nil
 	}
 }
+
+// Ranks is the number of ranks.
+func (d *Device) Ranks() int { return d.ranks }
 
 // Info describes the device and the memory it has now.
 func (d *Device) Info() (Info, error) {

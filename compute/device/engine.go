@@ -42,6 +42,7 @@ type ProgramInfo struct {
 type Engine struct {
 	dev     *Device
 	handle  *C.mr_program
+	program *model.Program // of rank 0
 	limits  Limits
 	vocab   int // logits of an output
 	groups  model.Groups
@@ -49,7 +50,6 @@ type Engine struct {
 	sinks   int        // leading slabs that a region keeps when it advances
 	width   int        // of a hidden state
 	info    ProgramInfo
-	opNames []string
 
 	// The step under construction, in C memory so that no Go pointer crosses.
 	tokens    []int32         // [MaxRows]
@@ -79,20 +79,21 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		return nil, fmt.Errorf("%w: limits of %d rows, %d outputs and %d hidden states per step, expected at least 1, 1 and 0",
 			ErrInvalid, lim.MaxRows, lim.MaxOutputs, lim.MaxHidden)
 	}
+	programs, err := p.Split(d.ranks)
+	if err != nil {
+		return nil, fmt.Errorf("load program: %w: %w", ErrUnsupported, err)
+	}
 	b := &binder{}
 	defer b.free()
-	desc, err := b.program(p, w, lim)
+	descs, err := b.programs(programs, w, lim)
 	if err != nil {
 		return nil, err
 	}
-	desc.packed, desc.packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
-	e := &Engine{dev: d, limits: lim, vocab: p.Logits(), groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens), width: p.HiddenWidth()}
+	descs[0].packed, descs[0].packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
+	e := &Engine{dev: d, program: programs[0], limits: lim, vocab: p.Logits(), groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens), width: p.HiddenWidth()}
 	var me C.mr_error
-	if C.mr_program_load(d.backend, d.handle, desc, &e.handle, &me) != C.MR_OK {
+	if C.mr_program_load(d.backend, d.handle, &descs[0], &e.handle, &me) != C.MR_OK {
 		return nil, fail("load program", &me)
-	}
-	for _, op := range p.Ops {
-		e.opNames = append(e.opNames, op.Name)
 	}
 	var i C.mr_program_info
 	if C.mr_program_get_info(d.backend, e.handle, &i, &me) != C.MR_OK {
@@ -114,7 +115,7 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		e.Close()
 		return nil, fail("device info", &me)
 	}
-	if err := e.allocate(len(p.Ops), device.keeps_logits != 0); err != nil {
+	if err := e.allocate(len(e.program.Ops), device.keeps_logits != 0); err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -198,6 +199,9 @@ func (e *Engine) Numerics() (string, error) {
 	}
 	return C.GoString(text), nil
 }
+
+// Program is what rank 0 runs: the program that was loaded, or a share of it.
+func (e *Engine) Program() *model.Program { return e.program }
 
 // Info says what the program costs.
 func (e *Engine) Info() ProgramInfo { return e.info }

@@ -244,7 +244,7 @@ func (b *builder) biasOf(name string, n int) int {
 func (b *builder) add(name string, t weights.Tensor, shape []int64) int {
 	tensor := model.Tensor{Name: name, Shape: shape}
 	if b.err == nil && t.DType.Blocks() {
-		tensor.Blocks, tensor.Bytes = t.Type, t.DType.Bytes(shape[0]*shape[1])
+		tensor.Blocks, tensor.Bytes, tensor.BlockSize = t.Type, t.DType.Bytes(shape[0]*shape[1]), t.DType.BlockSize()
 	}
 	b.program.Tensors = append(b.program.Tensors, tensor)
 	b.index[name] = len(b.program.Tensors) - 1

@@ -95,6 +95,8 @@ func (p *Program) cost(op *Op, rows int, w Work, s Sizes) Cost {
 		return p.gateCost(op, rows, s)
 	case OpAltUp:
 		return p.altUpCost(op, rows, s)
+	case OpAllReduce:
+		return p.allReduceCost(op, rows, s)
 	case OpSelectRows, OpRoute:
 		return Cost{ActivationBytes: p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
 	}
@@ -122,6 +124,18 @@ func (p *Program) embedCost(op *Op, rows int, s Sizes) Cost {
 	}
 	if op.Accumulate || op.Weight != None && op.Bias != None {
 		c.Flops = int64(rows) * int64(p.Slots[op.Out].Width)
+	}
+	return c
+}
+
+// allReduceCost: each rank reads the sums of all.
+func (p *Program) allReduceCost(op *Op, rows int, s Sizes) Cost {
+	ranks := int64(max(1, p.Ranks))
+	c := Cost{ActivationBytes: ranks*p.slotBytes(op.In, rows, s) + p.slotBytes(op.Out, rows, s)}
+	c.Flops = (ranks - 1) * int64(rows) * int64(p.Slots[op.Out].Width)
+	if op.Accumulate {
+		c.ActivationBytes += p.slotBytes(op.Out, rows, s)
+		c.Flops += int64(rows) * int64(p.Slots[op.Out].Width)
 	}
 	return c
 }

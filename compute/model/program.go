@@ -43,6 +43,7 @@ const (
 	OpRecur      OpKind = 9
 	OpGate       OpKind = 10
 	OpAltUp      OpKind = 11
+	OpAllReduce  OpKind = 12
 )
 
 // opNames returns the name of each kind of op in the C ABI, in lower case, by kind. Kind 0 has none.
@@ -59,6 +60,7 @@ func opNames() []string {
 		OpRecur:      "recur",
 		OpGate:       "gate",
 		OpAltUp:      "altup",
+		OpAllReduce:  "all_reduce",
 	}
 }
 
@@ -176,7 +178,7 @@ type Op struct {
 	Layer   int    // None outside the decoder layers
 	In, Out int    // slots
 
-	// Embed, Norm; both have Accumulate too. A table whose rows are added is read where it is mapped, and may have fewer rows than the
+	// Embed, Norm; both have Accumulate too, as AllReduce. A table whose rows are added is read where it is mapped, and may have fewer rows than the
 	// vocabulary.
 	Weight, Bias   int
 	Norm           NormKind
@@ -246,6 +248,10 @@ type Tensor struct {
 	Shape  []int64
 	Blocks string `json:",omitempty"` // the type of a matrix that the checkpoint has in blocks: "Q4_K"
 	Bytes  int64  `json:",omitempty"` // its size there
+
+	BlockSize int `json:"-"` // elements of a block; 0: no blocks
+	// What a rank has of it: columns of a matrix, or elements of a vector, from First on, of Whole. Whole 0: all.
+	First, Whole int64 `json:"-"`
 }
 
 // rowBytes is the size of a row of a matrix whose values take size bytes, where it is not of blocks.
@@ -274,6 +280,8 @@ type Program struct {
 	KV       KVType   `json:"-"` // of what is loaded: packed weights do not depend on it
 	OneGroup bool     `json:"-"` // all layers share slabs, whatever their windows: see Groups; likewise
 	Eviction Eviction `json:"-"` // complete, as SetEviction has set it; what it does is in Ops
+
+	Ranks int `json:"-"` // of the programs that Split gave; 0: 1
 
 	EarlyLayers int `json:"-"` // the first layers, with a group of their own, as SetEarly has set them; 0: none; as OneGroup
 }

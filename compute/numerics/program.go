@@ -25,6 +25,7 @@ func Program(p *model.Program) string {
 	t.integer("HeadDim", p.HeadDim)
 	t.integer("MaxPositions", p.MaxPositions)
 	t.integer("Classes", p.Classes)
+	t.integer("Ranks", p.Ranks)
 	t.close()
 	return t.b.String()
 }
@@ -217,6 +218,8 @@ func writeTensor(t *text, x *model.Tensor) {
 	values(t, "Shape", x.Shape, func(n int64) string { return strconv.FormatInt(n, 10) })
 	t.string("Blocks", x.Blocks)
 	t.integer("Bytes", int(x.Bytes))
+	t.integer("First", int(x.First))
+	t.integer("Whole", int(x.Whole))
 }
 
 // text is objects in braces with named values.

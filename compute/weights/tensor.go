@@ -30,6 +30,14 @@ const blocks = 256
 // Blocks says whether rows lie in blocks.
 func (d DType) Blocks() bool { return d >= blocks }
 
+// BlockSize is the number of elements of a block; 0: the type has none.
+func (d DType) BlockSize() int {
+	if !d.Blocks() {
+		return 0
+	}
+	return int(blockTypes[uint32(d-blocks)].elements)
+}
+
 func (d DType) String() string {
 	if d.Blocks() {
 		return blockTypes[uint32(d-blocks)].name

@@ -70,7 +70,7 @@ func CountLaunches(options compute.Options, prefill int) (*Launches, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := newLaunches(m.Program, prompt, next)
+	l := newLaunches(m.Engine().Program(), prompt, next)
 	l.Device, l.Rows = fmt.Sprintf("%s, %s", info.Name, info.ISA), rows
 	return l, nil
 }

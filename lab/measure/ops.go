@@ -122,7 +122,7 @@ func (p Profile) run(rows []compute.Rows, step roofline.Step) (Ops, error) {
 		timed = append(timed, timedStep{ops, time.Since(begin)})
 	}
 	slices.SortFunc(timed, func(a, b timedStep) int { return cmp.Compare(a.step, b.step) })
-	o := newOps(p.Model.Program, timed[len(timed)/2], step, samples.median())
+	o := newOps(p.Model.Engine().Program(), timed[len(timed)/2], step, samples.median())
 	o.Steps, o.Served = len(served), median(served).Seconds()
 	return o, nil
 }
