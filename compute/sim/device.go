@@ -32,6 +32,9 @@ type Device struct {
 	RequestSeconds float64 `json:"request_seconds,omitempty"`
 	SpillGBps      float64 `json:"spill_gbps,omitempty"`    // copies to the spill tier and back, 1e9 bytes/s; 0: 2, a local disk
 	HandoverGBps   float64 `json:"handover_gbps,omitempty"` // copies to another worker, 1e9 bytes/s; 0: 1, a network of 10 Gbit/s
+	// Tiles are devices like this one that share a model by tensor parallelism, see model.Split; 0: 1. Memory is that of one.
+	Tiles        int     `json:"tiles,omitempty"`
+	ExchangeGBps float64 `json:"exchange_gbps,omitempty"` // sums over tiles, 1e9 bytes/s; 0: GBps
 	// Reached is the share of the bound that the ops of a kind (a name of model.OpKind) reach, by
 	// their rows; the rows of attention are those of one sequence. Between two row counts the
 	// logarithm is interpolated; outside them the nearest share applies. A share above 1 means
@@ -100,6 +103,8 @@ func (d *Device) Validate() error {
 		{"request_seconds", d.RequestSeconds, 0},
 		{"spill_gbps", d.SpillGBps, 0},
 		{"handover_gbps", d.HandoverGBps, 0},
+		{"tiles", float64(d.Tiles), 0},
+		{"exchange_gbps", d.ExchangeGBps, 0},
 	} {
 		if !(f.value >= f.least && f.value <= 1e9) {
 			return fmt.Errorf("%w: %s is %g, expected a number above 0 (0 too where it may be absent) and at most 1e9", ErrDevice, f.name, f.value)
@@ -145,6 +150,18 @@ func (d *Device) SpillSeconds(bytes uint64) float64 {
 func (d *Device) HandoverSeconds(bytes uint64) float64 {
 	return float64(bytes) / 1e9 / cmp.Or(d.HandoverGBps, 1)
 }
+
+// Share is what one of the tiles runs of a program. Errors: those of model.Split.
+func (d *Device) Share(p *model.Program) (*model.Program, error) {
+	shares, err := p.Split(max(1, d.Tiles))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.ID, err)
+	}
+	return shares[0], nil
+}
+
+// TotalMemory is the memory of all tiles, in bytes.
+func (d *Device) TotalMemory() float64 { return d.Memory * 1e9 * float64(max(1, d.Tiles)) }
 
 // String names the device for people.
 func (d *Device) String() string {

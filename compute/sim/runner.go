@@ -60,6 +60,9 @@ func Open(o Options) (*Runner, error) {
 		return nil, fmt.Errorf("sim: %w: %d rows, %d outputs, %d sequences, answers of %d tokens, speed %g: expected at least 1, 1, 1, 0, 0",
 			device.ErrInvalid, o.MaxRows, o.MaxOutputs, o.MaxSequences, o.AnswerTokens, o.Speed)
 	}
+	if _, err := o.Device.Share(o.Program); err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
 	vocab := o.Program.Vocab
 	if o.Text != nil && len(o.Text) == 0 || slices.ContainsFunc(o.Text, func(id int32) bool { return id < 0 || int(id) >= vocab }) {
 		return nil, fmt.Errorf("sim: %w: %d tokens to answer with, expected at least one, below %d", device.ErrInvalid, len(o.Text), vocab)
@@ -105,10 +108,10 @@ func PoolSlabs(o *Options) (int, error) {
 	case o.Device.Memory == 0:
 		return most, nil
 	}
-	memory := uint64(o.Device.Memory * 1e9 * MemoryShare)
+	memory := uint64(o.Device.TotalMemory() * MemoryShare)
 	slabs, err := kvmgr.SizePool(memory, WeightBytes(o.Program), 0, 1, slab)
 	if err != nil {
-		return 0, fmt.Errorf("sim: %s has %g GB: %w", o.Device.ID, o.Device.Memory, err)
+		return 0, fmt.Errorf("sim: %s has %g GB: %w", o.Device.ID, o.Device.TotalMemory()/1e9, err)
 	}
 	return min(slabs, most), nil
 }

@@ -53,8 +53,11 @@ type Time struct {
 	Flops  int64
 }
 
-// NewTimer counts p for steps of at most the given rows and outputs.
+// NewTimer counts p for steps of at most the given rows and outputs. Where a device has several tiles it counts the share of one.
 func NewTimer(p *model.Program, d Device, rows, outputs int) *Timer {
+	if share, err := d.Share(p); err == nil {
+		p = share
+	}
 	sizes := model.BF16Sizes()
 	t := &Timer{
 		device: d, rows: make([]spent, rows+1), outputs: make([]spent, outputs+1),
@@ -81,6 +84,9 @@ func NewTimer(p *model.Program, d Device, rows, outputs int) *Timer {
 // addLinear adds an op whose cost is linear in its rows, given that of one and two.
 func (t *Timer) addLinear(table []spent, op *model.Op, one, two model.Cost) {
 	peak := t.device.On(op)
+	if op.Kind == model.OpAllReduce && t.device.ExchangeGBps > 0 {
+		peak.GBps = t.device.ExchangeGBps
+	}
 	slope := two.Plus(one.Times(-1))
 	for n := 1; n < len(table); n++ {
 		c := one.Plus(slope.Times(n - 1))

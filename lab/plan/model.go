@@ -69,6 +69,7 @@ type clock interface {
 // newClock returns the clock of the model on a device, for steps of at most the given rows.
 func (m *Model) newClock(d sim.Device, rows, beams int) clock {
 	if m.weights != nil {
+		d.GBps, d.TFLOPS = d.GBps*float64(max(1, d.Tiles)), d.TFLOPS*float64(max(1, d.Tiles)) // the exchange is not known
 		return &sizeClock{weights: *m.weights, device: d.Peak, beams: beams, token: float64(m.Program.KVBytesPerToken(model.BF16Sizes()))}
 	}
 	return &programClock{timer: sim.NewTimer(m.Program, d, rows, rows), beams: beams}

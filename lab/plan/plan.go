@@ -101,6 +101,9 @@ func Make(o Options) (*Report, error) {
 	report.RequestBytes = uint64(report.RequestSlabs) * report.SlabBytes
 	for i, d := range o.Devices {
 		f := Fit{Device: d}
+		if _, err := d.Share(p); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrRequest, err)
+		}
 		if i < len(o.Prices) {
 			f.Price = o.Prices[i]
 		}
@@ -158,7 +161,7 @@ func (o *Options) shortage(d *sim.Device) string {
 		return fmt.Sprintf("a slab of 16 tokens takes %s, the KV cache has %s", slab, size(o.KVMemory))
 	}
 	return fmt.Sprintf("weights of %s and %s for 16 tokens, expected at most %s, %.0f%% of its memory",
-		size(o.Model.weightBytes()), slab, size(uint64(d.Memory*1e9*sim.MemoryShare)), 100*sim.MemoryShare)
+		size(o.Model.weightBytes()), slab, size(uint64(d.TotalMemory()*sim.MemoryShare)), 100*sim.MemoryShare)
 }
 
 // slabs is the size of the KV pool of a device.
@@ -169,7 +172,7 @@ func (o *Options) slabs(d *sim.Device) (int, error) {
 	if d.Memory == 0 {
 		return 0, fmt.Errorf("%w: the memory of the device %s is unknown: expected \"memory\" in its file, or --kv-memory", ErrRequest, d.ID)
 	}
-	return kvmgr.SizePool(uint64(d.Memory*1e9*sim.MemoryShare), o.Model.weightBytes(), 0, 1, sim.SlabBytes(o.Model.Program))
+	return kvmgr.SizePool(uint64(d.TotalMemory()*sim.MemoryShare), o.Model.weightBytes(), 0, 1, sim.SlabBytes(o.Model.Program))
 }
 
 // timing times the requests of a plan on a device.

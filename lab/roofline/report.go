@@ -45,7 +45,7 @@ func (r *Report) Print(out io.Writer) error {
 		return err
 	}
 	b := r.Bounds[0]
-	fmt.Fprintf(out, "\n%s; decode: mean of the steps\n", b.Device.Name)
+	fmt.Fprintf(out, "\n%s; decode: mean of the steps%s\n", b.Device.Name, b.tiles(r.Tiles))
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "op\tops\tprefill MB\tGFLOP\tms\tbound by\tdecode MB\tGFLOP\tms\tbound by\t")
 	line := func(name string, prefill, decode OpGroup) {
@@ -58,6 +58,17 @@ func (r *Report) Print(out io.Writer) error {
 	}
 	line("total", Total(b.Prefill), Total(b.Decode))
 	return w.Flush()
+}
+
+// tiles says what is counted of several tiles.
+func (b *Bound) tiles(n int) string {
+	switch {
+	case n == 1:
+		return ""
+	case b.Exchange:
+		return fmt.Sprintf("; one of %d tiles, with the sums over tiles at the bandwidth of its memory", n)
+	}
+	return fmt.Sprintf("; one of %d tiles, divided evenly, without the exchange", n)
 }
 
 func known(v float64) string {

@@ -139,12 +139,19 @@ type Bound struct {
 	TPOT    float64   `json:"tpot_seconds"` // mean over the decode steps
 	Prefill []OpGroup `json:"prefill"`
 	Decode  []OpGroup `json:"decode"` // means over the decode steps
+
+	Exchange bool `json:"exchange_counted,omitempty"` // of several tiles
 }
 
 // NewBound bounds a workload: the first token comes from the prefill, each further one from a
-// decode step.
+// decode step. Tiles run the program that model.Split gives one of them, with its sums over the tiles: each reads the sums of all at the bandwidth of
+// its own memory. What Split refuses is divided evenly, as Step has it.
 func NewBound(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
-	b := Bound{Device: d, Prefill: OpGroups(p, Costs(p, w.Prefill(), sizes), d)}
+	b := Bound{Device: d}
+	if shares, err := p.Split(w.Tiles); err == nil && w.Tiles > 1 {
+		p, w.Tiles, b.Exchange = shares[0], 1, true
+	}
+	b.Prefill = OpGroups(p, Costs(p, w.Prefill(), sizes), d)
 	steps := max(w.Gen-1, 1)
 	for i := range steps {
 		lines := OpGroups(p, Costs(p, w.Decode(i), sizes), d)

@@ -118,6 +118,32 @@ func TestTilesDivideProductsAndCacheButNotTheNorms(t *testing.T) {
 	require.Equal(t, sum(p, one, model.OpNorm), sum(p, eight, model.OpNorm))
 }
 
+// Each of two tiles has half of the products and, for each layer, two sums that both read.
+func TestABoundOfTilesCountsTheirExchange(t *testing.T) {
+	p := program(t, "llama-2-7b")
+	work := Workload{Prompt: 1024, Gen: 2, Batch: 1, Beams: 1, Tiles: 1}
+	one := NewBound(p, work, thousand(), model.BF16Sizes())
+	work.Tiles = 2
+	two := NewBound(p, work, thousand(), model.BF16Sizes())
+	require.True(t, two.Exchange)
+	require.InEpsilon(t, kindOf(one.Prefill, model.OpLinear).Flops/2, kindOf(two.Prefill, model.OpLinear).Flops, 1e-3)
+	sums := kindOf(two.Decode, model.OpAllReduce)
+	require.Equal(t, 64, sums.Ops)
+	require.EqualValues(t, 64*4096*4*(2+1+1), sums.Bytes, "two are read, and the residual is read and written")
+	require.Greater(t, two.TPOT, one.TPOT/2)
+	require.Less(t, two.TPOT, one.TPOT*0.6)
+}
+
+func kindOf(lines []OpGroup, kind model.OpKind) OpGroup {
+	var of []OpGroup
+	for _, l := range lines {
+		if l.Kind == kind.String() {
+			of = append(of, l)
+		}
+	}
+	return Total(of)
+}
+
 func TestThePapersModelsHaveTheirPublishedSize(t *testing.T) {
 	for name, billions := range map[string]float64{ // values of all tensors, as published
 		"gpt-j-6b": 6.05, "llama-2-7b": 6.74, "llama-2-13b": 13.02, "opt-30b": 29.97, "bloom-176b": 176.25,

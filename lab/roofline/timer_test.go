@@ -140,3 +140,32 @@ func TestAStepCostsNoMemory(t *testing.T) {
 		timer.End()
 	}))
 }
+
+// TestTilesTakeTheTimeOfTheirShare: of half of the model, with an op for each sum over tiles, which a slow exchange makes longer.
+func TestTilesTakeTheTimeOfTheirShare(t *testing.T) {
+	p := program(t, "llama-gqa")
+	shares, err := p.Split(2)
+	require.NoError(t, err)
+	seconds := func(p *model.Program, d sim.Device) float64 {
+		timer := sim.NewTimer(p, d, 64, 16)
+		timer.Begin()
+		timer.Add(1, 37, 1)
+		return timer.End().Device
+	}
+	d := small()
+	d.OpSeconds = 1e-6
+	share := seconds(shares[0], d)
+	d.Tiles = 2
+	require.InEpsilon(t, share, seconds(p, d), 1e-9)
+	require.Greater(t, len(shares[0].Ops), len(p.Ops))
+	var sums int64
+	for i, c := range model.Costs(shares[0], model.Decode(37), model.BF16Sizes()) {
+		if shares[0].Ops[i].Kind == model.OpAllReduce {
+			sums += c.Bytes()
+		}
+	}
+	d.ExchangeGBps = d.GBps / 10
+	require.InEpsilon(t, share+9*float64(sums)/(d.GBps*1e9), seconds(p, d), 1e-6)
+	_, err = d.Share(program(t, "opt-proj"))
+	require.ErrorIs(t, err, model.ErrRanks)
+}

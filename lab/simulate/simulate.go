@@ -113,6 +113,9 @@ func newFleet(cfg *Config) (*fleet, error) {
 	if err := cfg.Device.Validate(); err != nil {
 		return nil, err
 	}
+	if _, err := cfg.Device.Share(cfg.Program); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	if cfg.Admission == "" {
 		if cfg.Admission = Declared; cfg.Sched.Predict {
 			cfg.Admission = Predicted
