@@ -27,6 +27,8 @@ type Device struct {
 	KVType     string // one of model.KVTypeNames
 	KVEviction string // as model.ParseEviction reads it
 	Packed     string // "auto", "off", or the directory of the packed weights' files
+
+	TensorParallel int // ranks that share the model, each with a share of the threads; 0: 1
 }
 
 // Register adds the settings to a command's flags.
@@ -40,6 +42,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 	RegisterKVEviction(f, &d.KVEviction)
 	f.StringVar(&d.Packed, "packed-weights", "auto", "where to keep packed weights for the next start: auto (beside the model, else in the user's cache), a directory, or off")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
+	f.IntVar(&d.TensorParallel, "tensor-parallel", 1, "parts of the CPU, NUMA nodes where there are as many, that share each layer of the model, of --backend cpu and ref")
 }
 
 // Validate checks what does not depend on the machine.
@@ -51,7 +54,16 @@ func (d *Device) Validate() error {
 		oneOf("kv-type", d.KVType, model.KVTypeNames()...),
 		eviction(d.KVEviction),
 		atLeast("threads", d.Threads, 0),
+		atLeast("tensor-parallel", d.TensorParallel, 1),
+		ranks(d.Backend, d.TensorParallel),
 	)
+}
+
+func ranks(backend string, n int) error {
+	if n > 1 && backend == "sim" {
+		return Usagef("--tensor-parallel: found %d with --backend sim, expected 1", n)
+	}
+	return nil
 }
 
 // RegisterModel adds --model to a command's flags.

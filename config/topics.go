@@ -17,7 +17,7 @@ type Topic struct {
 func Topics() []Topic {
 	return []Topic{
 		{"Model", []string{"model", "served-model-name", "tool-parser", "parse-special", "weights", "kv-type", "packed-weights"}},
-		{"Device", []string{"backend", "device", "isa", "dtype", "threads"}},
+		{"Device", []string{"backend", "device", "isa", "dtype", "threads", "tensor-parallel"}},
 		{"Memory", []string{"kv-memory", "kv-shm", "kv-disk", "kv-disk-size", "kv-spill", "kv-spill-size", "kv-eviction", "admission"}},
 		{"Scheduling", []string{
 			"max-batch-tokens", "max-batch-size", "prefill-chunk", "draft-rows", "draft-layers", "waiting-served-ratio",

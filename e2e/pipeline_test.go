@@ -55,6 +55,7 @@ type size struct {
 	disk                         string // directory of the KV disk
 	predict                      bool   // admission of predicted answers
 	spill                        string // directory of the spill tier
+	ranks                        int    // with a thread each; 0: one with all threads
 }
 
 func startPipeline(t *testing.T, s size) *node.Node {
@@ -79,7 +80,7 @@ func startAndEnd(t testing.TB, s size) (p *node.Node, series *metrics.Metrics, e
 	tok, err := demoTokenizer()
 	require.NoError(t, err)
 	m, err := compute.Open(compute.Options{
-		Dir: demoModel, Device: device.Options{Backend: "cpu"},
+		Dir: demoModel, Device: device.Options{Backend: "cpu", Threads: s.ranks, Ranks: s.ranks},
 		MaxRows: s.rows, MaxOutputs: max(s.batch, s.drafts), MaxSequences: s.batch, KV: s.kv, KVMemory: s.kvMemory,
 		DraftLayers: s.layers, DraftRows: s.drafts,
 	})

@@ -36,9 +36,18 @@ func longAnswer(i, tokens int) *api.Request {
 func TestSpilledSequencesHaveTheirTokens(t *testing.T) {
 	const n, tokens = 6, 400
 	short := map[model.KVType]int64{model.KVAuto: 2560 << 10, model.KVInt8: 1408 << 10, model.KVInt4: 800 << 10}
+	type variant struct {
+		kv    model.KVType
+		ranks int
+	}
+	variants := []variant{{ranks: 2}}
 	for _, kv := range kvTypes() {
-		t.Run(kv.String(), func(t *testing.T) {
-			s := size{rows: 128, chunk: 64, batch: 8, drafts: 8, kv: kv, kvMemory: 64 << 20, predict: true}
+		variants = append(variants, variant{kv: kv})
+	}
+	for _, v := range variants {
+		kv := v.kv
+		t.Run(fmt.Sprintf("%s/%d", kv, max(1, v.ranks)), func(t *testing.T) {
+			s := size{rows: 128, chunk: 64, batch: 8, drafts: 8, kv: kv, kvMemory: 64 << 20, predict: true, ranks: v.ranks}
 			p, _, end := startAndEnd(t, s)
 			want := make([][]int32, n)
 			var wg sync.WaitGroup

@@ -216,7 +216,11 @@ func (r *report) checkDevice(o doctorOptions) {
 		return
 	}
 	r.Device = &info
-	r.add("device", statusOK, "%s, %s, %d threads", info.Backend, info.ISA, info.Threads)
+	ranks := ""
+	if n := d.Ranks(); n > 1 {
+		ranks = fmt.Sprintf(" of %d ranks", n)
+	}
+	r.add("device", statusOK, "%s, %s, %d threads%s", info.Backend, info.ISA, info.Threads, ranks)
 
 	if o.measure {
 		m, err := d.Measure()

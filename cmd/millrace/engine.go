@@ -33,7 +33,7 @@ type engine struct {
 }
 
 func deviceOptions(d config.Device) device.Options {
-	return device.Options{Backend: d.Backend, Device: d.DeviceName, Threads: d.Threads, ISA: d.ISA, DType: d.DType}
+	return device.Options{Backend: d.Backend, Device: d.DeviceName, Threads: d.Threads, ISA: d.ISA, DType: d.DType, Ranks: d.TensorParallel}
 }
 
 // modelOptions are those of a model on a device, without the sizes of its steps.
