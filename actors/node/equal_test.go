@@ -67,7 +67,9 @@ func (d *testDevice) until(t *testing.T, s api.Stream) (e api.Event) {
 	for tick := time.NewTicker(5 * time.Millisecond); ; {
 		select {
 		case <-tick.C:
-			d.gate <- struct{}{}
+			if len(d.gate) == 0 { // else it would run on after the event
+				d.gate <- struct{}{}
+			}
 			continue
 		case <-there:
 		}
