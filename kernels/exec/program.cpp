@@ -600,7 +600,12 @@ class Reader {
     eviction(op);
     reads("in", op.in);
     slot_type("in", op.in, MR_SLOT_F32);
-    slot_width("in", op.in, int64_t{a.heads} * a.head_dim + int64_t{a.kv_heads} * kv_width);
+    const int64_t width = int64_t{a.heads} * a.head_dim + int64_t{a.kv_heads} * kv_width;
+    if (op.kind == MR_OP_ROPE_STORE && a.stored && p_.kv_layers[op.place].heads == 0) {
+      columns("in", p_.slots[op.in], 0, width);
+      return;
+    }
+    slot_width("in", op.in, width);
     layer_shape(op);
   }
 
@@ -816,7 +821,7 @@ class Reader {
 
   void recur(Op& op) {
     const mr_recur& u = op.recur;
-    in_range("rule", u.rule, MR_RECUR_DELTA, MR_RECUR_SCAN);
+    in_range("rule", u.rule, MR_RECUR_DELTA, MR_RECUR_RETENTION);
     in_range("heads", u.heads, 1, 1 << 14);
     in_range("key_heads", u.key_heads, 1, u.heads);
     if (u.heads % u.key_heads != 0) {
@@ -827,8 +832,8 @@ class Reader {
     const mr_slot& in = keeps_state(op);
     const bool scan = u.rule == MR_RECUR_SCAN;
     if (scan && u.key_heads != 1) bad("a scan of %d key heads, expected 1", u.key_heads);
-    const mr_slot& rates = u.rule == MR_RECUR_SSM ? in : reads("rates", u.rates);
-    if (u.rule != MR_RECUR_SSM) {
+    const mr_slot& rates = reads_rates(u) ? reads("rates", u.rates) : in;
+    if (reads_rates(u)) {
       slot_type("rates", u.rates, MR_SLOT_F32);
       if (u.rates == op.out) bad("rates and out are both slot %d", op.out);
     }
@@ -849,10 +854,10 @@ class Reader {
     } else {
       vector_of("a_log", u.a_log, u.heads);
     }
-    if (u.rule == MR_RECUR_DELTA || u.rule == MR_RECUR_CHANNELS) {
+    if (erases(u)) {
       columns("rate", rates, u.rate, u.heads);
       finite("rate_scale", u.rate_scale);
-    } else if (!scan) {
+    } else if (u.rule == MR_RECUR_SSM) {
       vector_of("skip", u.skip, u.heads);
       if (!(u.least_step >= 0 && u.least_step <= u.most_step)) {
         bad("steps from %g to %g, expected 0 or more", u.least_step, u.most_step);

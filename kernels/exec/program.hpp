@@ -15,6 +15,14 @@ namespace millrace {
 
 inline constexpr int kStateLanes = 16;
 
+// Whether a token takes what the state has for its key off it, at a rate of its own.
+inline bool erases(const mr_recur& u) {
+  return u.rule == MR_RECUR_DELTA || u.rule == MR_RECUR_CHANNELS;
+}
+
+// Whether a RECUR reads its slot `rates`.
+inline bool reads_rates(const mr_recur& u) { return erases(u) || u.rule == MR_RECUR_SCAN; }
+
 class Kernels;
 struct Run;
 

@@ -206,7 +206,8 @@ struct ConvShape {
 constexpr int kMostStateKeys = 512;  // of a head, whose state is in local memory
 
 // mr_recur_rule
-constexpr int kRecurDelta = 0, kRecurSsm = 1, kRecurChannels = 2, kRecurScan = 3;
+constexpr int kRecurDelta = 0, kRecurSsm = 1, kRecurChannels = 2, kRecurScan = 3,
+              kRecurRetention = 4;
 
 // As mr_recur says.
 struct RecurShape {

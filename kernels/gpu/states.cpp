@@ -109,7 +109,7 @@ void StateOps::conv(const Op& op, const Run& run, const StepTables& tables) {
 void StateOps::recur(const Op& op, const Run& run, const StepTables& tables) {
   const mr_recur& u = op.recur;
   const Slot in = run.slot(op.in), gates = run.slot(u.gates), out = run.slot(op.out);
-  const Slot rates = run.slot_if(u.rule != MR_RECUR_SSM, u.rates);
+  const Slot rates = run.slot_if(reads_rates(u), u.rates);
   const Constants& c = constants_.at(op.index);
   const RecurShape shape{state_shape(op), u.rule,         u.heads,     u.key_heads, u.keys,
                          u.values,        op.state_row(), u.q,         u.k,         u.v,
@@ -118,7 +118,7 @@ void StateOps::recur(const Op& op, const Run& run, const StepTables& tables) {
   const size_t blocks = (size_t(u.values) + target_.lanes - 1) / target_.lanes;
   stream_.launch_local(recur_, run.batch.sequences.size() * u.heads * blocks, target_.lanes,
                        size_t(u.keys) * (target_.lanes + (u.rule == MR_RECUR_CHANNELS ? 3 : 2)),
-                       shape, in.data, gates.data, u.rule == MR_RECUR_SSM ? gates.data : rates.data,
+                       shape, in.data, gates.data, reads_rates(u) ? rates.data : gates.data,
                        tables.sequences(), tables.slabs(), c.a.data(), c.dt_bias.data(),
                        c.skip.data(), out.data);
 }

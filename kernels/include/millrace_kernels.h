@@ -257,7 +257,7 @@ typedef struct mr_attention {
   int32_t value_dim; /* 0: head_dim */
   /* 1: `in` has queries only, and keys and values are those of (kv_group, layer), which a ROPE_STORE
    * before has stored: that of another decoder layer, or one whose `heads` is 0 and which has no
-   * queries. MR_UNSUPPORTED with KIVI and with heavy tokens. */
+   * queries. A ROPE_STORE of a layer that none has stored turns the first elements of a row, and no more. MR_UNSUPPORTED with KIVI and with heavy tokens. */
   int32_t stored;
   /* 1: the values of a layer are the first value_dim elements of its keys. They are in no slot, and
    * are not stored apart (the latents of arXiv:2405.04434, section 2.1). MR_UNSUPPORTED with codes,
@@ -339,7 +339,7 @@ typedef struct mr_route {
 /* CONV and RECUR keep a state of a fixed size for each sequence, in float32, in the head slabs of its
  * region (mr_program_info.head_slabs): what row p leaves is what row p + 1 begins with, and the row at
  * position 0 begins with zeros. Rows run one after the other, so bits do not depend on the steps; a
- * position runs once. Without beams. MR_UNSUPPORTED where the backend has none of this. */
+ * position runs once. Without beams. */
 
 /* CONV. `in` is F32. With x[r][c] = in[r][offset + c] (times in[r][times + c]),
  *   out[r][c] = act(bias[c] + sum over k < kernel of weight[c][k] * x[r - kernel + 1 + k][c])
@@ -356,17 +356,19 @@ typedef enum mr_recur_rule {
   MR_RECUR_SSM = 1,   /* Mamba-2 (arXiv:2405.21060, equation 2 with a scalar for A) */
   MR_RECUR_CHANNELS =
       2, /* the delta rule with a decay of each key channel (arXiv:2510.26692, equation 1) */
-  MR_RECUR_SCAN = 3 /* Mamba (arXiv:2312.00752, algorithm 2) */
+  MR_RECUR_SCAN = 3,     /* Mamba (arXiv:2312.00752, algorithm 2) */
+  MR_RECUR_RETENTION = 4 /* gated retention (arXiv:2405.05254, section 3) */
 } mr_recur_rule;
 
 /* RECUR. A head's state S is [keys, values]. heads / key_heads heads in sequence share a query and a
  * key. `in` (F32) has queries and keys [key_heads, keys] from q and k on, values [heads, values] from
- * v on; `gates` (an F32 slot) has [heads] from decay on, with CHANNELS [heads, keys]; but with SSM `rates` (an F32
- * slot, which may be the same) has [heads] from rate on. out is F32 [heads, values].
- * With d = softplus(gates[decay] + dt_bias), but for SSM q and k over the roots of their squares' sums plus 1e-6, and
- * q over the root of `keys`; for SSM d clamped to least_step .. most_step:
- *   DELTA  S = e^(-e^a_log d) S;  S += k (rate_scale sigmoid(rates[rate]) (v - S^T k))^T;  out = S^T q
- *   SSM    S = e^(-e^a_log d) S;  S += k (d v)^T;                                          out = S^T q + skip v
+ * v on; `gates` (an F32 slot) has [heads] from decay on, with CHANNELS [heads, keys]; with DELTA and CHANNELS `rates`
+ * (an F32 slot, which may be the same) has [heads] from rate on. out is F32 [heads, values].
+ * With d = softplus(gates[decay] + dt_bias); for DELTA and CHANNELS q and k over the roots of their squares' sums plus
+ * 1e-6, and q over the root of `keys`; for SSM d clamped to least_step .. most_step:
+ *   DELTA      S = e^(-e^a_log d) S;  S += k (rate_scale sigmoid(rates[rate]) (v - S^T k))^T;  out = S^T q
+ *   SSM        S = e^(-e^a_log d) S;  S += k (d v)^T;                                          out = S^T q + skip v
+ *   RETENTION  S = e^(-e^a_log d) S;  S += k v^T;                                              out = S^T q
  * and CHANNELS is DELTA with row j of S times e^(-e^a_log d_j).
  * With SCAN queries and keys, [keys] for all heads, are columns of `rates`, from q and k on; gates has [heads, values]
  * from decay on; dt_bias and skip are [heads * values], a_log is [heads * values, keys]. With d_c of value c:
@@ -414,7 +416,7 @@ typedef enum mr_altup_step {
 
 /* ALTUP. A step of alternating updates (arXiv:2301.13310, algorithm 1, with coefficients of each row): s_j is the slot
  * in + j, for j < streams. All are F32 and of one width, and out is in. The right sides have s as it was before the
- * step. rms is the root of the mean square. MR_UNSUPPORTED where the backend has none of this. */
+ * step. rms is the root of the mean square. */
 typedef struct mr_altup {
   int32_t step;    /* mr_altup_step */
   int32_t streams; /* 2 to MR_MAX_STREAMS */

@@ -113,9 +113,9 @@ void RefKernels::recur(const Op& op, const Run& run) {
   const Context& c = context_;
   const mr_recur& u = op.recur;
   const Slot in = run.slot(op.in), gates = run.slot(u.gates), out = run.slot(op.out);
-  const Slot rates = run.slot_if(u.rule != MR_RECUR_SSM, u.rates);
+  const Slot rates = run.slot_if(reads_rates(u), u.rates);
   if (u.rule == MR_RECUR_SCAN) return scan(c, op, run.batch, in, gates, rates, out);
-  const bool delta = u.rule != MR_RECUR_SSM;
+  const bool delta = erases(u), ssm = u.rule == MR_RECUR_SSM;
   const int decays = u.rule == MR_RECUR_CHANNELS ? u.keys : 1;
   const int per_key = u.heads / u.key_heads;
   std::vector<float> q(u.keys), k(u.keys), change(u.values);
@@ -143,7 +143,7 @@ void RefKernels::recur(const Op& op, const Run& run) {
             const int at = h * decays + j;
             const double raw = double{g[u.decay + at]} + vector_at(c, u.dt_bias, at);
             step = softplus(raw);
-            if (!delta) step = std::clamp(step, double{u.least_step}, double{u.most_step});
+            if (ssm) step = std::clamp(step, double{u.least_step}, double{u.most_step});
             keep = std::exp(-std::exp(double{vector_at(c, u.a_log, h)}) * step);
           }
           for (int e = 0; e < op.state_row(); ++e) {
@@ -160,11 +160,12 @@ void RefKernels::recur(const Op& op, const Run& run) {
           double old = 0;
           for (int j = 0; delta && j < u.keys; ++j)
             old += double{k[j]} * state[j * op.state_row() + e];
-          change[e] =
-              static_cast<float>(delta ? (v[e] - old) * u.rate_scale * sigmoid(rate) : v[e] * step);
+          change[e] = static_cast<float>(delta ? (v[e] - old) * u.rate_scale * sigmoid(rate)
+                                         : ssm ? v[e] * step
+                                               : v[e]);
         }
         for (int e = 0; e < u.values; ++e) {
-          double sum = delta ? 0 : double{vector_at(c, u.skip, h)} * v[e];
+          double sum = ssm ? double{vector_at(c, u.skip, h)} * v[e] : 0;
           for (int j = 0; j < u.keys; ++j) {
             float& at = state[j * op.state_row() + e];
             at += k[j] * change[e];

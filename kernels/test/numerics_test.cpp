@@ -485,8 +485,10 @@ TEST(Numerics, States) {
       hash.add(state.data(), state.size());
       found.add(kernels.numerics, isa_name(isa), "conv " + std::to_string(kernel), hash);
     }
-    const std::pair<int, const char*> rules[] = {
-        {MR_RECUR_SSM, "ssm "}, {MR_RECUR_DELTA, "delta "}, {MR_RECUR_CHANNELS, "channels "}};
+    const std::pair<int, const char*> rules[] = {{MR_RECUR_SSM, "ssm "},
+                                                 {MR_RECUR_DELTA, "delta "},
+                                                 {MR_RECUR_CHANNELS, "channels "},
+                                                 {MR_RECUR_RETENTION, "retention "}};
     for (const auto& [rule, name] : rules) {
       for (const int values : {16, 40, 128}) {
         const int keys = 24, state_row = (values + 15) / 16 * 16;

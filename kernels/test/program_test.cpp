@@ -293,7 +293,8 @@ TEST(Program, BadOpsAreRefused) {
        "2 KV heads of 60 and 80 elements, expected 2 of 40 and 40 as layer 0 has them"},
       {"other head_dim", [](Builder& b) { b.ops[kRope].attention.head_dim = 32; },
        "400 wide, expected 320"},
-      {"stored by nobody", [](Builder& b) { b.ops[kRope].attention.stored = 1; }, "expected 240"},
+      {"stored by nobody", [](Builder& b) { b.ops[kRope].attention.stored = 1; },
+       "no ROPE_STORE before it has stored layer 0"},
       {"values wider than latents",
        [](Builder& b) {
          b.ops[kRope].attention.latent = 1;

@@ -101,6 +101,8 @@ std::vector<Layer> layers() {
       {MR_RECUR_CHANNELS, 3, 1, 7, 5, 2, false, true, false, 0.5f, true},
       {MR_RECUR_SCAN, 2, 1, 16, 48, 4, false, true},
       {MR_RECUR_SCAN, 3, 1, 5, 7, 2, true},
+      {MR_RECUR_RETENTION, 4, 4, 24, 40, 4, false},
+      {MR_RECUR_RETENTION, 3, 1, 7, 5, 2, false, true},
   };
 }
 
@@ -197,7 +199,7 @@ TEST(States, BadOnesAreRefused) {
       {[](Builder& b) { b.ops[kConv].conv.gate = 300; }, "gate is 300: 256 columns from there"},
       {[](Builder& b) { b.ops[kConv].conv.activation = MR_ACT_RELU; }, "activation is 4"},
       {[](Builder& b) { b.ops[kConv].conv.weight = 0; }, "weight (tensor 0) is [160, 472]"},
-      {[](Builder& b) { b.ops[kRecur].recur.rule = 4; }, "op 2 (RECUR): rule is 4"},
+      {[](Builder& b) { b.ops[kRecur].recur.rule = 5; }, "op 2 (RECUR): rule is 5"},
       {[](Builder& b) { b.ops[kRecur].recur.key_heads = 3; }, "4 heads over 3 key heads"},
       {[](Builder& b) { b.ops[kRecur].recur.v = 97; }, "v is 97: 160 columns from there"},
       {[](Builder& b) { b.ops[kRecur].recur.gates = 2; }, "gates slot 2 is read before any op"},

@@ -72,7 +72,7 @@ void CpuOps::recur(const Op& op, const Run& run) {
   const Recur& kept = *kept_[op.index].recur;
   const mr_recur& u = op.recur;
   const Slot in = run.slot(op.in), gates = run.slot(u.gates), out = run.slot(op.out);
-  const Slot rates = run.slot_if(u.rule != MR_RECUR_SSM, u.rates);
+  const Slot rates = run.slot_if(reads_rates(u), u.rates);
   const int per_key = u.heads / u.key_heads, state_row = op.state_row();
   const auto sequences = static_cast<int>(run.batch.sequences.size());
   const int64_t room = RecurTask::room_floats(u.keys, state_row);
@@ -84,8 +84,7 @@ void CpuOps::recur(const Op& op, const Run& run) {
     if (s.position == 0) std::fill_n(state, u.keys * state_row, 0.0f);
     const float* row = in.f32() + int64_t{s.first_row} * in.width;
     const float* gate = gates.f32() + int64_t{s.first_row} * gates.width;
-    const float* rate =
-        u.rule == MR_RECUR_SSM ? nullptr : rates.f32() + int64_t{s.first_row} * rates.width;
+    const float* rate = reads_rates(u) ? rates.f32() + int64_t{s.first_row} * rates.width : nullptr;
     if (u.rule == MR_RECUR_SCAN) {
       c.kernels.scan({u.keys, u.values, state_row, kept.a.data() + int64_t{h} * u.keys * state_row,
                       kept.dt_bias.data() + h * u.values, kept.skip.data() + h * u.values, s.rows,
@@ -101,7 +100,7 @@ void CpuOps::recur(const Op& op, const Run& run) {
                      state_row,
                      kept.a[h],
                      kept.dt_bias.data() + h * decays,
-                     kept.skip.empty() ? 0.0f : kept.skip[h],
+                     u.rule == MR_RECUR_SSM ? kept.skip[h] : 0.0f,
                      u.least_step,
                      u.most_step,
                      u.rate_scale,
@@ -111,7 +110,7 @@ void CpuOps::recur(const Op& op, const Run& run) {
                      row + u.v + h * u.values,
                      in.width,
                      gate + u.decay + h * decays,
-                     rate + u.rate + h,
+                     rate == nullptr ? nullptr : rate + u.rate + h,
                      gates.width,
                      rates.width,
                      state,

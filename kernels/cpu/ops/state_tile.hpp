@@ -107,15 +107,17 @@ struct States {
       float* q = p.q + r * t.keys;
       float* k = p.k + r * t.keys;
       float step = softplus(decay[0] + t.dt_bias[0]);
-      if (t.rule != MR_RECUR_SSM) {
+      if (t.erases()) {
         unit(t.q + at, t.keys, 1.0f / T::sqrt(static_cast<float>(t.keys)), q);
         unit(t.k + at, t.keys, 1.0f, k);
         p.by[r] = t.rate_scale * millrace::sigmoid(t.rate[(first + r) * t.rates_stride]);
       } else {
-        step = step < t.least_step ? t.least_step : step > t.most_step ? t.most_step : step;
+        const bool ssm = t.rule == MR_RECUR_SSM;
+        if (ssm)
+          step = step < t.least_step ? t.least_step : step > t.most_step ? t.most_step : step;
         __builtin_memcpy(q, t.q + at, t.keys * sizeof(float));
         __builtin_memcpy(k, t.k + at, t.keys * sizeof(float));
-        p.by[r] = step;
+        p.by[r] = ssm ? step : 1;
       }
       p.keep[r] = exponential(-t.a * step);
       for (int j = 0; t.rule == MR_RECUR_CHANNELS && j < t.keys; ++j) {
@@ -139,7 +141,7 @@ struct States {
       const float* v = p.v + r * t.state_row + column;
       const Vector keep = T::set1(p.keep[r]), by = T::set1(p.by[r]);
       Vector change[kVectors], sum[kVectors] = {};
-      if (t.rule != MR_RECUR_SSM) {
+      if (t.erases()) {
         const float* state = t.state + column;
         for (int j = 0; j < t.keys; ++j, state += t.state_row) {
           const Vector key = T::set1(past[j]);

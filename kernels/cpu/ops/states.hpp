@@ -42,6 +42,9 @@ struct RecurTask {
   int64_t out_stride;
   float* room;  // [room_floats]
 
+  // Whether a token takes what the state has for its key off it.
+  bool erases() const { return rule == MR_RECUR_DELTA || rule == MR_RECUR_CHANNELS; }
+
   static int64_t room_floats(int keys, int state_row) {
     return int64_t{kStateRows} * (4 * keys + 2 * state_row);
   }

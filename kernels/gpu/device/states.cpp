@@ -153,13 +153,14 @@ MR_KERNEL mr_recur(const float* in, const float* gates, const float* rates,
       return channels ? kept[j] : all;
     };
     const float v = there ? x[s.v + head * s.values + column] : 0.0f;
-    float change = v * step, sum = 0;
+    const bool retention = s.rule == mr::kRecurRetention;
+    float change = retention ? v : v * step, sum = 0;
     if (delta) {
       float old = 0;
       for (int j = 0; j < s.keys; ++j) old = sycl::fma(k[j], mine[j * MR_LANES] * keep(j), old);
       change =
           (v - old) * s.rate_scale * mr_states::sigmoid(rates[row * s.rates_width + s.rate + head]);
-    } else {
+    } else if (!retention) {
       sum = skip[scan ? channel : head] * v;
     }
     for (int j = 0; j < s.keys; ++j) {
