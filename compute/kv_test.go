@@ -72,3 +72,14 @@ func TestSnapshotsTakeAtMostAsMuchAsTokens(t *testing.T) {
 		require.Equal(t, c.slabs, s.Head())
 	}
 }
+
+// TestSlabsOfTokensHoldNothingWhereNoLayerHasKeys.
+func TestSlabsOfTokensHoldNothingWhereNoLayerHasKeys(t *testing.T) {
+	for dir, hollow := range map[string]bool{"mamba2": true, "falcon-mamba": true, "qwen3_5": false, "yoco-retention": false, "llama-gqa": false} {
+		p, err := compute.ReadProgram("../testdata/models/" + dir)
+		require.NoError(t, err)
+		s := compute.KV(p, device.ProgramInfo{}, 32, 100)
+		require.Equal(t, hollow, s.Hollow(), dir)
+		require.NoError(t, s.Validate(kvmgr.Wants{Disk: true}), dir)
+	}
+}

@@ -25,6 +25,9 @@ func openHybrid(t *testing.T, name, backend string) *compute.Model {
 	var config map[string]any
 	require.NoError(t, json.Unmarshal(raw, &config))
 	config["max_position_embeddings"] = 1024
+	if _, ok := config["max_seq_len"]; ok { // YOCO's name
+		config["max_seq_len"] = 1024
+	}
 	raw, err = json.Marshal(config)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o600))
@@ -51,7 +54,7 @@ func (m unshared) KV() kvmgr.Spec {
 
 // TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts: the next turn of a conversation, and a prompt that begins as another one.
 func TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts(t *testing.T) {
-	for _, name := range []string{"lfm2", "qwen3_5", "qwen3-next", "granite-hybrid", "mamba2"} {
+	for _, name := range []string{"lfm2", "qwen3_5", "qwen3-next", "granite-hybrid", "mamba2", "yoco-retention"} {
 		for _, backend := range []string{"cpu", "ref"} {
 			t.Run(name+"/"+backend, func(t *testing.T) {
 				m := openHybrid(t, name, backend)
@@ -84,7 +87,7 @@ func TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts(t *testing.T) {
 // TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts: processes one after the other in a directory, of which the last one finds it damaged.
 // No layer of mamba2 has keys, so its slabs of tokens are not stored.
 func TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts(t *testing.T) {
-	for _, name := range []string{"lfm2", "qwen3_5", "mamba2"} {
+	for _, name := range []string{"lfm2", "qwen3_5", "mamba2", "yoco-retention"} {
 		for _, backend := range []string{"cpu", "ref"} {
 			t.Run(name+"/"+backend, func(t *testing.T) {
 				dir := t.TempDir()

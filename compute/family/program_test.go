@@ -122,7 +122,8 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			// Two for residuals that are normed, and one less of a lightning attention than of a delta net.
 			"minimax": {13, 12, 13},
 			// Three for the keys and values of all later layers.
-			"yoco": {8, 8, 11, 8},
+			"yoco":           {8, 8, 11, 8},
+			"yoco-retention": {10, 10, 11, 8},
 		}
 		if counts, listed := mixtures[m.Name]; listed || m.Program.HasExperts() || m.Program.StateBytes() > 0 {
 			require.Equal(t, counts, perLayer)
@@ -228,7 +229,11 @@ func checkOp(t *testing.T, p *model.Program, op *model.Op) {
 	case model.OpRopeStore, model.OpAttention:
 		require.Equal(t, model.SlotF32, p.Slots[op.In].Type)
 		width := op.Heads * op.HeadDim
+		_, caches := p.Places()[op.CacheLayer()]
 		switch {
+		case op.Stored && !caches: // it turns the first heads of a row
+			require.Equal(t, model.OpRopeStore, op.Kind)
+			width = max(width, p.Slots[op.In].Width)
 		case op.Stored:
 		case op.Latent:
 			width += op.KVHeads * op.HeadDim

@@ -1,26 +1,32 @@
 package family
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/weights"
 )
 
 // yoco is YOCO. transformers has no class for it, so the names of the class and of its tensors are those of the published code
 // (microsoft/unilm, YOCO/yoco/models/decoder/yoco.py). config.json has the same keys as params.json there.
 var yoco = family{
 	class: "YOCO", kind: "yoco",
-	config: yocoConfig,
+	config:  yocoConfig,
+	tensors: yocoTensors,
 
 	models:   "YOCO, in the form of its published code",
-	features: "a self-decoder with `sliding_window`, and a cross-decoder whose layers all have one layer of keys and values; rotary embedding of pairs (2i, 2i+1), scaled embedding",
+	features: "a self-decoder with `sliding_window`, or else with gated retention, and a cross-decoder whose layers all have one layer of keys and values; rotary embedding of pairs (2i, 2i+1), scaled embedding",
 }
 
-// yocoPlan: the first half of the layers sees a window, and the second half the keys and values that are made once, of what the first half
-// gives. Eight ops per layer, and three that make these keys and values. Source: Sun et al. 2024, arXiv:2405.05254, section 2.
+// yocoPlan: the first half of the layers sees a window, or keeps a state, and the second half the keys and values that are made once, of what
+// the first half gives. Eight ops per layer, ten with a state, and three that make these keys and values. Source: Sun et al. 2024,
+// arXiv:2405.05254, sections 2 and 3.
 type yocoPlan struct {
-	heads, kvHeads, headDim int // of the cross-decoder; those of Config are of the self-decoder
+	heads, kvHeads, headDim int  // of the cross-decoder; those of Config are of the self-decoder
+	retains                 bool // layers of the self-decoder keep a state
 }
 
 func yocoConfig(f *fields, c *Config) (p plan) {
@@ -36,10 +42,10 @@ func yocoConfig(f *fields, c *Config) (p plan) {
 	c.Eps = float32(f.number(1e-5, 1e-12, 0.1, "norm_eps"))
 	c.TieEmbeddings = f.flag(false, "share_input_output_embed")
 	c.Activation = model.ActSiLU
-	if f.err == nil && !f.has("sliding_window") {
-		f.fault("sliding_window", "none, for gated retention", "a window of the self-decoder")
+	window, retains := 0, !f.has("sliding_window")
+	if !retains {
+		window = f.size(maxPositions, "sliding_window")
 	}
-	window := f.size(maxPositions, "sliding_window")
 	if f.err == nil && c.Layers%2 != 0 {
 		f.fault("n_layers", fmt.Sprint(c.Layers), "an even number: two halves")
 	}
@@ -60,7 +66,7 @@ func yocoConfig(f *fields, c *Config) (p plan) {
 	for i := range c.Layers / 2 {
 		c.Windows[i] = window
 	}
-	return yocoPlan{heads, kvHeads, c.Hidden / heads}
+	return yocoPlan{heads, kvHeads, c.Hidden / heads, retains}
 }
 
 func (p yocoPlan) build(b *builder) {
@@ -69,12 +75,12 @@ func (p yocoPlan) build(b *builder) {
 	b.head = b.prefix + "output_projection.weight"
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
-	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
+	mix := p.mixer(b)
 	kv := b.slot("kv", model.SlotF32, 2*p.kvHeads*p.headDim)
 	q := b.slot("q", model.SlotF32, c.Hidden)
 	attended := b.slot("attended", model.SlotOperand, c.Hidden)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
-	own, shared := c.Rope.toTheta(c.HeadDim), c.Rope.toTheta(p.headDim)
+	shared := c.Rope.toTheta(p.headDim)
 
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
@@ -91,11 +97,7 @@ func (p yocoPlan) build(b *builder) {
 		}
 		b.rmsNorm("attn.norm", at+"mixer_layer_norm", x, normed)
 		if i < first {
-			b.linear("attn.qkv", normed, qkv, model.ActNone, b.qkvParts(at+"mixer.")...)
-			b.attention(qkv, attended, func(rope, att *model.Op) {
-				turnPairs(rope, own)
-				att.Window = c.Windows[i]
-			})
+			mix(at+"mixer.", normed, attended)
 		} else {
 			b.linear("attn.q", normed, q, model.ActNone, b.part(at+"mixer.q_proj", false, c.Hidden, c.Hidden))
 			b.attention(q, attended, func(rope, att *model.Op) {
@@ -116,6 +118,60 @@ func (p yocoPlan) build(b *builder) {
 	b.layer = model.None
 	b.rmsNorm("final.norm", "layer_norm", x, normed)
 	b.logits(normed, table, false)
+}
+
+// mixer returns what appends the attention of a layer of the self-decoder, or its retention.
+func (p yocoPlan) mixer(b *builder) func(at string, in, out int) {
+	c := b.cfg
+	width, turns := c.Hidden, c.Rope.toTheta(c.HeadDim)
+	qkv := b.slot("qkv", model.SlotF32, 3*width)
+	if !p.retains {
+		return func(at string, in, out int) {
+			b.linear("attn.qkv", in, qkv, model.ActNone, b.qkvParts(at)...)
+			b.attention(qkv, out, func(rope, att *model.Op) {
+				turnPairs(rope, turns)
+				att.Window = c.Windows[b.layer]
+			})
+		}
+	}
+	gates, read := b.slot("retention.gates", model.SlotF32, width+c.Heads), b.slot("retention.read", model.SlotF32, width)
+	return func(at string, in, out int) {
+		b.linear("retention.qkv", in, qkv, model.ActNone, b.qkvParts(at)...)
+		b.linear("retention.gates", in, gates, model.ActNone, b.part(at+"g_proj", false, width, width), b.part(at+"gt_proj", false, c.Heads, width))
+		turn := newOp(model.OpRopeStore, "retention.rope", qkv, qkv) // of q and k, which nothing stores
+		turn.Heads, turn.KVHeads, turn.HeadDim, turn.Stored, turn.KVLayer = 2*c.Heads, 1, c.HeadDim, true, b.layer
+		turnPairs(&turn, turns)
+		b.op(turn)
+		b.recur("retention.recur", qkv, read, model.Recur{
+			Rule: model.RecurRetain, Heads: c.Heads, KeyHeads: c.Heads, Keys: c.HeadDim, Values: c.HeadDim, Q: 0, K: width, V: 2 * width,
+			Gates: gates, Decay: width, Rate: model.None, ALog: b.absolute(yocoRoot, c.Heads), DtBias: b.absolute(yocoZeros, c.Heads), Skip: model.None,
+		})
+		b.gate("retention.gate", read, out, model.Gate{ // keys are not divided by the root of a head's size: the norm does not see it but for eps
+			Gates: gates, Activation: model.GateSiLU, Group: c.HeadDim, Weight: b.absolute(yocoOnes, c.HeadDim), Eps: c.Eps * float32(c.HeadDim),
+		})
+	}
+}
+
+// Names of tensors that yocoTensors adds.
+const (
+	yocoZeros = "retention.zeros"
+	yocoOnes  = "retention.ones"
+	yocoRoot  = "retention.log_root"
+)
+
+// yocoTensors prepares gated retention. sigmoid(x)^(1/16) is e^(-softplus(-x) / 16).
+func yocoTensors(c *Config, w *weights.Checkpoint) error {
+	if !c.plan.(yocoPlan).retains {
+		return nil
+	}
+	const root = 16
+	heads := []int64{int64(c.Heads)}
+	return errors.Join(
+		w.Add(yocoZeros, heads, func(int64) float32 { return 0 }),
+		w.Add(yocoOnes, []int64{int64(c.HeadDim)}, func(int64) float32 { return 1 }),
+		w.Add(yocoRoot, heads, func(int64) float32 { return -float32(math.Log(root)) }),
+		w.Replace(named(w, func(name string) bool { return strings.HasSuffix(name, ".gt_proj.weight") }), func(x float32) float32 { return -x }),
+	)
 }
 
 // store appends what makes and keeps the keys and values of all layers of the cross-decoder.

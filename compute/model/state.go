@@ -18,6 +18,7 @@ const (
 	RecurSSM      RecurRule = 1 // Mamba-2
 	RecurChannels RecurRule = 2 // the delta rule with a decay of each key channel
 	RecurScan     RecurRule = 3 // Mamba: a decay of each key of each value; Q and K are columns of Rates, Skip is as RecurSSM's
+	RecurRetain   RecurRule = 4 // gated retention
 )
 
 // Recur is a state of [Keys, Values] for each head, which each token changes: see mr_recur. Q, K and V are columns of the slot that the op
@@ -28,7 +29,7 @@ type Recur struct {
 	Keys, Values        int
 	Q, K, V             int
 	Gates, Decay        int
-	Rates, Rate         int // not of RecurSSM
+	Rates, Rate         int // not of RecurSSM and RecurRetain
 	ALog, DtBias, Skip  int // tensors; Skip is that of RecurSSM
 	LeastStep, MostStep float32
 	RateScale           float32 // on the rate; 0: 1
@@ -94,7 +95,7 @@ func (p *Program) stateCost(op *Op, rows int, s Sizes) Cost {
 	}
 	if r := op.Recur; r != nil {
 		each := int64(7)
-		if r.Rule == RecurSSM || r.Rule == RecurScan {
+		if r.Rule == RecurSSM || r.Rule == RecurScan || r.Rule == RecurRetain {
 			each = 5
 		}
 		c.Flops = each * int64(r.Heads) * int64(r.Keys) * int64(r.Values) * int64(rows)

@@ -159,7 +159,7 @@ func writeRecur(t *text, r *model.Recur) {
 	t.integer("Skip", r.Skip)
 	t.float("LeastStep", r.LeastStep)
 	t.float("MostStep", r.MostStep)
-	if r.Rule != model.RecurSSM {
+	if r.Rule != model.RecurSSM && r.Rule != model.RecurRetain {
 		t.integer("Rates", r.Rates-r.Gates) // from the slot of gates on: older programs have one slot for both, and zeros are not written
 	}
 	if r.RateScale != 0 {
