@@ -44,15 +44,31 @@ func (ws *Scratch) collect(logits []float32, least, top, temperature float32) []
 		least = -math.MaxFloat32
 		set = slices.Grow(set, len(logits))
 	}
-	for id, v := range logits {
-		if v < least {
-			continue
+	for at := 0; at < len(logits); at += block {
+		rest := logits[at:]
+		if len(rest) >= block {
+			if rest = rest[:block]; allBelow((*[block]float32)(rest), least) {
+				continue
+			}
 		}
-		key := (top - v) / temperature
-		set = append(set, candidate{int32(id), key, expNeg(widen(key))})
+		for i, v := range rest {
+			if v < least {
+				continue
+			}
+			key := (top - v) / temperature
+			set = append(set, candidate{int32(at + i), key, expNeg(widen(key))})
+		}
 	}
 	ws.candidates = set
 	return set
+}
+
+// block is the number of logits that are compared at once: few of a vocabulary are large.
+const block = 8
+
+// allBelow says whether all logits of a block are less than a limit.
+func allBelow(b *[block]float32, limit float32) bool {
+	return b[0] < limit && b[1] < limit && b[2] < limit && b[3] < limit && b[4] < limit && b[5] < limit && b[6] < limit && b[7] < limit
 }
 
 // kthLargest is the k-th largest logit, 1 <= k <= len(logits), without sorting:
@@ -62,14 +78,22 @@ func (ws *Scratch) kthLargest(logits []float32, k int) float32 {
 	limit := max(2*k, k+selectMargin)
 	kept := slices.Grow(ws.largest[:0], limit)
 	least := float32(math.Inf(-1))
-	for _, v := range logits {
-		if v > least {
-			kept = append(kept, v)
-			if len(kept) == limit {
-				least = partition(kept, k)
-				kept = kept[:k]
+	for len(logits) > 0 {
+		n := min(block, len(logits))
+		if n == block && allBelow((*[block]float32)(logits), least) {
+			logits = logits[block:]
+			continue
+		}
+		for _, v := range logits[:n] {
+			if v > least {
+				kept = append(kept, v)
+				if len(kept) == limit {
+					least = partition(kept, k)
+					kept = kept[:k]
+				}
 			}
 		}
+		logits = logits[n:]
 	}
 	ws.largest = kept
 	if len(kept) < k {

@@ -284,7 +284,6 @@ func (s *Sampler) note(token, output int32) {
 // NaN, so that finding one costs nothing; a block is looked into some ln(vocab)
 // times.
 func argmax(logits []float32) (int32, error) {
-	const block = 8
 	best, top := -1, impossible()
 	for at := 0; at < len(logits); at += block {
 		rest := logits[at:]
