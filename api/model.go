@@ -30,7 +30,8 @@ type TextFacts struct {
 // WeightFacts is what the process that runs a model knows of it.
 type WeightFacts struct {
 	Created       time.Time     `json:"created"`
-	ContextLength int           `json:"context"` // of the longest sequence, in tokens
+	ContextLength int           `json:"context"`             // of the longest sequence, in tokens
+	Shortened     string        `json:"shortened,omitempty"` // why ContextLength is less than what the model is made for; "": it is not
 	Vocab         int           `json:"vocab"`
 	Sampling      sample.Params `json:"sampling"` // defaults of a request; the zero value means sample.Default()
 	Embedding     Embedding     `json:"embedding"`

@@ -238,6 +238,18 @@ func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 	require.Equal(t, "old", list.list()[0].Format, "without a tokenizer it stays")
 }
 
+// TestAModelIsAsShortAsItsShortestWorker says, with the cause of that one.
+func TestAModelIsAsShortAsItsShortestWorker(t *testing.T) {
+	worker := func(context int, why string) *cluster.Member {
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: context, Shortened: why}}}
+	}
+	list := newModels(members{list: []*cluster.Member{worker(9, "nine"), worker(8, "eight"), worker(9, "")}})
+	m, err := list.get("m")
+	require.NoError(t, err)
+	require.Equal(t, 8, m.ContextLength)
+	require.Equal(t, "eight", m.Shortened)
+}
+
 func TestARequestForEqualWorkersIsRefusedWhereThereAreNone(t *testing.T) {
 	g := newTestGateway(t)
 	request := func(equal *api.Pin) *api.Request {

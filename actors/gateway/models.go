@@ -51,7 +51,10 @@ func (s *models) refresh() {
 			}
 			continue
 		}
-		x.ContextLength, x.slabs = min(x.ContextLength, w.ContextLength), min(x.slabs, slabs)
+		if w.ContextLength < x.ContextLength {
+			x.ContextLength, x.Shortened = w.ContextLength, w.Shortened
+		}
+		x.slabs = min(x.slabs, slabs)
 		x.longest, x.noBeams = min(x.longest, longest), x.noBeams || w.NoBeams
 		x.Vocab, x.capacity = min(x.Vocab, w.Vocab), min(x.capacity, w.Capacity)
 		if w.Embedding.Width == 0 { // of an earlier version

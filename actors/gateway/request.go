@@ -86,10 +86,11 @@ const mostResumes = 10
 // modelLimits are the lengths that the pipeline can serve, in tokens, and the
 // tokens that there are.
 type modelLimits struct {
-	context    int // of the model
-	pool       int // that the whole KV pool holds
-	single     int // of the longest sequence without beams, which may be longer than the pool; 0: pool
-	slabTokens int // of its slabs
+	context    int    // of the model
+	shortened  string // as of cluster.Worker
+	pool       int    // that the whole KV pool holds
+	single     int    // of the longest sequence without beams, which may be longer than the pool; 0: pool
+	slabTokens int    // of its slabs
 	vocab      int
 	rows       int // of a step, of an encoder, which computes a text in one; 0: it is none
 }
@@ -423,6 +424,14 @@ func (m modelLimits) longest() int {
 	return min(m.context, cmp.Or(m.single, m.pool))
 }
 
+// cause is what bounds a sequence.
+func (m modelLimits) cause() string {
+	if m.shortened != "" && m.longest() == m.context {
+		return fmt.Sprintf("sequences are shorter here than the model's: %s", m.shortened)
+	}
+	return fmt.Sprintf("context of the model %d tokens, KV memory for %d", m.context, m.pool)
+}
+
 // text is the most tokens of a text for an encoder.
 func (m modelLimits) text() int { return min(m.longest(), m.rows) }
 
@@ -444,16 +453,14 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 		left = r.limits.beamLimit(r.api, prompt)
 	}
 	if left < 1 && r.api.Beams != nil {
-		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (context of the model %d tokens, KV memory for %d)",
-			prompt, r.api.Beams.Width, r.limits.context, r.limits.pool)
+		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (%s)", prompt, r.api.Beams.Width, r.limits.cause())
 	}
 	if left < 1 {
-		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (context of the model %d tokens, KV memory for %d)",
-			prompt, longest, r.limits.context, r.limits.pool)
+		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (%s)", prompt, longest, r.limits.cause())
 	}
 	if r.api.MaxTokens > left && !r.api.ClipMaxTokens {
-		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (context of the model %d tokens, KV memory for %d)",
-			r.api.MaxTokens, prompt, left, r.limits.context, r.limits.pool)
+		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (%s)", r.api.MaxTokens, prompt, left,
+			r.limits.cause())
 	}
 	left, err := logprobsOf(r.api).limit(r.api, prompt, left)
 	if err != nil || r.api.MaxTokens == 0 {

@@ -72,6 +72,17 @@ func TestARequestThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 	}
 }
 
+// TestARequestThatIsTooLongSaysWhyTheContextIsShort, unless the pool is shorter.
+func TestARequestThatIsTooLongSaysWhyTheContextIsShort(t *testing.T) {
+	for pool, want := range map[int]string{
+		100: "60 tokens, expected fewer than 50 (sequences are shorter here than the model's: it has no indexer)",
+		40:  "60 tokens, expected fewer than 40 (context of the model 50 tokens, KV memory for 40)",
+	} {
+		r := newRequest(apiRequest(1, 1), modelLimits{context: 50, shortened: "it has no indexer", pool: pool, vocab: 10})
+		require.ErrorContains(t, r.tokenized(prompt{ids: make([]int32, 60)}), want)
+	}
+}
+
 // TestASequenceThatGivesSlabsBackMayBeLongerThanThePool, up to the context. A beam search may not.
 func TestASequenceThatGivesSlabsBackMayBeLongerThanThePool(t *testing.T) {
 	lim := modelLimits{context: 100, pool: 64, vocab: 10, slabTokens: 16, single: 1000}

@@ -179,7 +179,7 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 		kept := m.program.WeightsText(m.weights)
 		c.Model, c.Backend, c.Weights = m.Runner, m.device.Backend, kept
 		c.Facts = api.WeightFacts{
-			ContextLength: m.program.MaxPositions, Sampling: recommended(m.config.Generation, log), Embedding: embedding(m.config),
+			ContextLength: m.program.MaxPositions, Shortened: m.config.Shortened, Sampling: recommended(m.config.Generation, log), Embedding: embedding(m.config),
 			Description: m.describe(kept),
 		}
 		c.Pools = m.pools
