@@ -123,15 +123,15 @@ func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) (wa
 	if d.store == nil || d.release(r.Seq) || d.late > 0 {
 		return nil
 	}
-	if l := d.loading(r); l != nil {
-		l.waiting = append(l.waiting, r.Seq)
-		return l
-	}
 	first := d.probed.seq != r.Seq
 	if first {
 		d.probed = probe{seq: r.Seq, hashes: chain.Of(r.Space, d.slabTokens, r.Known[:len(r.Known)-1])}
 	}
 	have, n := d.stored(r)
+	if l := d.loading(r, have); l != nil {
+		l.waiting = append(l.waiting, r.Seq)
+		return l
+	}
 	if first {
 		d.metrics.DiskMissed(len(d.probed.hashes) - max(have, n)/d.slabTokens)
 	}
@@ -164,10 +164,11 @@ func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) (wa
 	return l
 }
 
-// loading returns the load that brings what a sequence begins with, where there are states; nil without.
-func (d *disk) loading(r *msg.Reserve) *load {
+// loading returns the load that brings more of what a sequence begins with than the tokens that it has, where there are states; nil without.
+func (d *disk) loading(r *msg.Reserve, have int) *load {
 	for _, l := range d.loads {
-		if n := len(l.tokens); d.head > 0 && !l.ended && l.space == r.Space && n < len(r.Known) && slices.Equal(l.tokens, r.Known[:n]) {
+		n := len(l.tokens)
+		if d.head > 0 && !l.ended && l.space == r.Space && n > have && n < len(r.Known) && slices.Equal(l.tokens, r.Known[:n]) {
 			return l
 		}
 	}
