@@ -106,7 +106,8 @@ func GrammarWithBeams(param string) *Error {
 
 // LossyWithBeams returns the error of a beam search where beams cannot share the slabs of a worker.
 func LossyWithBeams() *Error {
-	return Invalid("use_beam_search", "found a beam search, expected none with this --kv-type or --kv-eviction, or with a model whose layers keep a state")
+	return Invalid("use_beam_search",
+		"found a beam search, expected none with this --kv-type or --kv-eviction, or with a model whose layers keep a state")
 }
 
 // InvalidParam returns an Invalid error for a *sample.ParamError.

@@ -11,7 +11,8 @@ import (
 
 func TestAnErrorRepeatsAtMost64CharactersOfAValue(t *testing.T) {
 	for value, want := range map[string]string{
-		"": `""`, "m\n": `"m\n"`, strings.Repeat("é", 64): `"` + strings.Repeat("é", 64) + `"`, strings.Repeat("界", 65): `"` + strings.Repeat("界", 64) + `"...`,
+		"": `""`, "m\n": `"m\n"`, strings.Repeat("é", 64): `"` + strings.Repeat("é", 64) + `"`,
+		strings.Repeat("界", 65):    `"` + strings.Repeat("界", 64) + `"...`,
 		strings.Repeat("x", 1<<20): `"` + strings.Repeat("x", 64) + `"...`,
 	} {
 		require.Equal(t, want, api.Quote(value))

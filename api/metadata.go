@@ -17,7 +17,8 @@ func CheckMetadata(field string, raw json.RawMessage) error {
 	const escaped = len(`\u0000`)
 	const most = mostMetadata * (longestMetaKey + longestMetaValue) * 2 * escaped // a character may be two escaped halves
 	if len(raw) > most {
-		return Invalid(field, "%s: found %d bytes, expected at most %d fields with keys of at most %d and texts of at most %d characters", field,
+		return Invalid(field, "%s: found %d bytes, expected at most %d fields with keys of at most %d and texts of at most %d characters",
+			field,
 			len(raw), mostMetadata, longestMetaKey, longestMetaValue)
 	}
 	var all map[string]any

@@ -23,7 +23,8 @@ func TestMetadataHasTheBoundsOfOpenAI(t *testing.T) {
 		return text
 	}
 	long := strings.Repeat("é", 62)
-	for _, good := range []json.RawMessage{nil, json.RawMessage("null"), json.RawMessage("{}"), fields(16, long, strings.Repeat("é", 512)), fields(16, long, strings.Repeat("\x01", 512))} {
+	for _, good := range []json.RawMessage{nil, json.RawMessage("null"), json.RawMessage("{}"), fields(16, long, strings.Repeat("é", 512)),
+		fields(16, long, strings.Repeat("\x01", 512))} {
 		require.NoError(t, api.CheckMetadata("metadata", good))
 	}
 	for bad, want := range map[string]string{

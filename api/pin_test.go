@@ -22,7 +22,8 @@ func TestAllAttemptsOfARequestHaveItsOriginKeyAndNoLaterRequestHas(t *testing.T)
 	first := Request{ID: "a", Tenant: "t", Arrival: at}
 	require.Equal(t, first.OriginKey(), (&Request{ID: "a.1", First: "a", Tenant: "t", Arrival: at}).OriginKey())
 	for _, other := range []Request{
-		{ID: "a", Tenant: "t", Arrival: at.Add(1)}, {ID: "a", Tenant: "u", Arrival: at}, {ID: "b", Tenant: "t", Arrival: at}, {ID: "a.1", Tenant: "t", Arrival: at},
+		{ID: "a", Tenant: "t", Arrival: at.Add(1)}, {ID: "a", Tenant: "u", Arrival: at}, {ID: "b", Tenant: "t", Arrival: at},
+		{ID: "a.1", Tenant: "t", Arrival: at},
 	} {
 		require.NotEqual(t, first.OriginKey(), other.OriginKey(), "%+v", other)
 	}

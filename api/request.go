@@ -79,7 +79,8 @@ type Request struct {
 type Pool struct {
 	Pooling Pooling
 	Tokens  []int32 // of PoolLogits and PoolLogprobs
-	// Answers, in place of Tokens, are texts that the answer to Messages may begin with. The log probabilities of their tokens are in Extra.Answers.
+	// Answers, in place of Tokens, are texts that the answer to Messages may begin with. The log probabilities of their tokens are in
+	// Extra.Answers.
 	Answers []string
 }
 
@@ -110,7 +111,8 @@ func (p *Pool) Validate() error {
 		}
 		return Invalid("pooling", "pooling: found %q without tokens, expected at least one", p.Pooling)
 	}
-	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q, %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits, PoolLogprobs, PoolText, PoolClasses, PoolNone)
+	return Invalid("pooling", "pooling: found %q, expected %q, %q, %q, %q, %q, %q or %q", p.Pooling, PoolLast, PoolMean, PoolLogits,
+		PoolLogprobs, PoolText, PoolClasses, PoolNone)
 }
 
 // Texts returns Answers, nil without a Pool.

@@ -27,7 +27,8 @@ func TestAMessagesCallIsTheSameChatCall(t *testing.T) {
 	require.Equal(t, call.Messages, c.Kind)
 	require.True(t, c.Stream)
 	r := c.Requests[0]
-	require.Equal(t, []api.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: "hi"}, {Role: "assistant", Content: "yes?"},
+	require.Equal(t, []api.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: "hi"},
+		{Role: "assistant", Content: "yes?"},
 		{Role: "user", Content: "go"}}, r.Messages)
 	require.Equal(t, 9, r.MaxTokens)
 	require.Equal(t, []string{"\n"}, r.Stop)
@@ -38,14 +39,17 @@ func TestAMessagesCallIsTheSameChatCall(t *testing.T) {
 func TestASystemMessageMayStandBetweenOthers(t *testing.T) {
 	r := decoded(t, `{"model":"m","max_tokens":9,"system":"be brief","messages":[{"role":"user","content":"hi"},
 		{"role":"system","content":[{"type":"text","text":"few tokens are left"}]},{"role":"user","content":"go"}]}`).Requests[0]
-	require.Equal(t, []api.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: "hi"}, {Role: "system", Content: "few tokens are left"},
+	require.Equal(t, []api.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: "hi"},
+		{Role: "system", Content: "few tokens are left"},
 		{Role: "user", Content: "go"}}, r.Messages)
-	_, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"system","content":[{"type":"image"}]}]}`), served, time.Unix(5, 0))
+	_, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"system","content":[{"type":"image"}]}]}`), served,
+		time.Unix(5, 0))
 	require.Equal(t, "messages[0].content[0].type", api.AsError(err).Param)
 }
 
 func TestAnAnswerContinuesAPrefilledMessage(t *testing.T) {
-	r := decoded(t, `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"He"}]}`).Requests[0]
+	r := decoded(t,
+		`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"He"}]}`).Requests[0]
 	require.True(t, r.ContinueFinal)
 	require.True(t, r.NoGenerationPrompt)
 }
@@ -83,7 +87,8 @@ func TestThinkingSwitchesTheTemplate(t *testing.T) {
 func TestABudgetOfThinkingIsTheChats(t *testing.T) {
 	thinker := []api.Model{{ID: "m", TextFacts: api.TextFacts{Format: "none+think", Think: []int32{4, 5}}}}
 	decode := func(thinking string) (*sample.Thinking, error) {
-		c, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":`+thinking+`}`), thinker, time.Unix(5, 0))
+		c, err := Decode([]byte(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":`+thinking+`}`),
+			thinker, time.Unix(5, 0))
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +104,8 @@ func TestABudgetOfThinkingIsTheChats(t *testing.T) {
 	got, err = decode(`{"type":"enabled","budget_tokens":1024}`)
 	require.NoError(t, err)
 	require.Nil(t, got)
-	_, err = Decode([]byte(`{"max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":{"type":"enabled","budget_tokens":1024}}`), thinker, time.Unix(5, 0))
+	_,
+		err = Decode([]byte(`{"max_tokens":9,"messages":[{"role":"user","content":"hi"}],"thinking":{"type":"enabled","budget_tokens":1024}}`), thinker, time.Unix(5, 0))
 	require.NoError(t, err, "the only model needs no name")
 	_, err = decode(`{"type":"enabled","budget_tokens":-1}`)
 	require.ErrorContains(t, err, "thinking.budget_tokens: expected an integer from 0")
@@ -108,11 +114,13 @@ func TestABudgetOfThinkingIsTheChats(t *testing.T) {
 func TestABadCallNamesItsField(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"hi"}]`
 	for body, want := range map[string]struct{ field, message string }{
-		`{"model":"m",` + messages + `}`:                                           {"max_tokens", "max_tokens: found nothing, expected the largest number of tokens to generate"},
-		`{"model":"m","max_tokens":0,` + messages + `}`:                            {"max_tokens", ""},
-		`{"model":"m","max_tokens":9}`:                                             {"messages", ""},
-		`{"model":"m","max_tokens":9,"messages":[{"role":"robot","content":"x"}]}`: {"messages[0].role", `messages[0].role: found "robot", expected "user", "assistant" or "system"`},
-		`{"model":"m","max_tokens":9,"messages":[{"role":"user"}]}`:                {"messages[0].content", ""},
+		`{"model":"m",` + messages + `}`: {"max_tokens",
+			"max_tokens: found nothing, expected the largest number of tokens to generate"},
+		`{"model":"m","max_tokens":0,` + messages + `}`: {"max_tokens", ""},
+		`{"model":"m","max_tokens":9}`:                  {"messages", ""},
+		`{"model":"m","max_tokens":9,"messages":[{"role":"robot","content":"x"}]}`: {"messages[0].role",
+			`messages[0].role: found "robot", expected "user", "assistant" or "system"`},
+		`{"model":"m","max_tokens":9,"messages":[{"role":"user"}]}`: {"messages[0].content", ""},
 		`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"image"}]}]}`: {"messages[0].content[0].type",
 			`messages[0].content[0].type: found "image", expected text or tool_result`},
 		`{"model":"m","max_tokens":9,"stop_sequences":[""],` + messages + `}`:         {"stop_sequences[0]", ""},
@@ -126,9 +134,10 @@ func TestABadCallNamesItsField(t *testing.T) {
 		`{"model":"m","max_tokens":9,"tools":[{"name":"a b"}],` + messages + `}`: {"tools[0].name", ""},
 		`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"document"}]}]}]}`: {
 			"messages[0].content[0].content[0].type", ""},
-		`{"model":"m","max_tokens":9,"thinking":{"type":"on"},` + messages + `}`:                   {"thinking.type", ""},
-		`{"model":"m","max_tokens":9,"system":[{"type":"image"}],` + messages + `}`:                {"system[0].type", ""},
-		`{"model":"m","max_tokens":9,"tools":{},` + messages + `}`:                                 {"tools", "tools: found an object, expected a list"},
+		`{"model":"m","max_tokens":9,"thinking":{"type":"on"},` + messages + `}`:    {"thinking.type", ""},
+		`{"model":"m","max_tokens":9,"system":[{"type":"image"}],` + messages + `}`: {"system[0].type", ""},
+		`{"model":"m","max_tokens":9,"tools":{},` + messages + `}`: {"tools",
+			"tools: found an object, expected a list"},
 		`{"model":"m","max_tokens":9,"temperature":"hot",` + messages + `}`:                        {"temperature", ""},
 		`{"model":"m","max_tokens":9,"output_config":{"format":{"type":"text"}},` + messages + `}`: {"output_config.format.type", ""},
 		`[]`:                                {"", ""},
@@ -158,7 +167,8 @@ func TestWhatTheServerCannotRunIsIgnoredByName(t *testing.T) {
 	require.Equal(t, "see\n(an image, which this model cannot see)", r.Messages[2].Content)
 	calls, err := json.Marshal(r.Messages[1].ToolCalls)
 	require.NoError(t, err)
-	require.JSONEq(t, `[{"id":"t","type":"function","function":{"name":"f","arguments":{}}},{"id":"u","type":"function","function":{"name":"f","arguments":{"input":"{\"a\""}}}]`, string(calls))
+	require.JSONEq(t,
+		`[{"id":"t","type":"function","function":{"name":"f","arguments":{}}},{"id":"u","type":"function","function":{"name":"f","arguments":{"input":"{\"a\""}}}]`, string(calls))
 }
 
 func TestMaxTokensIsClipped(t *testing.T) {
@@ -170,7 +180,8 @@ func TestMaxTokensIsClipped(t *testing.T) {
 func TestTheInputOfACallIsAnObject(t *testing.T) {
 	c := decoded(t, `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`)
 	for arguments, want := range map[string]string{`{"a":1}`: `{"a":1}`, `"x"`: `{"input":"x"}`, `[1]`: `{"input":[1]}`, `{"a"`: `{}`} {
-		body, err := Encode(c, &call.Result{Choices: []call.Choice{{Calls: []call.ToolCall{{ID: "t", Name: "f", Arguments: arguments}}}}}, "")
+		body, err := Encode(c, &call.Result{Choices: []call.Choice{{Calls: []call.ToolCall{{ID: "t", Name: "f", Arguments: arguments}}}}},
+			"")
 		require.NoError(t, err)
 		require.Contains(t, string(body), `"input":`+want, arguments)
 	}

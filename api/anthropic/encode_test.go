@@ -43,8 +43,9 @@ func callOf() *call.Call {
 	tool := func(name string) any {
 		return json.RawMessage(`{"type":"function","function":{"name":"` + name + `"}}`)
 	}
-	return &call.Call{ID: "chatcmpl-1", Kind: call.Messages, Model: "m", N: 1, Requests: []*api.Request{{Tools: []any{tool("f"), tool("g")}}},
-		Parsing: call.Parsing{Format: "hermes+think", Calls: true, Held: true}}
+	return &call.Call{ID: "chatcmpl-1", Kind: call.Messages, Model: "m", N: 1,
+		Requests: []*api.Request{{Tools: []any{tool("f"), tool("g")}}},
+		Parsing:  call.Parsing{Format: "hermes+think", Calls: true, Held: true}}
 }
 
 // events cuts a text at random places.
@@ -54,7 +55,8 @@ func events(text string, finish api.Finish, stop string, r *rand.Rand) (list []a
 		list = append(list, api.Event{Text: text[:n], Tokens: []int32{1}})
 		text = text[n:]
 	}
-	list = append(list, api.Event{Finish: finish, Stop: stop, Done: true, Usage: &api.Usage{PromptTokens: 10, CompletionTokens: len(list), CachedTokens: 4}})
+	list = append(list, api.Event{Finish: finish, Stop: stop, Done: true,
+		Usage: &api.Usage{PromptTokens: 10, CompletionTokens: len(list), CachedTokens: 4}})
 	for i := range list {
 		list[i].Seq = uint64(i + 1)
 	}
@@ -208,7 +210,8 @@ func TestErrorsHaveAnthropicsForm(t *testing.T) {
 		api.CodeTooLarge: "request_too_large", api.CodeOverloaded: "rate_limit_error", api.CodeUnavailable: "overloaded_error",
 		api.CodeInternal: "api_error", 405: "invalid_request_error", 410: "invalid_request_error",
 	} {
-		require.JSONEq(t, `{"type":"error","error":{"type":"`+want+`","message":"m"}}`, string(EncodeError(&api.Error{Code: code, Message: "m"})))
+		require.JSONEq(t, `{"type":"error","error":{"type":"`+want+`","message":"m"}}`,
+			string(EncodeError(&api.Error{Code: code, Message: "m"})))
 	}
 }
 

@@ -35,8 +35,9 @@ func (d *Decision) Expected() float64 {
 	return sum
 }
 
-// Decide makes probabilities of the log probabilities of a question's options. An answer is an option if it begins with the option's tokens,
-// and with those of no longer option that begins with them too: the probability of "New" is without that of "New York". Sums are of float64, in
+// Decide makes probabilities of the log probabilities of a question's options. An answer is an option if it begins with the option's
+// tokens, and with those of no longer option that begins with them too: the probability of "New" is without that of "New York". Sums are of
+// float64, in
 // the order of tokens and options. The error is an *api.Error: an option has no log probabilities.
 func Decide(options []api.AnswerLogprobs) (*Decision, error) {
 	logs := make([]float64, len(options))

@@ -27,8 +27,10 @@ func TestProbabilitiesOfOptionsAreThoseOfTheirTokens(t *testing.T) {
 		best    int
 	}{
 		{"one token each", []api.AnswerLogprobs{option(1, 0.6), option(2, 0.2)}, []float64{0.75, 0.25}, 0.8, 0},
-		{"several tokens", []api.AnswerLogprobs{option(1, 0.5, 2, 0.1), option(1, 0.5, 3, 0.9), option(4, 0.1)}, []float64{1. / 12, 9. / 12, 2. / 12}, 0.6, 1},
-		{"a beginning of others", []api.AnswerLogprobs{option(1, 0.8), option(1, 0.8, 2, 0.25), option(1, 0.8, 2, 0.25, 3, 0.5), option(1, 0.8, 4, 0.5)},
+		{"several tokens", []api.AnswerLogprobs{option(1, 0.5, 2, 0.1), option(1, 0.5, 3, 0.9), option(4, 0.1)},
+			[]float64{1. / 12, 9. / 12, 2. / 12}, 0.6, 1},
+		{"a beginning of others", []api.AnswerLogprobs{option(1, 0.8), option(1, 0.8, 2, 0.25), option(1, 0.8, 2, 0.25, 3, 0.5),
+			option(1, 0.8, 4, 0.5)},
 			[]float64{0.25, 0.125, 0.125, 0.5}, 0.8, 3},
 		{"all of it continues", []api.AnswerLogprobs{option(1, 0.5), option(1, 0.5, 2, 1)}, []float64{0, 1}, 0.5, 1},
 		{"equal ones", []api.AnswerLogprobs{option(1, 0.1), option(2, 0.3), option(3, 0.3)}, []float64{1. / 7, 3. / 7, 3. / 7}, 0.7, 1},

@@ -37,8 +37,10 @@ func end(choice int, finish api.Finish) api.Event {
 
 func TestAnAnswerIsSplitIntoReasoningContentAndCalls(t *testing.T) {
 	r := collect(t, parsedCall(1, "hermes+think"),
-		api.Event{Text: "<thi", Tokens: []int32{1}}, api.Event{Text: "nk>a", Tokens: []int32{2}}, api.Event{Text: "b</think>", Tokens: []int32{3}},
-		api.Event{Text: "c<tool", Tokens: []int32{4}}, api.Event{Text: `_call>{"name": "now"}</tool_call>`, Tokens: []int32{5}}, end(0, api.FinishStop))
+		api.Event{Text: "<thi", Tokens: []int32{1}}, api.Event{Text: "nk>a", Tokens: []int32{2}},
+		api.Event{Text: "b</think>", Tokens: []int32{3}},
+		api.Event{Text: "c<tool", Tokens: []int32{4}}, api.Event{Text: `_call>{"name": "now"}</tool_call>`, Tokens: []int32{5}},
+		end(0, api.FinishStop))
 	ch := r.Choices[0]
 	require.Len(t, ch.Calls, 1)
 	require.Equal(t, "now", ch.Calls[0].Name)
@@ -76,7 +78,8 @@ func TestACallThatIsCutEndsWithLength(t *testing.T) {
 func TestEachChoiceHasItsOwnCalls(t *testing.T) {
 	const call = `<tool_call>{"name": "now"}</tool_call>`
 	r := collect(t, parsedCall(3, "hermes"), api.Event{Text: "<tool_"}, api.Event{Choice: 1, Text: "no"}, api.Event{Choice: 2, Text: call},
-		api.Event{Text: `call>{"name": "now"}`}, api.Event{Finish: api.FinishStop}, api.Event{Choice: 1, Finish: api.FinishStop}, end(2, api.FinishStop))
+		api.Event{Text: `call>{"name": "now"}`}, api.Event{Finish: api.FinishStop}, api.Event{Choice: 1, Finish: api.FinishStop},
+		end(2, api.FinishStop))
 	require.Equal(t, api.FinishToolCalls, r.Choices[0].Finish)
 	require.Equal(t, Choice{Text: "no", Finish: api.FinishStop}, r.Choices[1])
 	require.NotEqual(t, r.Choices[0].Calls[0].ID, r.Choices[2].Calls[0].ID)
@@ -118,15 +121,20 @@ func TestAToolChoiceSetsHowTheAnswerIsParsed(t *testing.T) {
 		want   Parsing
 		kept   []string
 	}{
-		"plain text":                 {"", ToolChoice{}, nowTool, Parsing{}, nil},
-		"no tools":                   {"hermes", ToolChoice{}, nil, Parsing{}, nil},
-		"tools":                      {"hermes", ToolChoice{}, nowTool, Parsing{Format: "hermes", Calls: true}, []string{"<tool_call>", "</tool_call>"}},
-		"one call":                   {"hermes", ToolChoice{Single: true}, nowTool, Parsing{Format: "hermes", Calls: true, Single: true}, []string{"<tool_call>", "</tool_call>"}},
-		"a format without a grammar": {"pythonic", ToolChoice{}, nowTool, Parsing{Format: "pythonic", Calls: true, Held: true}, []string{"<|python_start|>", "<|python_end|>"}},
-		"none":                       {"hermes", ToolChoice{None: true}, nowTool, Parsing{}, nil},
-		"reasoning":                  {"hermes+think", ToolChoice{}, nil, Parsing{Format: "hermes+think", Held: true}, []string{"<think>", "</think>"}},
-		"reasoning without calls":    {"none+think", ToolChoice{}, nowTool, Parsing{Format: "none+think", Held: true}, []string{"<think>", "</think>"}},
-		"a later version":            {"later", ToolChoice{}, nowTool, Parsing{}, nil},
+		"plain text": {"", ToolChoice{}, nowTool, Parsing{}, nil},
+		"no tools":   {"hermes", ToolChoice{}, nil, Parsing{}, nil},
+		"tools": {"hermes", ToolChoice{}, nowTool, Parsing{Format: "hermes", Calls: true},
+			[]string{"<tool_call>", "</tool_call>"}},
+		"one call": {"hermes", ToolChoice{Single: true}, nowTool, Parsing{Format: "hermes", Calls: true, Single: true},
+			[]string{"<tool_call>", "</tool_call>"}},
+		"a format without a grammar": {"pythonic", ToolChoice{}, nowTool, Parsing{Format: "pythonic", Calls: true, Held: true},
+			[]string{"<|python_start|>", "<|python_end|>"}},
+		"none": {"hermes", ToolChoice{None: true}, nowTool, Parsing{}, nil},
+		"reasoning": {"hermes+think", ToolChoice{}, nil, Parsing{Format: "hermes+think", Held: true},
+			[]string{"<think>", "</think>"}},
+		"reasoning without calls": {"none+think", ToolChoice{}, nowTool, Parsing{Format: "none+think", Held: true},
+			[]string{"<think>", "</think>"}},
+		"a later version": {"later", ToolChoice{}, nowTool, Parsing{}, nil},
 	} {
 		got, err := choose(c.format, c.choice, c.tools)
 		require.NoError(t, err, name)
@@ -143,7 +151,8 @@ func TestAToolChoiceSetsHowTheAnswerIsParsed(t *testing.T) {
 func TestAGrammarBeginsAfterTheMarkerOfACall(t *testing.T) {
 	choose := func(r *api.Request, t ToolChoice) error {
 		r.Tools = nowTool
-		return (&Call{N: 1, Requests: []*api.Request{r}}).Choose(&api.Model{TextFacts: api.TextFacts{Format: "hermes", Special: map[string]int32{"</tool_call>": 9}}}, t)
+		return (&Call{N: 1, Requests: []*api.Request{r}}).Choose(&api.Model{TextFacts: api.TextFacts{Format: "hermes",
+			Special: map[string]int32{"</tool_call>": 9}}}, t)
 	}
 	r := &api.Request{}
 	require.NoError(t, choose(r, ToolChoice{}))
@@ -189,7 +198,8 @@ func TestAJSONAnswerOrCalls(t *testing.T) {
 	require.False(t, c.Parsing.Held)
 	for _, kind := range []grammar.Kind{grammar.Regex, grammar.Choice, grammar.Lark} {
 		_, err = choose(kind, false)
-		require.EqualError(t, err, `response_format.type: found together with tools, expected one of them, or a JSON schema with tool_choice "auto"`)
+		require.EqualError(t, err,
+			`response_format.type: found together with tools, expected one of them, or a JSON schema with tool_choice "auto"`)
 	}
 	_, err = choose(grammar.JSONSchema, true)
 	require.ErrorContains(t, err, "response_format.type")

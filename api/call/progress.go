@@ -20,7 +20,8 @@ type ChoiceProgress struct {
 
 // Progress returns the sum of the events of a call.
 func (c *Call) Progress(events []api.Event) *Progress {
-	p := &Progress{Ended: make([]bool, len(c.Requests)), Pins: make([]api.Pin, len(c.Requests)), Choices: make([]ChoiceProgress, c.Choices())}
+	p := &Progress{Ended: make([]bool, len(c.Requests)), Pins: make([]api.Pin, len(c.Requests)),
+		Choices: make([]ChoiceProgress, c.Choices())}
 	for _, ev := range events {
 		p.Seq = ev.Seq
 		if ev.Choice < 0 || ev.Choice >= len(p.Choices) {

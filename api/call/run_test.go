@@ -136,7 +136,8 @@ func pinned(digest string, ev api.Event) api.Event {
 func TestAFurtherAttemptIsBoundToWhatTheLastOneWas(t *testing.T) {
 	engine := apitest.New(apitest.Say("x"))
 	c := &Call{N: 1, Requests: []*api.Request{{Prompt: "p", N: 1}, {Prompt: "q", N: 1}, {Prompt: "r", N: 1}}}
-	p := c.Progress([]api.Event{pinned("a", api.Event{Seq: 1, Text: "x", Tokens: []int32{1}}), pinned("b", api.Event{Seq: 2, Choice: 2, Text: "x", Tokens: []int32{1}}),
+	p := c.Progress([]api.Event{pinned("a", api.Event{Seq: 1, Text: "x", Tokens: []int32{1}}),
+		pinned("b", api.Event{Seq: 2, Choice: 2, Text: "x", Tokens: []int32{1}}),
 		pinned("c", api.Event{Seq: 3, Choice: 2, Text: "x", Tokens: []int32{2}})})
 	rest, err := NewDirect(engine).Continue(context.Background(), c, p, 1)
 	require.NoError(t, err)

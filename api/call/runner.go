@@ -52,7 +52,9 @@ func (d *Direct) Engine() api.Engine { return d.engine }
 // Run implements Runner.
 func (d *Direct) Run(ctx context.Context, c *Call) (Answer, error) {
 	if c.Resume == ResumeYes {
-		return nil, api.Invalid("stream_resume", `stream_resume: found true on a server without --stream-resume and JetStream, expected false or "auto"`)
+		return nil,
+			api.Invalid("stream_resume",
+				`stream_resume: found true on a server without --stream-resume and JetStream, expected false or "auto"`)
 	}
 	for _, r := range c.Requests {
 		r.Buffered = !c.Stream // the reader is the only one, since no log keeps the events

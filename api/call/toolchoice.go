@@ -69,7 +69,8 @@ func (c *Call) guide(r *api.Request, m *api.Model, format tools.Format, list []t
 	if r.Grammar != nil {
 		source, ok := schemaOf(r.Grammar)
 		if t.Required || !ok {
-			return api.Invalid(r.Grammar.Param, "%s: found together with tools, expected one of them, or a JSON schema with tool_choice \"auto\"",
+			return api.Invalid(r.Grammar.Param,
+				"%s: found together with tools, expected one of them, or a JSON schema with tool_choice \"auto\"",
 				r.Grammar.Param)
 		}
 		text, err := rewritten(source)

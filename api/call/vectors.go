@@ -66,8 +66,8 @@ func activated(by string, x float64) float64 {
 	return x
 }
 
-// Scores returns the score of each pair: what a cross-encoder makes of it, the probability of "yes" among "no" and "yes" where each pair was judged, else the cosine
-// of the two vectors, 0 if one of them is zero. The error is an *api.Error: a choice has no vector.
+// Scores returns the score of each pair: what a cross-encoder makes of it, the probability of "yes" among "no" and "yes" where each pair
+// was judged, else the cosine of the two vectors, 0 if one of them is zero. The error is an *api.Error: a choice has no vector.
 func (v *Vectors) Scores(choices []Choice) ([]float64, error) {
 	scores := make([]float64, len(v.Pairs))
 	for i, pair := range v.Pairs {

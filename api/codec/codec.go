@@ -33,7 +33,8 @@ func Endpoints() []Endpoint {
 		{call.Chat, "/v1/chat/completions", "chat.completions", chat},
 		{call.Completion, "/v1/completions", "completions", completion},
 		{call.Messages, "/v1/messages", "messages", call.Codec{
-			Decode: anthropic.Decode, Encode: anthropic.Encode, Stream: anthropic.NewStream, Error: anthropic.EncodeError, Frames: call.NamedEvents,
+			Decode: anthropic.Decode, Encode: anthropic.Encode, Stream: anthropic.NewStream, Error: anthropic.EncodeError,
+			Frames: call.NamedEvents,
 		}},
 		{call.Responses, "/v1/responses", "responses", call.Codec{
 			Decode: responses.Decode, Encode: responses.Encode, Stream: responses.NewStream, Error: responses.EncodeError,
@@ -42,15 +43,20 @@ func Endpoints() []Endpoint {
 		{call.OllamaChat, "/api/chat", "ollama.chat", ollamaCodec(ollama.DecodeChat)},
 		{call.OllamaGenerate, "/api/generate", "ollama.generate", ollamaCodec(ollama.DecodeGenerate)},
 		{call.Embeddings, "/v1/embeddings", "embeddings", embeddings},
-		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: openai.DecodeRerank, Encode: openai.EncodeRerank, Error: openai.EncodeError}},
+		{call.Rerank, "/v1/rerank", "rerank", call.Codec{Decode: openai.DecodeRerank, Encode: openai.EncodeRerank,
+			Error: openai.EncodeError}},
 		{call.Score, "/v1/score", "score", call.Codec{Decode: openai.DecodeScore, Encode: openai.EncodeScore, Error: openai.EncodeError}},
-		{call.Classify, "/v1/classify", "classify", call.Codec{Decode: openai.DecodeClassify, Encode: openai.EncodeClassify, Error: openai.EncodeError}},
-		{call.Decisions, "/v1/decisions", "decisions", call.Codec{Decode: openai.DecodeDecisions, Encode: openai.EncodeDecisions, Error: openai.EncodeError}},
-		{call.OllamaEmbedding, "/api/embeddings", "ollama.embeddings", call.Codec{Decode: ollama.DecodeEmbedding, Encode: ollama.EncodeEmbedding, Error: ollama.EncodeError}},
+		{call.Classify, "/v1/classify", "classify", call.Codec{Decode: openai.DecodeClassify, Encode: openai.EncodeClassify,
+			Error: openai.EncodeError}},
+		{call.Decisions, "/v1/decisions", "decisions", call.Codec{Decode: openai.DecodeDecisions, Encode: openai.EncodeDecisions,
+			Error: openai.EncodeError}},
+		{call.OllamaEmbedding, "/api/embeddings", "ollama.embeddings",
+			call.Codec{Decode: ollama.DecodeEmbedding, Encode: ollama.EncodeEmbedding, Error: ollama.EncodeError}},
 		{call.Chat, "/api/v0/chat/completions", "", ofLMStudio(chat)},
 		{call.Completion, "/api/v0/completions", "", ofLMStudio(completion)},
 		{call.Embeddings, "/api/v0/embeddings", "", embeddings},
-		{call.OllamaEmbed, "/api/embed", "ollama.embed", call.Codec{Decode: ollama.DecodeEmbed, Encode: ollama.EncodeEmbed, Error: ollama.EncodeError}},
+		{call.OllamaEmbed, "/api/embed", "ollama.embed", call.Codec{Decode: ollama.DecodeEmbed, Encode: ollama.EncodeEmbed,
+			Error: ollama.EncodeError}},
 	}
 }
 
@@ -75,9 +81,12 @@ type Unary struct {
 // Unaries returns the calls without events.
 func Unaries() []Unary {
 	return []Unary{
-		{"POST", "/tokenize", "tokenize", call.NewUnary(openai.DecodeTokenize, api.Engine.Tokenize, openai.EncodeTokenize), openai.EncodeError},
-		{"POST", "/detokenize", "detokenize", call.NewUnary(openai.DecodeDetokenize, call.Detokenize, openai.EncodeDetokenize), openai.EncodeError},
-		{"POST", "/v1/chat/completions/render", "chat.completions.render", call.NewUnary(openai.DecodeRender, call.Render, openai.EncodeRender), openai.EncodeError},
+		{"POST", "/tokenize", "tokenize", call.NewUnary(openai.DecodeTokenize, api.Engine.Tokenize, openai.EncodeTokenize),
+			openai.EncodeError},
+		{"POST", "/detokenize", "detokenize", call.NewUnary(openai.DecodeDetokenize, call.Detokenize, openai.EncodeDetokenize),
+			openai.EncodeError},
+		{"POST", "/v1/chat/completions/render", "chat.completions.render",
+			call.NewUnary(openai.DecodeRender, call.Render, openai.EncodeRender), openai.EncodeError},
 		{"POST", "/v1/messages/count_tokens", "messages.count_tokens",
 			call.NewUnary(anthropic.DecodeCount, api.Engine.Tokenize, anthropic.EncodeCount), anthropic.EncodeError},
 		{"GET", "/api/tags", "", call.OfModels(ollama.Tags), ollama.EncodeError},

@@ -70,7 +70,8 @@ func gunzip(body []byte, s *server) ([]byte, error) {
 }
 
 func (s *server) tooLarge() error {
-	return &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("found a body larger than %d bytes, expected at most that", s.opts.MaxBody)}
+	return &api.Error{Code: api.CodeTooLarge, Message: fmt.Sprintf("found a body larger than %d bytes, expected at most that",
+		s.opts.MaxBody)}
 }
 
 // uncompressed refuses bodies with a Content-Encoding: handle reads them as they arrive.

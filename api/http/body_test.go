@@ -34,11 +34,13 @@ func TestACompressedBodyIsReadOrRefused(t *testing.T) {
 		status   int
 		want     string
 	}{
-		{"gzip", zip, 200, `"content":"Hi"`}, {" GZIP", zip, 200, `"content":"Hi"`}, {"x-gzip", zip, 200, "Hi"}, {"identity", []byte(hello + "}"), 200, "Hi"},
-		{"gzip", []byte(hello + "}"), 400, "not gzip"}, {"gzip", zip[:len(zip)-3], 400, "not gzip"}, {"gzip", nil, 400, "not gzip"},
-		{"", zip, 400, "not UTF-8"}, {"gzip", gzipped(t, strings.Repeat(" ", limit+1)), 413, "found a body larger than 65536 bytes"},
+		{"gzip", zip, 200, `"content":"Hi"`}, {" GZIP", zip, 200, `"content":"Hi"`}, {"x-gzip", zip, 200, "Hi"},
+		{"identity", []byte(hello + "}"), 200, "Hi"}, {"gzip", []byte(hello + "}"), 400, "not gzip"},
+		{"gzip", zip[:len(zip)-3], 400, "not gzip"}, {"gzip", nil, 400, "not gzip"}, {"", zip, 400, "not UTF-8"},
+		{"gzip", gzipped(t, strings.Repeat(" ", limit+1)), 413, "found a body larger than 65536 bytes"},
 		{"gzip", gzipped(t, strings.Repeat(" ", limit-len(hello)-1)+hello+"}"), 200, "Hi"},
-		{"deflate", zip, 415, `found a body with Content-Encoding \"deflate\", expected gzip or none`}, {"br", nil, 415, "unsupported_encoding"}, {"gzip, gzip", zip, 415, "unsupported_encoding"},
+		{"deflate", zip, 415, `found a body with Content-Encoding \"deflate\", expected gzip or none`},
+		{"br", nil, 415, "unsupported_encoding"}, {"gzip, gzip", zip, 415, "unsupported_encoding"},
 	} {
 		for _, path := range []string{"/v1/chat/completions", "/api/chat", "/v1/messages"} {
 			req, err := http.NewRequest("POST", srv.URL+path, bytes.NewReader(c.body))
@@ -67,7 +69,8 @@ func TestACompressedBodyIsReadOrRefused(t *testing.T) {
 func TestABodyAboveTheLimitIsA413(t *testing.T) {
 	srv := serve(t, apitest.New(nil), httpapi.Options{MaxBody: 1 << 10})
 	for _, length := range []int64{24 << 20, -1} { // -1: chunked
-		for path, want := range map[string]string{"/v1/chat/completions": "request_too_large", "/api/embed": `{"error":"found a body larger`, "/v1/messages": "request_too_large"} {
+		for path, want := range map[string]string{"/v1/chat/completions": "request_too_large",
+			"/api/embed": `{"error":"found a body larger`, "/v1/messages": "request_too_large"} {
 			req, err := http.NewRequest("POST", srv.URL+path, io.LimitReader(zeros{}, 24<<20))
 			require.NoError(t, err)
 			req.ContentLength = length

@@ -21,7 +21,8 @@ func decides() *apitest.Engine {
 		for i := range r.Pool.Answers {
 			x.Answers = append(x.Answers, api.AnswerLogprobs{Tokens: []int32{int32(i)}, Logprobs: []float32{-0.6931472 * float32(i+1)}})
 		}
-		s.Send(api.Event{Extra: x, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 10, CachedTokens: 4}})
+		s.Send(api.Event{Extra: x, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "h"}, Finish: api.FinishStop, Done: true,
+			Usage: &api.Usage{PromptTokens: 10, CachedTokens: 4}})
 	})
 }
 
@@ -62,9 +63,11 @@ func TestDecisionsHaveOpenAIsForm(t *testing.T) {
 
 	requests := e.Requests()
 	require.Equal(t, []string{"yes", "no"}, requests[0].Pool.Answers)
-	require.Equal(t, "The screen\n\nis\nbroken.\n\nQuestion: Is it damaged?\nAnswer yes or no, and nothing else.", requests[0].Messages[0].Content)
+	require.Equal(t, "The screen\n\nis\nbroken.\n\nQuestion: Is it damaged?\nAnswer yes or no, and nothing else.",
+		requests[0].Messages[0].Content)
 	require.Equal(t, []string{"returns", "true", `b"c`}, requests[1].Pool.Answers)
-	require.Contains(t, requests[1].Messages[0].Content, "Options:\n- returns: broken items\n- true\n- b\"c\nAnswer with one of the options")
+	require.Contains(t, requests[1].Messages[0].Content,
+		"Options:\n- returns: broken items\n- true\n- b\"c\nAnswer with one of the options")
 	require.Equal(t, []string{"0", "1"}, requests[2].Pool.Answers)
 	require.Contains(t, requests[2].Messages[0].Content, "Levels:\n0: fine\n1: broken: of no use\nAnswer with the number")
 	require.Equal(t, map[string]any{"enable_thinking": false, "thinking": false}, requests[2].TemplateArgs)
@@ -93,7 +96,8 @@ func TestDecisionsThatCannotBeMadeAreRefusedByTheirField(t *testing.T) {
 		`{"input":[{"role":"user","content":[{"type":"input_image"}]}]}`: `input[0].content[0].type: only \"input_text\"`,
 		`{"input":"a"}`:                "questions: expected a list of 1 to 200 questions",
 		`{"input":"a","questions":[]}`: "questions: expected a list of 1 to 200 questions",
-		`{"input":"a","questions":[` + strings.Repeat(yes+",", 200) + yes + `]}`:                                       "questions: expected at most 200 entries, found 201",
+		`{"input":"a","questions":[` + strings.Repeat(yes+",",
+			200) + yes + `]}`: "questions: expected at most 200 entries, found 201",
 		`{"input":"a","questions":[{"type":"boolean","instructions":"?"}]}`:                                            `questions[0].type: expected \"predicate\", \"choice\" or \"score\", found \"boolean\"`,
 		`{"input":"a","questions":[` + yes + `,{"type":"predicate"}]}`:                                                 "questions[1].instructions: expected a string",
 		`{"input":"a","questions":[{"type":"choice","instructions":"?","choices":[{"value":"a"}]}]}`:                   "questions[0].choices: expected a list of 2 to 255",
@@ -101,9 +105,10 @@ func TestDecisionsThatCannotBeMadeAreRefusedByTheirField(t *testing.T) {
 		`{"input":"a","questions":[{"type":"choice","instructions":"?","choices":[{"value":"true"},{"value":true}]}]}`: `questions[0].choices[1].value: the text \"true\" is that of choices[0]`,
 		`{"input":"a","questions":[` + choices + `]}`:                                                                  "questions[0].choices: expected at most 255 entries, found 256",
 		`{"input":"a","questions":[{"type":"score","instructions":"?","levels":[{"label":"a"},{}]}]}`:                  "questions[0].levels[1].label: expected a string",
-		`{"input":"a","questions":[` + strings.Repeat(largest+",", 8) + largest + `]}`:                                 "questions[8]: expected at most 2048 options in all questions",
-		`{"input":"a","questions":[` + yes + `],"stream":true}`:                                                        "stream: not supported",
-		`{"input":"a","questions":[` + yes + `],"proof":{"version":1,"prompts":[]}}`:                                   "proof.prompts: expected 1",
+		`{"input":"a","questions":[` + strings.Repeat(largest+",",
+			8) + largest + `]}`: "questions[8]: expected at most 2048 options in all questions",
+		`{"input":"a","questions":[` + yes + `],"stream":true}`:                      "stream: not supported",
+		`{"input":"a","questions":[` + yes + `],"proof":{"version":1,"prompts":[]}}`: "proof.prompts: expected 1",
 	} {
 		resp := post(t, srv, "/v1/decisions", body)
 		text := read(t, resp)

@@ -33,12 +33,14 @@ func TestTheDocumentDescribesEachEventAndLineOfAStream(t *testing.T) {
 	for _, broken = range []bool{false, true} {
 		for path, body := range map[string]string{
 			"/v1/chat/completions": chat, "/v1/messages": chat, "/api/chat": chat,
-			"/v1/completions": `{"prompt":"hi","stream":true}`, "/v1/responses": `{"input":"hi","stream":true}`, "/api/generate": `{"prompt":"hi"}`,
+			"/v1/completions": `{"prompt":"hi","stream":true}`, "/v1/responses": `{"input":"hi","stream":true}`,
+			"/api/generate": `{"prompt":"hi"}`,
 		} {
 			resp := post(t, srv, path, body)
 			kind, text := resp.Header.Get("Content-Type"), strings.TrimSpace(read(t, resp))
 			escape := strings.NewReplacer("/", "~1").Replace
-			schema, err := compiler.Compile("openapi.json#/paths/" + escape(path) + "/post/responses/200/content/" + escape(kind) + "/schema")
+			schema,
+				err := compiler.Compile("openapi.json#/paths/" + escape(path) + "/post/responses/200/content/" + escape(kind) + "/schema")
 			require.NoError(t, err)
 			parts := linesOf
 			if kind == "text/event-stream" {

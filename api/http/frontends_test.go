@@ -58,9 +58,13 @@ func TestSlashesOfJoinedURLsChangeNoPath(t *testing.T) {
 func TestAnUnknownPathHasTheErrorOfItsAPI(t *testing.T) {
 	srv := serve(t, apitest.New(nil), httpapi.Options{})
 	for path, want := range map[string]string{
-		"/api/pull": `{"error":"unknown path: POST /api/pull"}`, "/api/delete/": `{"error":"unknown path: POST /api/delete"}`, "/api": `{"error":"unknown path`,
-		"/api/blobs/sha256:0": `{"error":"unknown path`, "/v1/messages/batches": `{"type":"error","error":{"type":"not_found_error","message":"unknown path`,
-		"/v1/messagesx": `{"error":{"message":"unknown path`, "/api/v0/x": `{"error":{"message":"unknown path`, "/api/v1/chat": `{"error":{"message":"unknown path`, "/apis": `{"error":{"message":"unknown path`, "/v1/assistants": `{"error":{"message":"unknown path`,
+		"/api/pull": `{"error":"unknown path: POST /api/pull"}`, "/api/delete/": `{"error":"unknown path: POST /api/delete"}`,
+		"/api":                 `{"error":"unknown path`,
+		"/api/blobs/sha256:0":  `{"error":"unknown path`,
+		"/v1/messages/batches": `{"type":"error","error":{"type":"not_found_error","message":"unknown path`,
+		"/v1/messagesx":        `{"error":{"message":"unknown path`, "/api/v0/x": `{"error":{"message":"unknown path`,
+		"/api/v1/chat": `{"error":{"message":"unknown path`, "/apis": `{"error":{"message":"unknown path`,
+		"/v1/assistants": `{"error":{"message":"unknown path`,
 	} {
 		resp := post(t, srv, path, "{}")
 		require.Equal(t, 404, resp.StatusCode, path)
@@ -74,12 +78,16 @@ func TestAnUnknownPathHasTheErrorOfItsAPI(t *testing.T) {
 // TestABodyOfAnotherTypeIsNamedInWordsOfJSON: no error shows a type of Go's or a value of the client's.
 func TestABodyOfAnotherTypeIsNamedInWordsOfJSON(t *testing.T) {
 	srv := serve(t, apitest.New(nil), httpapi.Options{})
-	paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/score",
-		"/tokenize", "/detokenize", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/v0/chat/completions", "/api/v0/completions", "/api/v0/embeddings"}
+	paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses",
+		"/v1/embeddings", "/v1/rerank", "/v1/score",
+		"/tokenize", "/detokenize", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/v0/chat/completions",
+		"/api/v0/completions", "/api/v0/embeddings"}
 	for _, path := range paths {
 		for _, c := range []struct{ body, want string }{
-			{`[]`, "a list"}, {`[{"model":"tiny-chat"}]`, "a list"}, {` "my secret"`, "a string"}, {`12`, "number 12"}, {`null`, "null"}, {`true`, "true or false"},
-			{`{`, "unexpected end"}, {`{"model":}`, "invalid character"}, {``, "unexpected end"}, {"\x1f\x8b", "not UTF-8"}, {`{"model":5,"input":"hi"}`, "model: "}, {`{"model":{"a":1},"input":"hi"}`, "model: "},
+			{`[]`, "a list"}, {`[{"model":"tiny-chat"}]`, "a list"}, {` "my secret"`, "a string"}, {`12`, "number 12"}, {`null`, "null"},
+			{`true`, "true or false"},
+			{`{`, "unexpected end"}, {`{"model":}`, "invalid character"}, {``, "unexpected end"}, {"\x1f\x8b", "not UTF-8"},
+			{`{"model":5,"input":"hi"}`, "model: "}, {`{"model":{"a":1},"input":"hi"}`, "model: "},
 		} {
 			resp := post(t, srv, path, c.body)
 			got := read(t, resp)
@@ -94,14 +102,20 @@ func TestABodyOfAnotherTypeIsNamedInWordsOfJSON(t *testing.T) {
 
 func TestIntegersMayBeWrittenAsFloats(t *testing.T) {
 	srv := serve(t, apitest.New(apitest.Say("Hi")), httpapi.Options{})
-	message, chat := `{"model":"tiny-chat","max_tokens":9.0,"messages":[{"role":"user","content":"hi"}]`, `{"model":"tiny-chat","stream":false,"messages":[{"role":"user","content":"hi"}]`
+	message, chat := `{"model":"tiny-chat","max_tokens":9.0,"messages":[{"role":"user","content":"hi"}]`,
+		`{"model":"tiny-chat","stream":false,"messages":[{"role":"user","content":"hi"}]`
 	for _, c := range []struct{ path, body, wrong string }{
-		{"/v1/chat/completions", chat + `,"max_tokens":4%s,"top_k":5.0,"logprobs":true,"top_logprobs":2.0,"seed":1e3}`, "max_tokens: expected an integer from 1 to 16777216, found 4.5"},
-		{"/v1/messages", message + `,"thinking":{"type":"enabled","budget_tokens":1024%s}}`, "thinking.budget_tokens: found number 1024.5, expected an integer"},
-		{"/api/chat", chat + `,"options":{"num_predict":4%s,"top_k":3.0,"seed":2.0}}`, "options.num_predict: found number 4.5, expected an integer"},
+		{"/v1/chat/completions", chat + `,"max_tokens":4%s,"top_k":5.0,"logprobs":true,"top_logprobs":2.0,"seed":1e3}`,
+			"max_tokens: expected an integer from 1 to 16777216, found 4.5"},
+		{"/v1/messages", message + `,"thinking":{"type":"enabled","budget_tokens":1024%s}}`,
+			"thinking.budget_tokens: found number 1024.5, expected an integer"},
+		{"/api/chat", chat + `,"options":{"num_predict":4%s,"top_k":3.0,"seed":2.0}}`,
+			"options.num_predict: found number 4.5, expected an integer"},
 		{"/api/chat", chat + `,"logprobs":true,"top_logprobs":2%s}`, "top_logprobs: found number 2.5, expected an integer"},
-		{"/api/generate", `{"model":"tiny-chat","prompt":"hi","stream":false,"options":{"num_predict":1e0,"seed":7%s}}`, "options.seed: expected an integer"},
-		{"/v1/responses", `{"model":"tiny-chat","input":"hi","store":false,"max_output_tokens":16%s}`, "max_output_tokens: expected an integer"},
+		{"/api/generate", `{"model":"tiny-chat","prompt":"hi","stream":false,"options":{"num_predict":1e0,"seed":7%s}}`,
+			"options.seed: expected an integer"},
+		{"/v1/responses", `{"model":"tiny-chat","input":"hi","store":false,"max_output_tokens":16%s}`,
+			"max_output_tokens: expected an integer"},
 		{"/detokenize", `{"model":"tiny-chat","tokens":[65%s]}`, "tokens[0]: expected a token id"},
 	} {
 		resp := post(t, srv, c.path, strings.Replace(c.body, "%s", ".0", 1))

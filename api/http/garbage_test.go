@@ -91,12 +91,14 @@ func TestTheDocumentDescribesEveryServedPath(t *testing.T) {
 	for path, method := range map[string]string{
 		"/v1/chat/completions": "post", "/v1/completions": "post", "/tokenize": "post", "/detokenize": "post",
 		"/v1/models": "get", "/v1/models/{id}": "get", "/health/live": "get", "/health/ready": "get", "/metrics": "get",
-		"/v1/messages": "post", "/v1/responses": "post", "/v1/messages/count_tokens": "post", "/api/chat": "post", "/api/generate": "post", "/api/show": "post",
-		"/api/tags": "get", "/api/ps": "get", "/api/version": "get", "/v1/responses/{id}": "delete", "/v1/responses/{id}/input_items": "get",
-		"/v1/responses/{id}/cancel": "post", "/v1/files": "post", "/v1/files/{id}": "delete", "/v1/files/{id}/content": "get", "/v1/batches": "post",
-		"/v1/batches/{id}": "get", "/v1/batches/{id}/cancel": "post",
-		"/v1/classify": "post", "/v1/decisions": "post", "/v1/embeddings": "post", "/v1/rerank": "post", "/v1/score": "post", "/v1/chat/completions/render": "post", "/api/embed": "post", "/api/embeddings": "post",
-		"/api/v0/chat/completions": "post", "/api/v0/completions": "post", "/api/v0/embeddings": "post", "/api/v0/models": "get", "/api/v0/models/{id}": "get", "/api/v1/models": "get",
+		"/v1/messages": "post", "/v1/responses": "post", "/v1/messages/count_tokens": "post", "/api/chat": "post", "/api/generate": "post",
+		"/api/show": "post", "/api/tags": "get", "/api/ps": "get", "/api/version": "get", "/v1/responses/{id}": "delete",
+		"/v1/responses/{id}/input_items": "get", "/v1/responses/{id}/cancel": "post", "/v1/files": "post", "/v1/files/{id}": "delete",
+		"/v1/files/{id}/content": "get", "/v1/batches": "post", "/v1/batches/{id}": "get", "/v1/batches/{id}/cancel": "post",
+		"/v1/classify": "post", "/v1/decisions": "post", "/v1/embeddings": "post", "/v1/rerank": "post", "/v1/score": "post",
+		"/v1/chat/completions/render": "post", "/api/embed": "post", "/api/embeddings": "post", "/api/v0/chat/completions": "post",
+		"/api/v0/completions": "post", "/api/v0/embeddings": "post", "/api/v0/models": "get", "/api/v0/models/{id}": "get",
+		"/api/v1/models": "get",
 	} {
 		require.Contains(t, doc.Paths[path], method, path)
 	}

@@ -304,7 +304,8 @@ func TestASilentStreamIsPinged(t *testing.T) {
 	close(pinged)
 	rest, err := io.ReadAll(r)
 	require.NoError(t, err)
-	require.Regexp(t, "^(: ping\n)*data: [^\n]*\"role\":\"assistant\"[^\n]*\n\n(: ping\n)*id: 1\n", string(rest), "an empty line after a comment would be an event without data")
+	require.Regexp(t, "^(: ping\n)*data: [^\n]*\"role\":\"assistant\"[^\n]*\n\n(: ping\n)*id: 1\n", string(rest),
+		"an empty line after a comment would be an event without data")
 	require.Contains(t, string(rest), `"content":"late"`)
 	require.True(t, strings.HasSuffix(string(rest), "data: [DONE]\n\n"))
 }

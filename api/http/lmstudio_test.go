@@ -18,8 +18,12 @@ import (
 func TestClientsOfLMStudioFindTheModels(t *testing.T) {
 	e := apitest.New(nil)
 	e.Served = []api.Model{
-		{ID: "acme/chat-8b", WeightFacts: api.WeightFacts{ContextLength: 4096, Description: api.Description{Architecture: "llama", Format: "gguf", Weights: "int8", Parameters: 8_000_000_000, Bytes: 9 << 30}}, TextFacts: api.TextFacts{Format: "hermes"}},
-		{ID: "vectors", WeightFacts: api.WeightFacts{ContextLength: 512, Embedding: api.Embedding{Width: 2, Pooling: api.PoolMean, Named: true}, Description: api.Description{Format: "safetensors", Weights: "bf16"}}},
+		{ID: "acme/chat-8b", WeightFacts: api.WeightFacts{ContextLength: 4096,
+			Description: api.Description{Architecture: "llama", Format: "gguf", Weights: "int8", Parameters: 8_000_000_000,
+				Bytes: 9 << 30}}, TextFacts: api.TextFacts{Format: "hermes"}},
+		{ID: "vectors", WeightFacts: api.WeightFacts{ContextLength: 512,
+			Embedding:   api.Embedding{Width: 2, Pooling: api.PoolMean, Named: true},
+			Description: api.Description{Format: "safetensors", Weights: "bf16"}}},
 		{ID: "old"},
 	}
 	srv := serve(t, e, httpapi.Options{})
@@ -28,12 +32,13 @@ func TestClientsOfLMStudioFindTheModels(t *testing.T) {
 	var v0 lmstudio.ModelsV0
 	strict(t, body, &v0)
 	chat := lmstudio.ModelV0{
-		ID: "acme/chat-8b", Object: "model", Type: "llm", Publisher: "acme", Arch: "llama", Compatibility: "gguf", Quantization: "INT8", State: "loaded",
-		MaxContext: 4096, LoadedContext: 4096, Capabilities: []string{"tool_use"},
+		ID: "acme/chat-8b", Object: "model", Type: "llm", Publisher: "acme", Arch: "llama", Compatibility: "gguf", Quantization: "INT8",
+		State: "loaded", MaxContext: 4096, LoadedContext: 4096, Capabilities: []string{"tool_use"},
 	}
 	require.Equal(t, lmstudio.ModelsV0{Object: "list", Data: []lmstudio.ModelV0{
 		chat,
-		{ID: "vectors", Object: "model", Type: "embeddings", Publisher: "millrace", Compatibility: "safetensors", Quantization: "BF16", State: "loaded", MaxContext: 512, LoadedContext: 512, Capabilities: []string{}},
+		{ID: "vectors", Object: "model", Type: "embeddings", Publisher: "millrace", Compatibility: "safetensors", Quantization: "BF16",
+			State: "loaded", MaxContext: 512, LoadedContext: 512, Capabilities: []string{}},
 		{ID: "old", Object: "model", Type: "llm", Publisher: "millrace", State: "loaded", Capabilities: []string{}},
 	}}, v0)
 
@@ -93,7 +98,8 @@ func TestOllamasEarlierEmbeddings(t *testing.T) {
 	strict(t, read(t, resp), &one)
 	require.Equal(t, []float32{3, 'a'}, one.Embedding, "as the model has it")
 	for body, want := range map[string]string{
-		`{"prompt":""}`: "prompt: found none, expected a text", `{}`: "prompt: found none, expected a text", `{"prompt":["a"]}`: "prompt: found a list, expected a string",
+		`{"prompt":""}`: "prompt: found none, expected a text", `{}`: "prompt: found none, expected a text",
+		`{"prompt":["a"]}`: "prompt: found a list, expected a string",
 	} {
 		resp := post(t, srv, "/api/embeddings", body)
 		require.Equal(t, 400, resp.StatusCode, body)

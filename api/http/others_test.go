@@ -28,7 +28,8 @@ func TestAMessagesStreamHasNamedEvents(t *testing.T) {
 			names = append(names, name)
 		}
 	}
-	require.Equal(t, []string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}, names)
+	require.Equal(t, []string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
+		"message_delta", "message_stop"}, names)
 	require.NotContains(t, body, "[DONE]")
 	require.Contains(t, body, `{"type":"text_delta","text":"Hel"}`)
 }
@@ -58,7 +59,8 @@ func TestEachAPIHasItsOwnErrors(t *testing.T) {
 		{"/api/chat", anOllama + "}", "", `{"error":"`},
 		{"/api/chat", `{"messages":[{}]}`, key, `{"error":"messages[0].role: expected`},
 		{"/api/generate", `[]`, key, `{"error":"the body is not one JSON object`},
-		{"/api/chat", `{"messages":[{"role":"assistant","tool_calls":[null]}]}`, key, `{"error":"messages[0].tool_calls[0].function.name: found none`},
+		{"/api/chat", `{"messages":[{"role":"assistant","tool_calls":[null]}]}`, key,
+			`{"error":"messages[0].tool_calls[0].function.name: found none`},
 		{"/api/generate", `null`, key, `{"error":"the body is not one JSON object: found null`},
 		{"/api/show", `{"model":"nobody"}`, key, `{"error":"model \"nobody\" not found"}`},
 	} {
@@ -71,7 +73,8 @@ func TestEachAPIHasItsOwnErrors(t *testing.T) {
 func TestAnAnswerNamesWhatWasIgnored(t *testing.T) {
 	srv := serve(t, apitest.New(apitest.Say("Hello")), httpapi.Options{})
 	for path, body := range map[string]string{
-		"/v1/chat/completions": `{"messages":[{"role":"user","content":"hi"}]`, "/v1/messages": aMessage, "/v1/responses": `{"input":"hi"`, "/api/chat": anOllama,
+		"/v1/chat/completions": `{"messages":[{"role":"user","content":"hi"}]`, "/v1/messages": aMessage, "/v1/responses": `{"input":"hi"`,
+		"/api/chat": anOllama,
 	} {
 		for _, stream := range []string{"true", "false"} {
 			resp := post(t, srv, path, body+`,"stream":`+stream+`,"tools":[{"type":"web_search","name":"w"}]}`)

@@ -20,7 +20,8 @@ import (
 // embed is an engine whose vector of a text is its length and its first byte, as a model with a pooling of its own.
 func embed() *apitest.Engine {
 	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
-		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), float32(r.Prompt[0])}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: len(r.Prompt)}})
+		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), float32(r.Prompt[0])}}, Finish: api.FinishStop,
+			Done: true, Usage: &api.Usage{PromptTokens: len(r.Prompt)}})
 	})
 	e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolMean, Named: true}
 	return e
@@ -132,7 +133,8 @@ func classes(labels ...string) *apitest.Engine {
 		}
 		s.Send(api.Event{Extra: &api.Extra{Vector: vector}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
 	})
-	e.Served[0].Embedding = api.Embedding{Width: 2, Encoder: true, Classes: api.Classes{Labels: labels, Classify: "softmax", Score: "sigmoid"}}
+	e.Served[0].Embedding = api.Embedding{Width: 2, Encoder: true,
+		Classes: api.Classes{Labels: labels, Classify: "softmax", Score: "sigmoid"}}
 	return e
 }
 

@@ -9,7 +9,8 @@ import (
 
 func TestElementsAreThoseOfTheDecoder(t *testing.T) {
 	for _, list := range []string{
-		`[]`, ` [ ] `, `[1]`, `[ 1 , -2.5e3 ,"a,]\"" , {"a":[1,{"b":"]"}]},[[]], null ,true]`, "[\n1\t,\r2]", `["\\",["\\\""]]`, `[{}]`, `[[],[]]`,
+		`[]`, ` [ ] `, `[1]`, `[ 1 , -2.5e3 ,"a,]\"" , {"a":[1,{"b":"]"}]},[[]], null ,true]`, "[\n1\t,\r2]", `["\\",["\\\""]]`, `[{}]`,
+		`[[],[]]`,
 	} {
 		var want []json.RawMessage
 		require.NoError(t, json.Unmarshal([]byte(list), &want))

@@ -101,7 +101,8 @@ func bodyError(err error, id string) error {
 		return &api.Error{Code: api.CodeOverloaded, Reason: "bodies_full", RetryAfter: time.Second, Message: err.Error()}
 	case errors.Is(err, bodies.ErrUnknown):
 		return &api.Error{Code: api.CodeNotFound, Reason: "body_not_found", Message: fmt.Sprintf(
-			"%s: found no body %s at this gateway: it was used, or no part arrived for %s; send it again", HeaderBody, api.Quote(id), bodyIdle)}
+			"%s: found no body %s at this gateway: it was used, or no part arrived for %s; send it again", HeaderBody, api.Quote(id),
+			bodyIdle)}
 	}
 	return api.Invalid(HeaderPart, "%s: %v", HeaderPart, err)
 }

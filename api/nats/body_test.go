@@ -102,7 +102,8 @@ func TestABodyInPartsIsItsKeysOwn(t *testing.T) {
 	require.Equal(t, "acme", e.Requests()[0].Tenant)
 
 	u, _ = mine.open(10)
-	requireError(t, mine.ask(u.Subjects+"bodies.part", []byte("x"), natsapi.HeaderBody, u.ID, natsapi.HeaderPart, "x"), 400, "invalid_value")
+	requireError(t, mine.ask(u.Subjects+"bodies.part", []byte("x"), natsapi.HeaderBody, u.ID, natsapi.HeaderPart, "x"), 400,
+		"invalid_value")
 	requireError(t, mine.part(u, 5, []byte("x")), 400, "invalid_value")
 	requireError(t, mine.part(u, 0, []byte("x")), 404, "body_not_found") // dropped
 

@@ -128,7 +128,8 @@ func TestOneRequestOneReply(t *testing.T) {
 
 func TestVectorsAndScoresAreOneReply(t *testing.T) {
 	e := apitest.New(func(r *api.Request, s *apitest.Stream) {
-		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), 0}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+		s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), 0}}, Finish: api.FinishStop, Done: true,
+			Usage: &api.Usage{PromptTokens: 1}})
 	})
 	e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolLast}
 	_, nc := start(t, e, natsapi.Options{})
@@ -381,10 +382,12 @@ func TestEndpointsSayWhatTheirBodiesAre(t *testing.T) {
 				require.Equal(t, fits, e.Metadata["request"] == schema, "%d bytes", size)
 			}
 		}
-		require.Eventually(t, func() bool { return strings.Contains(endpointData(t, nc, "completions"), `"running":1`) }, wait, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(endpointData(t, nc, "completions"), `"running":1`) }, wait,
+			time.Millisecond)
 		close(block)
 		next(t, answer)
-		require.Eventually(t, func() bool { return strings.Contains(endpointData(t, nc, "completions"), `"running":0`) }, wait, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(endpointData(t, nc, "completions"), `"running":0`) }, wait,
+			time.Millisecond)
 	}
 }
 

@@ -46,7 +46,9 @@ func TestAChatIsTheSameChatCall(t *testing.T) {
 	require.Equal(t, &sample.DRY{Multiplier: 0.8, Base: 2, Allowed: 1, Last: 9, Breakers: []string{"x"}}, sampling.DRY)
 	require.Equal(t, sample.XTC{Probability: 0.5, Threshold: 0.2}, sampling.XTC)
 	require.InDelta(t, 2, sampling.TopNSigma, 0)
-	require.Zero(t, decoded(t, DecodeChat, `{"model":"m","options":{"num_predict":-1},"messages":[{"role":"user","content":"hi"}]}`).Requests[0].MaxTokens)
+	require.Zero(t,
+		decoded(t, DecodeChat,
+			`{"model":"m","options":{"num_predict":-1},"messages":[{"role":"user","content":"hi"}]}`).Requests[0].MaxTokens)
 }
 
 func TestAPromptIsAUsersMessageUnlessItIsRaw(t *testing.T) {
@@ -71,8 +73,9 @@ func TestAResultBelongsToTheCallWithItsID(t *testing.T) {
 // TestACallWithoutAPromptGeneratesNothing: clients of Ollama load a model that way.
 func TestACallWithoutAPromptGeneratesNothing(t *testing.T) {
 	for body, decode := range map[string]decoder{
-		`{"model":"m","messages":[],"format":"json"}`: DecodeChat, `{"model":"m","logprobs":true}`: DecodeChat, `{"model":"m","prompt":"","system":"be kind"}`: DecodeGenerate,
-		`{"model":"m","raw":true,"keep_alive":0}`: DecodeGenerate,
+		`{"model":"m","messages":[],"format":"json"}`: DecodeChat, `{"model":"m","logprobs":true}`: DecodeChat,
+		`{"model":"m","prompt":"","system":"be kind"}`: DecodeGenerate,
+		`{"model":"m","raw":true,"keep_alive":0}`:      DecodeGenerate,
 	} {
 		c := decoded(t, decode, body)
 		r := c.Requests[0]
@@ -104,12 +107,14 @@ func TestACallWithoutAPromptGeneratesNothing(t *testing.T) {
 func TestEachTokenHasItsLogProbability(t *testing.T) {
 	c := decoded(t, DecodeChat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":1}`)
 	require.Equal(t, 1, c.Requests[0].TopLogprobs)
-	require.Equal(t, 2, decoded(t, DecodeGenerate, `{"model":"m","prompt":"hi","raw":true,"logprobs":true,"top_logprobs":2}`).Requests[0].TopLogprobs)
+	require.Equal(t, 2,
+		decoded(t, DecodeGenerate, `{"model":"m","prompt":"hi","raw":true,"logprobs":true,"top_logprobs":2}`).Requests[0].TopLogprobs)
 	require.Equal(t, -1, decoded(t, DecodeGenerate, `{"model":"m","prompt":"hi","top_logprobs":2}`).Requests[0].TopLogprobs)
 
 	impossible := float32(math.Inf(-1))
 	tokens := []api.TokenLogprob{
-		{Token: 1, Text: "é", Bytes: []byte("é"), Logprob: -0.5, Top: []api.TokenLogprob{{Token: 2, Text: "e", Bytes: []byte("e"), Logprob: impossible}}},
+		{Token: 1, Text: "é", Bytes: []byte("é"), Logprob: -0.5,
+			Top: []api.TokenLogprob{{Token: 2, Text: "e", Bytes: []byte("e"), Logprob: impossible}}},
 		{Token: 3, Text: "!", Bytes: []byte("!"), Logprob: -1},
 	}
 	want := []Logprob{{"é", -0.5, []int{195, 169}, []Logprob{{"e", -9999, []int{101}, nil}}}, {"!", -1, []int{33}, nil}}
@@ -137,8 +142,10 @@ func TestEachTokenHasItsLogProbability(t *testing.T) {
 
 func TestTheCardNamesWhatAModelCanDo(t *testing.T) {
 	for want, m := range map[string]api.Model{
-		`["completion"]`:                    {ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}},
-		`["completion","embedding"]`:        {ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 4, Pooling: api.PoolMean, Named: true}}},
+		`["completion"]`: {ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 4,
+			Pooling: api.PoolLast}}},
+		`["completion","embedding"]`: {ID: "m", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 4,
+			Pooling: api.PoolMean, Named: true}}},
 		`["completion","insert"]`:           {ID: "m", TextFacts: api.TextFacts{Infill: []string{"a", "b", "c"}}},
 		`["completion","tools","thinking"]`: {ID: "m", TextFacts: api.TextFacts{Format: "hermes+think"}},
 	} {
@@ -181,7 +188,8 @@ func TestABadCallNamesItsField(t *testing.T) {
 }
 
 func TestATextToEmbedIsNoListOfTokens(t *testing.T) {
-	embeds := []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000, Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}}}
+	embeds := []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1000,
+		Embedding: api.Embedding{Width: 4, Pooling: api.PoolLast}}}}
 	for _, input := range []string{`[1,2]`, `[[1,2],[3]]`} {
 		_, err := DecodeEmbed([]byte(`{"model":"m","input":`+input+`}`), embeds, time.Unix(5, 0))
 		require.Equal(t, "input", api.AsError(err).Param, input)
@@ -192,7 +200,8 @@ func TestATextToEmbedIsNoListOfTokens(t *testing.T) {
 }
 
 func callOf(kind call.Kind) *call.Call {
-	return &call.Call{ID: "chatcmpl-1", Kind: kind, Model: "m", N: 1, Created: time.Unix(100, 0), Parsing: call.Parsing{Format: "hermes+think", Calls: true, Held: true},
+	return &call.Call{ID: "chatcmpl-1", Kind: kind, Model: "m", N: 1, Created: time.Unix(100, 0),
+		Parsing:  call.Parsing{Format: "hermes+think", Calls: true, Held: true},
 		Requests: []*api.Request{{Tools: []any{json.RawMessage(`{"type":"function","function":{"name":"f"}}`)}}}}
 }
 
@@ -200,7 +209,8 @@ func eventsOf(texts ...string) (list []api.Event) {
 	for i, text := range texts {
 		list = append(list, api.Event{Seq: uint64(i + 1), Text: text, Tokens: []int32{1}})
 	}
-	return append(list, api.Event{Seq: uint64(len(texts) + 1), Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 10, CompletionTokens: len(texts)}})
+	return append(list, api.Event{Seq: uint64(len(texts) + 1), Finish: api.FinishStop, Done: true,
+		Usage: &api.Usage{PromptTokens: 10, CompletionTokens: len(texts)}})
 }
 
 func TestAStreamHasTheTextOfTheWholeAnswer(t *testing.T) {
@@ -251,7 +261,8 @@ func TestAStreamHasTheTextOfTheWholeAnswer(t *testing.T) {
 		require.Equal(t, all.Thinking, whole.Message.Thinking)
 		require.Equal(t, all.ToolCalls, whole.Message.ToolCalls)
 		require.Regexp(t, "^call_", all.ToolCalls[0].ID)
-		require.Equal(t, []TurnCall{{all.ToolCalls[0].ID, CalledFunction{0, "f", json.RawMessage(`{"a":1}`)}}}, compact(t, whole.Message.ToolCalls))
+		require.Equal(t, []TurnCall{{all.ToolCalls[0].ID, CalledFunction{0, "f", json.RawMessage(`{"a":1}`)}}},
+			compact(t, whole.Message.ToolCalls))
 	}
 }
 

@@ -141,7 +141,8 @@ func message(ch *call.Choice) AnswerMessage {
 		m.Reasoning = &ch.Reasoning
 	}
 	for _, c := range ch.Calls {
-		m.ToolCalls = append(m.ToolCalls, AnswerCall{ID: c.ID, Type: "function", Function: AnswerFunction{Name: c.Name, Arguments: c.Arguments}})
+		m.ToolCalls = append(m.ToolCalls, AnswerCall{ID: c.ID, Type: "function",
+			Function: AnswerFunction{Name: c.Name, Arguments: c.Arguments}})
 	}
 	return m
 }

@@ -130,7 +130,8 @@ func (p *position) pass(t *api.TokenLogprob) {
 	for _, b := range t.Bytes {
 		p.part[p.n] = b
 		p.n++
-		for p.n > 0 && utf8.FullRune(p.part[:p.n]) { // as the text is made: a broken character is one U+FFFD, and what broke it begins another
+		// as the text is made: a broken character is one U+FFFD, and what broke it begins another
+		for p.n > 0 && utf8.FullRune(p.part[:p.n]) {
 			r, size := utf8.DecodeRune(p.part[:p.n])
 			if r == utf8.RuneError && size == 1 && p.n > 1 {
 				size = p.n - 1

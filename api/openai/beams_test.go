@@ -29,7 +29,8 @@ func TestBeamSearchAsVLLMAndTransformersSpellIt(t *testing.T) {
 		require.Equal(t, want.n, r.N)
 		require.Equal(t, sample.Params{}, r.Sampling, "what the checkpoint recommends is not for beams")
 	}
-	c, err := DecodeCompletion([]byte(`{"prompt":"a","use_beam_search":false,"early_stopping":false,"length_penalty":1,"num_beams":1}`), served, arrival)
+	c, err := DecodeCompletion([]byte(`{"prompt":"a","use_beam_search":false,"early_stopping":false,"length_penalty":1,"num_beams":1}`),
+		served, arrival)
 	require.NoError(t, err)
 	require.Nil(t, c.Requests[0].Beams)
 }

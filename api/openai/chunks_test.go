@@ -16,7 +16,8 @@ import (
 )
 
 func FuzzStringsRoundTrip(f *testing.F) {
-	for _, s := range []string{"", "plain", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "世界 👩‍👩‍👧 مرحبا", "\u2028\u2029\ufffd\uffff", "\xff\xc3(\xed\xa0\x80"} {
+	for _, s := range []string{"", "plain", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "世界 👩‍👩‍👧 مرحبا", "\u2028\u2029\ufffd\uffff",
+		"\xff\xc3(\xed\xa0\x80"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -43,7 +43,8 @@ type ClassEntry struct {
 
 // EncodeClassify returns the body of the answer to a classify call.
 func EncodeClassify(c *call.Call, r *call.Result, _ string) ([]byte, error) {
-	a := ClassList{ID: c.ID, Object: "list", Created: c.Created.Unix(), Model: c.Model, Usage: inputUsage(r.Usage), Data: make([]ClassEntry, len(r.Choices))}
+	a := ClassList{ID: c.ID, Object: "list", Created: c.Created.Unix(), Model: c.Model, Usage: inputUsage(r.Usage),
+		Data: make([]ClassEntry, len(r.Choices))}
 	for i := range r.Choices {
 		probs, err := c.Vectors.Probabilities(&r.Choices[i])
 		if err != nil {

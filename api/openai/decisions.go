@@ -264,7 +264,8 @@ type DecisionOutputUsage struct {
 // EncodeDecisions returns the body of the answer to a decisions call.
 func EncodeDecisions(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	a := Decision{ID: c.ID, Model: c.Model, Answers: make([]DecisionAnswer, len(r.Choices)), Proof: proof.OfDecisions(c, r),
-		Usage: DecisionUsage{InputTokens: r.Usage.PromptTokens, InputDetails: DecisionInputUsage{Cached: r.Usage.CachedTokens}, TotalTokens: r.Usage.PromptTokens}}
+		Usage: DecisionUsage{InputTokens: r.Usage.PromptTokens, InputDetails: DecisionInputUsage{Cached: r.Usage.CachedTokens},
+			TotalTokens: r.Usage.PromptTokens}}
 	for i := range r.Choices {
 		d, err := call.Decide(r.Choices[i].Answers)
 		if err != nil {

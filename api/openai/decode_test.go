@@ -242,7 +242,8 @@ func TestBadCompletionsAreRefusedByTheFieldAtFault(t *testing.T) {
 		{`{"prompt":[` + strings.Repeat(`"a",`, 128) + `"a"]}`, "prompt"},
 		{`{"prompt":"a","suffix":"x"}`, "suffix"}, {`{"prompt":"a","best_of":3,"n":2}`, "best_of"},
 		{`{"prompt":"a","logprobs":21}`, "logprobs"}, {`{"prompt":"a","logprobs":true}`, "logprobs"},
-		{`{"prompt":"a","echo":1}`, "echo"}, {`{"prompt":"a","echo":true,"logprobs":0,"stream":true}`, "logprobs"}, {`{"prompt":"a","max_tokens":0,"n":2}`, "max_tokens"},
+		{`{"prompt":"a","echo":1}`, "echo"}, {`{"prompt":"a","echo":true,"logprobs":0,"stream":true}`, "logprobs"},
+		{`{"prompt":"a","max_tokens":0,"n":2}`, "max_tokens"},
 	} {
 		_, err := DecodeCompletion([]byte(c.body), served, arrival)
 		requireRefused(t, c, err)

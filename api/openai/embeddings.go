@@ -49,7 +49,8 @@ func (o *object) promptTexts(m api.Model, texts []prompt) {
 	if _, named := o.get("prompt_name"); named {
 		o.str("prompt_name", &name)
 		if _, known := m.Embedding.Prompts[name]; !known {
-			o.fail("prompt_name", "found %s, expected one of the prompts of the model's files: %s", api.Quote(name), promptNames(m.Embedding.Prompts))
+			o.fail("prompt_name", "found %s, expected one of the prompts of the model's files: %s", api.Quote(name),
+				promptNames(m.Embedding.Prompts))
 		}
 	}
 	for i := range texts {
@@ -91,9 +92,11 @@ func (o *object) embedding(c *call.Call, m api.Model, one *api.Request) {
 	e := m.Embedding
 	switch {
 	case len(e.Classes.Labels) > 0:
-		o.fail("model", "%q makes no embeddings: it has a head for classes, expected a call of /v1/classify, or of /v1/rerank or /v1/score for a model with one class", m.ID)
+		o.fail("model",
+			"%q makes no embeddings: it has a head for classes, expected a call of /v1/classify, or of /v1/rerank or /v1/score for a model with one class", m.ID)
 	case e.Problem != "":
-		o.fail("model", "%q makes no embeddings here: its files ask for %s, expected a pooling by the mean or the last token, or by the first one of an encoder", m.ID, e.Problem)
+		o.fail("model",
+			"%q makes no embeddings here: its files ask for %s, expected a pooling by the mean or the last token, or by the first one of an encoder", m.ID, e.Problem)
 	}
 	one.Pool = &api.Pool{Pooling: e.Pooling}
 	c.Vectors.Normalize = e.Normalize

@@ -17,8 +17,10 @@ import (
 
 // embedder is a model with vectors of three numbers, as its files say; judge one that only generates.
 var (
-	embedder = []api.Model{{ID: "e", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 3, Pooling: api.PoolMean, Normalize: true, Named: true}}, TextFacts: api.TextFacts{Judge: []int32{7, 8}}}}
-	judge    = []api.Model{{ID: "j", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 3, Pooling: api.PoolLast, Normalize: true}}, TextFacts: api.TextFacts{Judge: []int32{7, 8}}}}
+	embedder = []api.Model{{ID: "e", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 3, Pooling: api.PoolMean, Normalize: true,
+		Named: true}}, TextFacts: api.TextFacts{Judge: []int32{7, 8}}}}
+	judge = []api.Model{{ID: "j", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 3, Pooling: api.PoolLast,
+		Normalize: true}}, TextFacts: api.TextFacts{Judge: []int32{7, 8}}}}
 )
 
 func embeddings(t *testing.T, body string) *call.Call {
@@ -84,7 +86,8 @@ func TestBadEmbeddingsCallsNameTheField(t *testing.T) {
 		_, err := DecodeEmbeddings([]byte(body), embedder, time.Unix(5, 0))
 		require.ErrorContains(t, err, want, body)
 	}
-	problem := []api.Model{{ID: "p", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 3, Pooling: api.PoolLast, Problem: "the pooling cls_token of 1_Pooling"}}}}
+	problem := []api.Model{{ID: "p", WeightFacts: api.WeightFacts{Embedding: api.Embedding{Width: 3, Pooling: api.PoolLast,
+		Problem: "the pooling cls_token of 1_Pooling"}}}}
 	_, err = DecodeEmbeddings([]byte(`{"input":"a"}`), problem, time.Unix(5, 0))
 	require.ErrorContains(t, err, "its files ask for the pooling cls_token of 1_Pooling")
 }
@@ -139,7 +142,8 @@ func TestAModelThatNamesAPoolingScoresByCosines(t *testing.T) {
 }
 
 func TestAModelWithoutAPoolingJudgesByYesAndNo(t *testing.T) {
-	c, err := DecodeRerank([]byte(`{"query":"q","documents":["a","b"],"return_documents":false,"instruction":"find"}`), judge, time.Unix(5, 0))
+	c, err := DecodeRerank([]byte(`{"query":"q","documents":["a","b"],"return_documents":false,"instruction":"find"}`), judge,
+		time.Unix(5, 0))
 	require.NoError(t, err)
 	require.Len(t, c.Requests, 2)
 	for i, text := range []string{"a", "b"} {

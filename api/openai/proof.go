@@ -42,7 +42,8 @@ func (o *object) earlier(c *call.Call, request *object) {
 	}
 	drawn, err := strconv.ParseUint(seed, 10, 64)
 	if seed != "" && err != nil {
-		o.fail("settings.seed", "expected an integer from 0 to %d as a string, found %q", uint64(math.MaxUint64), jsonbody.Snippet([]byte(seed)))
+		o.fail("settings.seed", "expected an integer from 0 to %d as a string, found %q", uint64(math.MaxUint64),
+			jsonbody.Snippet([]byte(seed)))
 	}
 	prompts, _ := o.list("prompts", maxPrompts)
 	if len(prompts) != len(c.Requests) {

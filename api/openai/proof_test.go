@@ -73,7 +73,8 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 	require.NotNil(t, whole.Proof)
 	require.Equal(t, []proof.PromptProof{{Numerics: "n", Text: "t", Hash: "h"}}, whole.Proof.Prompts)
 	require.Equal(t, []proof.ChoiceProof{
-		{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "stop"}, {Tokens: 1, Hash: api.HashPrompt([]int32{3}), FinishReason: "length"},
+		{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "stop"},
+		{Tokens: 1, Hash: api.HashPrompt([]int32{3}), FinishReason: "length"},
 	}, whole.Proof.Choices)
 	require.Equal(t, []int32{1, 2}, whole.Choices[0].TokenIDs, "a proof comes with the tokens")
 	require.Equal(t, "3", whole.Proof.Settings["seed"])

@@ -272,7 +272,8 @@ func EncodeScore(c *call.Call, r *call.Result, _ string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := ScoreList{ID: c.ID, Object: "list", Created: c.Created.Unix(), Model: c.Model, Usage: inputUsage(r.Usage), Data: make([]ScoreEntry, len(scores))}
+	a := ScoreList{ID: c.ID, Object: "list", Created: c.Created.Unix(), Model: c.Model, Usage: inputUsage(r.Usage),
+		Data: make([]ScoreEntry, len(scores))}
 	for i, score := range scores {
 		a.Data[i] = ScoreEntry{Index: i, Object: "score", Score: score}
 	}

@@ -23,7 +23,8 @@ func (o *object) resumable(c *call.Call) (requestID string) {
 	}
 	o.str("request_id", &requestID)
 	if requestID != "" && (len(requestID) > call.MaxRequestID || !call.ValidID(requestID)) {
-		o.fail("request_id", "expected 1 to %d letters, digits, '-' or '_', found %q", call.MaxRequestID, jsonbody.Snippet([]byte(requestID)))
+		o.fail("request_id", "expected 1 to %d letters, digits, '-' or '_', found %q", call.MaxRequestID,
+			jsonbody.Snippet([]byte(requestID)))
 	}
 	return requestID
 }

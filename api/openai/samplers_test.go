@@ -19,13 +19,15 @@ func TestSamplersOfLlamaReachTheRequest(t *testing.T) {
 	require.Equal(t, []string{"x y"}, got.BadWords)
 
 	got = chat(t, `,"dry_multiplier":0.5,"xtc_probability":0.5`).Sampling
-	require.Equal(t, &sample.DRY{Multiplier: 0.5, Base: 1.75, Allowed: 2, Last: -1, Breakers: []string{"\n", ":", "\"", "*"}}, got.DRY, "llama.cpp's defaults")
+	require.Equal(t, &sample.DRY{Multiplier: 0.5, Base: 1.75, Allowed: 2, Last: -1, Breakers: []string{"\n", ":", "\"", "*"}}, got.DRY,
+		"llama.cpp's defaults")
 	require.Equal(t, sample.XTC{Probability: 0.5, Threshold: 0.1}, got.XTC)
 	require.Empty(t, chat(t, `,"dry_multiplier":0.5,"dry_sequence_breakers":[]`).Sampling.DRY.Breakers, "no breakers")
 
 	off := chat(t, `,"seed":1`).Sampling
 	for _, fields := range []string{
-		`"dry_multiplier":0,"dry_base":3,"dry_sequence_breakers":["x"]`, `"xtc_probability":0,"xtc_threshold":0.3`, `"top_n_sigma":-1`, `"top_n_sigma":0`, `"bad_words":[]`,
+		`"dry_multiplier":0,"dry_base":3,"dry_sequence_breakers":["x"]`, `"xtc_probability":0,"xtc_threshold":0.3`, `"top_n_sigma":-1`,
+		`"top_n_sigma":0`, `"bad_words":[]`,
 		`"dry_multiplier":null,"dry_sequence_breakers":null,"top_n_sigma":null,"bad_words":null`,
 	} {
 		require.Equal(t, off, chat(t, `,"seed":1,`+fields).Sampling, fields)
@@ -58,6 +60,7 @@ func TestSamplersOfLlamaOutsideTheirRangesAreRefused(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, strings.SplitN(c.says, ":", 2)[0], e.Param)
 	}
-	_, err := DecodeCompletion([]byte(`{"prompt":"a","use_beam_search":true,"n":2,"bad_words":[],"top_n_sigma":-1,"dry_multiplier":0}`), served, arrival)
+	_, err := DecodeCompletion([]byte(`{"prompt":"a","use_beam_search":true,"n":2,"bad_words":[],"top_n_sigma":-1,"dry_multiplier":0}`),
+		served, arrival)
 	require.NoError(t, err, "neutral values")
 }

@@ -75,7 +75,8 @@ func TestScoresHaveTheFormOfTheirInterface(t *testing.T) {
 		require.NoError(t, json.Unmarshal(body, &a))
 	}
 	decode(completion(t, `,"echo":true,"logprobs":2`))
-	require.JSONEq(t, `{"tokens":["<s>","ab","c"],"token_logprobs":[null,-0.5,-1],"top_logprobs":[null,{"x":-0.25,"ab":-0.5},{}],"text_offset":[0,3,5]}`,
+	require.JSONEq(t,
+		`{"tokens":["<s>","ab","c"],"token_logprobs":[null,-0.5,-1],"top_logprobs":[null,{"x":-0.25,"ab":-0.5},{}],"text_offset":[0,3,5]}`,
 		string(a.Choices[0].Logprobs))
 	require.Nil(t, a.Choices[0].PromptLogprobs)
 

@@ -15,7 +15,8 @@ import (
 )
 
 // callers is a model that calls tools.
-var callers = []api.Model{{ID: "tiny-chat", WeightFacts: api.WeightFacts{ContextLength: 512}, TextFacts: api.TextFacts{Format: "hermes+think"}}}
+var callers = []api.Model{{ID: "tiny-chat", WeightFacts: api.WeightFacts{ContextLength: 512},
+	TextFacts: api.TextFacts{Format: "hermes+think"}}}
 
 const twoTools = `"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]`
 
@@ -28,13 +29,17 @@ func TestBadToolsAreRefusedByTheFieldAtFault(t *testing.T) {
 		{with(`"tools":[` + many + `{}]`), "tools"},
 		{with(`"tools":[{"type":7,"function":{"name":"f"}}]`), "tools[0].type"},
 		{with(`"tools":[{"type":"web_search"}],"tool_choice":"required"`), "tool_choice"},
-		{with(`"tools":[{"type":"custom","custom":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice.function.name"},
-		{`{"messages":[{"role":"assistant","tool_calls":[{"type":"custom","custom":{"input":"x"}}]}]}`, "messages[0].tool_calls[0].custom.name"},
-		{`{"messages":[{"role":"assistant","tool_calls":[{"type":"custom","custom":{"name":"f","input":7}}]}]}`, "messages[0].tool_calls[0].custom.input"},
+		{with(`"tools":[{"type":"custom","custom":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`),
+			"tool_choice.function.name"},
+		{`{"messages":[{"role":"assistant","tool_calls":[{"type":"custom","custom":{"input":"x"}}]}]}`,
+			"messages[0].tool_calls[0].custom.name"},
+		{`{"messages":[{"role":"assistant","tool_calls":[{"type":"custom","custom":{"name":"f","input":7}}]}]}`,
+			"messages[0].tool_calls[0].custom.input"},
 		{fn(``), "tools[0].function.name"}, {fn(`"name":7`), "tools[0].function.name"}, {fn(`"name":"a b"`), "tools[0].function.name"},
 		{fn(`"name":"` + strings.Repeat("a", 129) + `"`), "tools[0].function.name"},
 		{fn(`"name":"f","description":1`), "tools[0].function.description"}, {fn(`"name":"f","strict":1`), "tools[0].function.strict"},
-		{fn(`"name":"f","parameters":[]`), "tools[0].function.parameters"}, {fn(`"name":"f","parameters":{"type":"array"}`), "tools[0].function.parameters.type"},
+		{fn(`"name":"f","parameters":[]`), "tools[0].function.parameters"},
+		{fn(`"name":"f","parameters":{"type":"array"}`), "tools[0].function.parameters.type"},
 		{with(`"tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]`), "tools[1].function.name"},
 		{with(twoTools + `,"tool_choice":"maybe"`), "tool_choice"}, {with(twoTools + `,"tool_choice":7`), "tool_choice"},
 		{with(twoTools + `,"tool_choice":["f"]`), "tool_choice"}, {with(twoTools + `,"tool_choice":{}`), "tool_choice.type"},
@@ -45,7 +50,8 @@ func TestBadToolsAreRefusedByTheFieldAtFault(t *testing.T) {
 		{with(`"tool_choice":"required"`), "tool_choice"}, {with(`"tools":[],"tool_choice":"required"`), "tool_choice"},
 		{with(twoTools + `,"tool_choice":{"type":"allowed_tools"}`), "tool_choice.allowed_tools"},
 		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"any"}}`), "tool_choice.allowed_tools.mode"},
-		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`), "tool_choice.allowed_tools.tools"},
+		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`),
+			"tool_choice.allowed_tools.tools"},
 		{with(twoTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"function":{"name":"h"}}]}}`),
 			"tool_choice.allowed_tools.tools[0].function.name"},
 		{with(`"parallel_tool_calls":1`), "parallel_tool_calls"},
@@ -76,7 +82,8 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 	require.Equal(t, auto, decodeTools(t, twoTools).Parsing)
 	require.Equal(t, auto, decodeTools(t, twoTools+`,"tool_choice":"auto","parallel_tool_calls":true`).Parsing)
 	spec := decodeTools(t, twoTools).Requests[0].Grammar
-	require.Equal(t, []string{"<tool_call>", "<think>", "</think>"}, []string{spec.After, spec.SkipFrom, spec.SkipTo}, "reasoning has no calls")
+	require.Equal(t, []string{"<tool_call>", "<think>", "</think>"}, []string{spec.After, spec.SkipFrom, spec.SkipTo},
+		"reasoning has no calls")
 	forced := decodeTools(t, twoTools+`,"tool_choice":"required"`).Requests[0].Grammar
 	require.Empty(t, forced.SkipFrom+forced.SkipTo)
 	single := auto
@@ -84,7 +91,8 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 	require.Equal(t, single, decodeTools(t, twoTools+`,"parallel_tool_calls":false`).Parsing)
 	allowed := auto
 	allowed.Allowed = []string{"g"}
-	c := decodeTools(t, twoTools+`,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}}`)
+	c := decodeTools(t,
+		twoTools+`,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}}`)
 	require.Equal(t, allowed, c.Parsing)
 	require.Len(t, c.Requests[0].Tools, 2, "the template shows all tools")
 	none := decodeTools(t, twoTools+`,"tool_choice":"none"`)
@@ -92,12 +100,14 @@ func TestToolsSetHowTheAnswerIsParsed(t *testing.T) {
 	require.Nil(t, none.Requests[0].Tools)
 	require.Equal(t, "</think>", none.Requests[0].ReasoningEnd)
 	guided := decodeTools(t, twoTools+`,"tool_choice":"none","guided_regex":"a"`).Requests[0].Grammar
-	require.Equal(t, []string{"<think>", "</think>", "a"}, []string{guided.Opening, guided.After, guided.Source}, "the model may reason first")
+	require.Equal(t, []string{"<think>", "</think>", "a"}, []string{guided.Opening, guided.After, guided.Source},
+		"the model may reason first")
 }
 
 func TestReasoningEffortReachesTheTemplate(t *testing.T) {
 	require.Nil(t, chat(t, ``).TemplateArgs)
-	require.Equal(t, map[string]any{"reasoning_effort": "low", "enable_thinking": true, "thinking": true}, chat(t, `,"reasoning_effort":"low"`).TemplateArgs)
+	require.Equal(t, map[string]any{"reasoning_effort": "low", "enable_thinking": true, "thinking": true},
+		chat(t, `,"reasoning_effort":"low"`).TemplateArgs)
 	require.Equal(t, map[string]any{"reasoning_effort": "none", "enable_thinking": json.RawMessage("true"), "thinking": false},
 		chat(t, `,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true}`).TemplateArgs)
 }
@@ -136,7 +146,8 @@ func TestTextPartsReachTheTemplateAsTheyAre(t *testing.T) {
 
 func TestEarlierReasoningReachesTheTemplate(t *testing.T) {
 	for _, name := range []string{"reasoning", "reasoning_content"} {
-		c, err := DecodeChat(fmt.Appendf(nil, `{"messages":[{"role":"assistant","content":"x","%s":"y"},{"role":"user","content":"z"}]}`, name), served, arrival)
+		c, err := DecodeChat(fmt.Appendf(nil, `{"messages":[{"role":"assistant","content":"x","%s":"y"},{"role":"user","content":"z"}]}`,
+			name), served, arrival)
 		require.NoError(t, err)
 		require.Equal(t, api.Message{Role: "assistant", Content: "x", Reasoning: "y"}, c.Requests[0].Messages[0])
 	}
@@ -144,11 +155,14 @@ func TestEarlierReasoningReachesTheTemplate(t *testing.T) {
 
 func TestAnyArgumentsOfAnEarlierCallAreTaken(t *testing.T) {
 	for sent, want := range map[string]string{
-		`"arguments":""`: `{}`, `"arguments":null`: `{}`, `"x":1`: `{}`, `"arguments":{"a":1}`: `{"a":1}`, `"arguments":[1]`: `{"input":[1]}`,
-		`"arguments":"{\"city\": \"Par"`: `{"city":"Par"}`, `"arguments":"\"Tell me,\""`: `{"input":"Tell me,"}`, `"arguments":"7"`: `{"input":7}`,
+		`"arguments":""`: `{}`, `"arguments":null`: `{}`, `"x":1`: `{}`, `"arguments":{"a":1}`: `{"a":1}`,
+		`"arguments":[1]`:                `{"input":[1]}`,
+		`"arguments":"{\"city\": \"Par"`: `{"city":"Par"}`, `"arguments":"\"Tell me,\""`: `{"input":"Tell me,"}`,
+		`"arguments":"7"`:       `{"input":7}`,
 		`"arguments":"no JSON"`: `{"input":"no JSON"}`,
 	} {
-		c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",`+sent+`}}]}]}`), served, arrival)
+		c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f",`+sent+`}}]}]}`),
+			served, arrival)
 		require.NoError(t, err, sent)
 		raw, err := api.Marshal(c.Requests[0].Messages[0].ToolCalls)
 		require.NoError(t, err)
@@ -174,7 +188,8 @@ func TestToolsThatTheServerCannotRunAreIgnoredByName(t *testing.T) {
 func TestAnEarlierRefusalIsTaken(t *testing.T) {
 	for sent, want := range map[string]string{
 		`"content":null,"refusal":"I cannot."`: "I cannot.", `"content":[{"type":"refusal","refusal":"I cannot."}]`: "I cannot.",
-		`"content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"b"}]`: "a\nb", `"content":"a","refusal":null`: "a", `"content":null`: "", `"content":""`: "",
+		`"content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"b"}]`: "a\nb", `"content":"a","refusal":null`: "a",
+		`"content":null`: "", `"content":""`: "",
 	} {
 		c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant",`+sent+`},{"role":"user","content":"x"}]}`), served, arrival)
 		require.NoError(t, err, sent)
@@ -189,7 +204,8 @@ func TestAnEarlierRefusalIsTaken(t *testing.T) {
 }
 
 func TestAnEarlierCallOfACustomToolHasItsText(t *testing.T) {
-	c, err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":"a\n<b>"}}]}]}`), served, arrival)
+	c,
+		err := DecodeChat([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"f","input":"a\n<b>"}}]}]}`), served, arrival)
 	require.NoError(t, err)
 	raw, err := api.Marshal(c.Requests[0].Messages[0].ToolCalls)
 	require.NoError(t, err)
@@ -216,11 +232,14 @@ func TestChunksHaveReasoningAndCalls(t *testing.T) {
 	encode := func(ev api.Event) []string { return deltas(t, chunks.Encode(ev)) }
 	require.Equal(t, []string{`{"index":0,"delta":{"reasoning_content":"hm"},"finish_reason":null,"token_ids":[1]}`},
 		encode(api.Event{Text: "<think>hm", Tokens: []int32{1}}))
-	require.Equal(t, []string{`{"index":0,"delta":{},"finish_reason":null,"token_ids":[2]}`}, encode(api.Event{Text: "</th", Tokens: []int32{2}}))
-	require.Equal(t, []string{`{"index":0,"delta":{"content":"So:"},"finish_reason":null,"token_ids":[3]}`}, encode(api.Event{Text: "ink>So:\n<tool", Tokens: []int32{3}}))
+	require.Equal(t, []string{`{"index":0,"delta":{},"finish_reason":null,"token_ids":[2]}`},
+		encode(api.Event{Text: "</th", Tokens: []int32{2}}))
+	require.Equal(t, []string{`{"index":0,"delta":{"content":"So:"},"finish_reason":null,"token_ids":[3]}`},
+		encode(api.Event{Text: "ink>So:\n<tool", Tokens: []int32{3}}))
 	got := encode(api.Event{Text: `_call>{"name": "f", "arguments": {"a`, Tokens: []int32{4}})
 	require.Len(t, got, 2)
-	require.Regexp(t, `^{"index":0,"delta":{"tool_calls":\[{"index":0,"id":"call_[0-9a-f]{24}","type":"function","function":{"name":"f","arguments":""}}\]},"finish_reason":null,"token_ids":\[4\]}$`, got[0])
+	require.Regexp(t,
+		`^{"index":0,"delta":{"tool_calls":\[{"index":0,"id":"call_[0-9a-f]{24}","type":"function","function":{"name":"f","arguments":""}}\]},"finish_reason":null,"token_ids":\[4\]}$`, got[0])
 	require.Equal(t, `{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"a"}}]},"finish_reason":null}`, got[1])
 	require.Equal(t, []string{
 		`{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\":1}"}}]},"finish_reason":null,"token_ids":[5]}`,
@@ -305,8 +324,10 @@ func TestABadSchemaNamesItsToolAndProperty(t *testing.T) {
 		fn(`"name":"bad","strict":true,"parameters":{"type":"object","properties":{"tags":{"type":"array","uniqueItems":true}}}`) + `]`
 	_, err := DecodeChat([]byte(`{`+userHi+`,`+tools+`,"tool_choice":"required"}`), callers, arrival)
 	requireRefused(t, bad{tools, "tools[1].function.parameters"}, err)
-	require.ErrorContains(t, err, `tools[1].function.parameters.properties.tags.uniqueItems: found uniqueItems, which cannot be enforced (tool "bad")`)
-	_, err = DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"contains":{"const":1}}}}}`), callers, arrival)
+	require.ErrorContains(t, err,
+		`tools[1].function.parameters.properties.tags.uniqueItems: found uniqueItems, which cannot be enforced (tool "bad")`)
+	_,
+		err = DecodeChat([]byte(`{`+userHi+`,`+twoTools+`,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"contains":{"const":1}}}}}`), callers, arrival)
 	require.ErrorContains(t, err, `response_format.json_schema.schema: cannot be compiled: contains: found contains`)
 	loose := strings.ReplaceAll(tools, `"strict":true,`, "")
 	c, err := DecodeChat([]byte(`{`+userHi+`,`+loose+`,"tool_choice":"required"}`), callers, arrival)

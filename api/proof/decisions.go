@@ -31,7 +31,8 @@ func OfDecisions(c *call.Call, r *call.Result) *Decisions {
 	if !c.Proof {
 		return nil
 	}
-	p := &Decisions{Version: Version, Model: c.Model, Created: c.Requests[0].TemplateClock().Unix(), Options: make([][]OptionProof, len(r.Choices))}
+	p := &Decisions{Version: Version, Model: c.Model, Created: c.Requests[0].TemplateClock().Unix(),
+		Options: make([][]OptionProof, len(r.Choices))}
 	for i := range r.Choices {
 		pin := r.Pins[i]
 		p.Prompts = append(p.Prompts, PromptProof{Numerics: pin.Numerics, Text: pin.Text, Hash: pin.Prompt})
@@ -85,7 +86,8 @@ func (p *Decisions) Differences(other *Decisions) []string {
 		list.add(fmt.Sprintf("options[%d]", i), len(found), len(expected))
 		for k := range min(len(found), len(expected)) {
 			list.add(fmt.Sprintf("options[%d][%d].tokens", i, k), numbers(found[k].Tokens), numbers(expected[k].Tokens))
-			list.add(fmt.Sprintf("options[%d][%d].logprobs", i, k), strings.Join(found[k].Logprobs, ","), strings.Join(expected[k].Logprobs, ","))
+			list.add(fmt.Sprintf("options[%d][%d].logprobs", i, k), strings.Join(found[k].Logprobs, ","),
+				strings.Join(expected[k].Logprobs, ","))
 		}
 	}
 	return list

@@ -20,7 +20,8 @@ func answered() (*call.Call, *call.Result) {
 	p := sample.Default()
 	p.Temperature, p.Seed = 0.7, 1<<63+1
 	c := &call.Call{ID: "cmpl-1", Model: "tiny-chat", N: 2, Proof: true, Requests: []*api.Request{
-		{ID: "cmpl-1", Model: "tiny-chat", N: 2, MaxTokens: 16, Sampling: p, Stop: []string{"a", "ü\n<"}, Arrival: time.Unix(1700000000, 5)},
+		{ID: "cmpl-1", Model: "tiny-chat", N: 2, MaxTokens: 16, Sampling: p, Stop: []string{"a", "ü\n<"},
+			Arrival: time.Unix(1700000000, 5)},
 	}}
 	return c, &call.Result{
 		Pins: []api.Pin{{Numerics: "nn", Text: "tt", Prompt: api.HashPrompt([]int32{1, 2})}},
@@ -37,10 +38,11 @@ func TestTheDigestIsThatOfItsDocumentedEncoding(t *testing.T) {
 	require.Equal(t, &proof.Proof{
 		Version: 1, Model: "tiny-chat", Created: 1700000000,
 		Settings: map[string]string{
-			"n": "2", "max_tokens": "16", "stop": `["a","ü\n\u003c"]`, "temperature": "0.7", "top_p": "1", "top_k": "0", "min_p": "0", "typical_p": "1",
-			"repetition_penalty": "1", "presence_penalty": "0", "frequency_penalty": "0", "seed": "9223372036854775809",
+			"n": "2", "max_tokens": "16", "stop": `["a","ü\n\u003c"]`, "temperature": "0.7", "top_p": "1", "top_k": "0", "min_p": "0",
+			"typical_p": "1", "repetition_penalty": "1", "presence_penalty": "0", "frequency_penalty": "0", "seed": "9223372036854775809",
 		},
-		Prompts: []proof.PromptProof{{Numerics: "nn", Text: "tt", Hash: "34fb5c825de7ca4aea6e712f19d439c1da0c92c37b423936c5f618545ca4fa1f"}},
+		Prompts: []proof.PromptProof{{Numerics: "nn", Text: "tt",
+			Hash: "34fb5c825de7ca4aea6e712f19d439c1da0c92c37b423936c5f618545ca4fa1f"}},
 		Choices: []proof.ChoiceProof{
 			{Tokens: 3, Hash: "bcbc01a5036673e493422616677a83718edfe475d3e938b1a879903ffb2a05a0", FinishReason: "stop"},
 			{Tokens: 0, Hash: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", FinishReason: "length"},
@@ -109,7 +111,10 @@ func TestWhateverDecidesTheTokensIsInTheDigest(t *testing.T) {
 		"Params.FrequencyPenalty":  of(func(r *api.Request) { r.Sampling.FrequencyPenalty = 1.5 }),
 		"Params.LogitBias":         of(func(r *api.Request) { r.Sampling.LogitBias = map[int32]float32{5: 1, 3: -0.5} }),
 		"Params.Thinking":          of(func(r *api.Request) { r.Sampling.Thinking = &sample.Thinking{Budget: 5} }),
-		"Params.DRY":               of(func(r *api.Request) { r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Breakers: []string{"a"}} }),
+		"Params.DRY": of(func(r *api.Request) {
+			r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2,
+				Breakers: []string{"a"}}
+		}),
 		"DRY.Allowed": of(func(r *api.Request) {
 			r.Sampling.DRY = &sample.DRY{Multiplier: 1, Base: 2, Allowed: 1, Breakers: []string{"a"}}
 		}),

@@ -130,7 +130,8 @@ func read(body []byte) (*request, map[string]json.RawMessage, error) {
 func (r *request) check() error {
 	switch {
 	case len(r.Conversation) > 0 && string(r.Conversation) != "null":
-		return api.Invalid("conversation", "conversation: found one, expected none: this server stores no conversations: use previous_response_id")
+		return api.Invalid("conversation",
+			"conversation: found one, expected none: this server stores no conversations: use previous_response_id")
 	case len(r.Prompt) > 0 && string(r.Prompt) != "null":
 		return api.Invalid("prompt", "prompt: found one, expected none: this server stores no prompts")
 	case r.Background && r.Store != nil && !*r.Store:

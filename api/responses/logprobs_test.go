@@ -13,7 +13,8 @@ import (
 )
 
 func TestLogprobsOfTheTextComeWithIt(t *testing.T) {
-	list := []api.Event{{Text: "<think>h</think>"}, {Text: "a"}, {}, {Text: "\u4e16"}, {Text: "<tool_call>"}, {Text: "\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"},
+	list := []api.Event{{Text: "<think>h</think>"}, {Text: "a"}, {}, {Text: "\u4e16"}, {Text: "<tool_call>"},
+		{Text: "\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"},
 		{Finish: api.FinishStop, Done: true, Usage: &api.Usage{}}}
 	for i := range list[:len(list)-1] {
 		one := api.TokenLogprob{Token: int32(i), Text: string(rune('A' + i)), Bytes: []byte{byte(i)}, Logprob: -float32(i)}
@@ -21,17 +22,20 @@ func TestLogprobsOfTheTextComeWithIt(t *testing.T) {
 		list[i].Logprobs = []api.TokenLogprob{one}
 	}
 	for fields, wanted := range map[string]bool{
-		`"include":["message.output_text.logprobs"],"top_logprobs":2`: true, `"top_logprobs":2`: true, `"include":["message.output_text.logprobs"]`: true,
+		`"include":["message.output_text.logprobs"],"top_logprobs":2`: true, `"top_logprobs":2`: true,
+		`"include":["message.output_text.logprobs"]`:                 true,
 		`"include":["reasoning.encrypted_content"],"top_logprobs":0`: false, `"top_logprobs":null`: false,
 	} {
 		decode := func() *call.Call {
-			c, err := Decode([]byte(`{"model":"m","input":"x","tools":[{"type":"function","name":"f"}],`+fields+`}`), thinkers, time.Unix(5, 0))
+			c, err := Decode([]byte(`{"model":"m","input":"x","tools":[{"type":"function","name":"f"}],`+fields+`}`), thinkers,
+				time.Unix(5, 0))
 			require.NoError(t, err, fields)
 			return c
 		}
 		require.Equal(t, wanted, decode().Requests[0].TopLogprobs >= 0, fields)
 	}
-	c, err := Decode([]byte(`{"model":"m","input":"x","tools":[{"type":"function","name":"f"}],"top_logprobs":1}`), thinkers, time.Unix(5, 0))
+	c, err := Decode([]byte(`{"model":"m","input":"x","tools":[{"type":"function","name":"f"}],"top_logprobs":1}`), thinkers,
+		time.Unix(5, 0))
 	require.NoError(t, err)
 	s := NewStream(c, "")
 	var last event

@@ -17,6 +17,7 @@ type Required struct {
 
 func requiredOf(c *call.Call) Required {
 	s := &c.Requests[0].Sampling
-	return Required{TopLogprobs: max(c.Requests[0].TopLogprobs, 0), PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
-		ServiceTier: "default"}
+	return Required{TopLogprobs: max(c.Requests[0].TopLogprobs, 0), PresencePenalty: s.PresencePenalty,
+		FrequencyPenalty: s.FrequencyPenalty,
+		ServiceTier:      "default"}
 }

@@ -47,7 +47,8 @@ func TestItemsBecomeMessages(t *testing.T) {
 	require.Equal(t, "hm", r.Messages[2].Reasoning)
 	calls, err := json.Marshal(r.Messages[2].ToolCalls)
 	require.NoError(t, err)
-	require.JSONEq(t, `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"a":1}}},{"id":"c2","type":"function","function":{"name":"f","arguments":{}}}]`, string(calls))
+	require.JSONEq(t,
+		`[{"id":"c1","type":"function","function":{"name":"f","arguments":{"a":1}}},{"id":"c2","type":"function","function":{"name":"f","arguments":{}}}]`, string(calls))
 	require.Equal(t, "c2", r.Messages[4].ToolCallID)
 }
 
@@ -55,12 +56,14 @@ func TestItemsBecomeMessages(t *testing.T) {
 func TestTheSamplersOfAChatAreThoseOfAResponse(t *testing.T) {
 	samplers := `"dry_multiplier":0.8,"dry_base":1.5,"dry_allowed_length":3,"dry_penalty_last_n":64,"dry_sequence_breakers":["x"],"xtc_probability":0.5,"xtc_threshold":0.2,
 		"top_n_sigma":1.5,"bad_words":["no"],"top_k":4,"min_p":0.1,"repetition_penalty":1.1,"seed":7`
-	chat, err := openai.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1,`+samplers+`}`), served, time.Unix(5, 0))
+	chat, err := openai.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1,`+samplers+`}`), served,
+		time.Unix(5, 0))
 	require.NoError(t, err)
 	c := decoded(t, `{"model":"m","input":"x","temperature":1,`+samplers+`}`)
 	require.Equal(t, chat.Requests[0].Sampling, c.Requests[0].Sampling)
 	require.Equal(t, []string{"no"}, c.Requests[0].Sampling.BadWords)
-	for field, value := range map[string]string{"dry_multiplier": "-1", "xtc_probability": "2", "top_n_sigma": `"a"`, "bad_words": `"no"`, "dry_sequence_breakers": "1"} {
+	for field, value := range map[string]string{"dry_multiplier": "-1", "xtc_probability": "2", "top_n_sigma": `"a"`, "bad_words": `"no"`,
+		"dry_sequence_breakers": "1"} {
 		_, err := Decode([]byte(`{"model":"m","input":"x","`+field+`":`+value+`}`), served, time.Unix(5, 0))
 		require.Equal(t, field, api.AsError(err).Param, "%v", err)
 	}
@@ -94,7 +97,8 @@ func TestABadCallNamesItsField(t *testing.T) {
 }
 
 func callOf(t *testing.T) *call.Call {
-	c := decoded(t, `{"model":"m","input":"hi","presence_penalty":0.5,"metadata":{"k":"v"},"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":50}`)
+	c := decoded(t,
+		`{"model":"m","input":"hi","presence_penalty":0.5,"metadata":{"k":"v"},"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":50}`)
 	c.ID = "chatcmpl-1"
 	c.Parsing = call.Parsing{Format: "hermes+think", Calls: true, Held: true}
 	return c
@@ -112,7 +116,8 @@ func events(text string, finish api.Finish, r *rand.Rand) (list []api.Event) {
 		list = append(list, api.Event{Text: text[:n], Tokens: []int32{1}})
 		text = text[n:]
 	}
-	return append(list, api.Event{Finish: finish, Done: true, Ended: ended, Usage: &api.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: 4}})
+	return append(list, api.Event{Finish: finish, Done: true, Ended: ended,
+		Usage: &api.Usage{PromptTokens: 10, CompletionTokens: 20, CachedTokens: 4}})
 }
 
 // normal is a response without what differs between two answers.
@@ -178,7 +183,8 @@ func TestAStreamEndsWithTheWholeAnswer(t *testing.T) {
 			}
 			require.JSONEq(t, normal(t, &whole), normal(t, last.Response))
 			require.JSONEq(t, `{"k":"v"}`, string(whole.Metadata))
-			require.JSONEq(t, `[{"type":"function","name":"f","description":null,"parameters":{"type":"object"},"strict":null}]`, string(must(json.Marshal(whole.Tools))))
+			require.JSONEq(t, `[{"type":"function","name":"f","description":null,"parameters":{"type":"object"},"strict":null}]`,
+				string(must(json.Marshal(whole.Tools))))
 			require.Equal(t, "resp_1", whole.ID)
 			require.InDelta(t, 0.5, whole.PresencePenalty, 0)
 			if c.finish == api.FinishLength {
@@ -218,7 +224,8 @@ func TestAStreamAndAWholeAnswerHaveTheSameProof(t *testing.T) {
 	require.NoError(t, err)
 	var whole Response
 	require.NoError(t, json.Unmarshal(body, &whole))
-	chat, err := openai.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"seed":3,"proof":true}`), served, time.Unix(5, 0))
+	chat, err := openai.DecodeChat([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"seed":3,"proof":true}`), served,
+		time.Unix(5, 0))
 	require.NoError(t, err)
 	require.Equal(t, proof.Of(chat, result), whole.Proof)
 	require.Equal(t, []proof.ChoiceProof{{Tokens: 2, Hash: api.HashPrompt([]int32{1, 2}), FinishReason: "length"}}, whole.Proof.Choices)
@@ -247,13 +254,15 @@ func TestACallSaysWhatIsStored(t *testing.T) {
 
 func TestAConversationContinuesWithReasoningAndCalls(t *testing.T) {
 	first := decoded(t, `{"model":"m","instructions":"be brief","input":"one","tools":[{"type":"function","name":"f"}]}`)
-	answer := &call.Result{Choices: []call.Choice{{Text: "two", Reasoning: "hm", Calls: []call.ToolCall{{ID: "c1", Name: "f", Arguments: `{"b":1,"a":2}`}}}}}
+	answer := &call.Result{Choices: []call.Choice{{Text: "two", Reasoning: "hm",
+		Calls: []call.ToolCall{{ID: "c1", Name: "f", Arguments: `{"b":1,"a":2}`}}}}}
 	stored, _, _, err := api.EncodeChat(Conversation(first, answer), nil, nil)
 	require.NoError(t, err)
 	earlier, _, _, err := api.DecodeChat(stored, nil, nil)
 	require.NoError(t, err)
 
-	second := decoded(t, `{"model":"m","instructions":"be long","previous_response_id":"resp_1","input":[{"type":"function_call_output","call_id":"c1","output":"42"}]}`)
+	second := decoded(t,
+		`{"model":"m","instructions":"be long","previous_response_id":"resp_1","input":[{"type":"function_call_output","call_id":"c1","output":"42"}]}`)
 	Continue(second, earlier)
 	var got []string
 	for _, m := range second.Requests[0].Messages {
@@ -264,7 +273,8 @@ func TestAConversationContinuesWithReasoningAndCalls(t *testing.T) {
 	require.Equal(t, "hm", m.Reasoning)
 	calls, err := json.Marshal(m.ToolCalls)
 	require.NoError(t, err)
-	require.Equal(t, `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]`, string(calls), "in the order of the keys")
+	require.Equal(t, `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]`, string(calls),
+		"in the order of the keys")
 }
 
 func TestInputItemsAreWholeItems(t *testing.T) {
@@ -304,7 +314,8 @@ func TestAStreamThatFailsEndsWithAFailedResponse(t *testing.T) {
 	n := len(s.Open()) + len(s.Encode(api.Event{Text: "a"}))
 	chunks := s.(call.Failer).Fail(&api.Error{Code: api.CodeTimeout, Message: "late"})
 	require.Len(t, chunks, 2)
-	require.JSONEq(t, fmt.Sprintf(`{"type":"error","sequence_number":%d,"code":"deadline_exceeded","message":"late","param":null}`, n), string(chunks[0]))
+	require.JSONEq(t, fmt.Sprintf(`{"type":"error","sequence_number":%d,"code":"deadline_exceeded","message":"late","param":null}`, n),
+		string(chunks[0]))
 	var last event
 	require.NoError(t, json.Unmarshal(chunks[1], &last))
 	require.Equal(t, "response.failed", last.Type)

@@ -133,7 +133,8 @@ func complete(it map[string]json.RawMessage, id string) {
 	json.Unmarshal(it["type"], &kind) //nolint:errcheck // Decode has checked it
 	json.Unmarshal(it["role"], &role) //nolint:errcheck // as above
 	if it["id"] == nil {
-		short := map[string]string{"message": "msg_", "reasoning": "rs_", functionCall: "fc_", "function_call_output": "fco_", customCall: "ctc_",
+		short := map[string]string{"message": "msg_", "reasoning": "rs_", functionCall: "fc_", "function_call_output": "fco_",
+			customCall:                "ctc_",
 			"custom_tool_call_output": "ctco_"}
 		it["id"] = quoted(cmp.Or(short[kind], "item_") + id)
 	}

@@ -230,7 +230,8 @@ func (t *translation) allow(r *request, c *choice) error {
 			t.out["tool_choice"] = "none"
 			return nil
 		}
-		return api.Invalid("tool_choice.tools", "tool_choice.tools: found no tool that this server can let the model call, expected one with the mode %q", c.Mode)
+		return api.Invalid("tool_choice.tools",
+			"tool_choice.tools: found no tool that this server can let the model call, expected one with the mode %q", c.Mode)
 	}
 	t.out["tool_choice"] = chat{"type": "allowed_tools", "allowed_tools": chat{"mode": c.Mode, "tools": list}}
 	return nil

@@ -44,7 +44,8 @@ func toolNames(c *call.Call) (names []string) {
 func TestToolsOfAgentsAreFunctionsOrIgnoredByName(t *testing.T) {
 	c := agentCall(t, ``)
 	require.Equal(t, []string{"f", "agents__close", "apply_patch", "note"}, toolNames(c))
-	require.Equal(t, []string{"tools[1].tools[1] (file_search)", "tools[2].format (grammar)", "tools[4] (web_search)", "tools[5] (local_shell)",
+	require.Equal(t, []string{"tools[1].tools[1] (file_search)", "tools[2].format (grammar)", "tools[4] (web_search)",
+		"tools[5] (local_shell)",
 		"tools[6] (image_generation)", "tools[7] (mcp)"}, c.Ignored)
 	patch := string(must(json.Marshal(c.Requests[0].Tools[2])))
 	require.Contains(t, patch, `"description":"Edits files.\n\nThe input follows this grammar (lark):\nstart: /x/"`)
@@ -110,8 +111,10 @@ func TestCallsHaveTheClientsNamesAndForms(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, []string{"response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done", "response.output_item.done",
-		"response.output_item.added", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "response.output_item.done", "response.completed"}, types)
+	require.Equal(t, []string{"response.output_item.added", "response.function_call_arguments.delta",
+		"response.function_call_arguments.done", "response.output_item.done",
+		"response.output_item.added", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done",
+		"response.output_item.done", "response.completed"}, types)
 	c := agentCall(t, ``)
 	result, err := call.Collect(context.Background(), c, call.EventsOf(list...))
 	require.NoError(t, err)
@@ -119,8 +122,10 @@ func TestCallsHaveTheClientsNamesAndForms(t *testing.T) {
 	require.NoError(t, json.Unmarshal(must(Encode(c, result, "")), &whole))
 	for _, output := range [][]Item{whole.Output, last.Response.Output} {
 		require.Len(t, output, 2)
-		require.Equal(t, []string{"function_call", "agents", "close", `{"id": 1}`}, []string{output[0].Type, output[0].Namespace, output[0].Name, *output[0].Arguments})
-		require.Equal(t, []string{"custom_tool_call", "", "note", "a\n<b>"}, []string{output[1].Type, output[1].Namespace, output[1].Name, *output[1].Input})
+		require.Equal(t, []string{"function_call", "agents", "close", `{"id": 1}`},
+			[]string{output[0].Type, output[0].Namespace, output[0].Name, *output[0].Arguments})
+		require.Equal(t, []string{"custom_tool_call", "", "note", "a\n<b>"},
+			[]string{output[1].Type, output[1].Namespace, output[1].Name, *output[1].Input})
 		require.Nil(t, output[1].Arguments)
 		history := string(must(json.Marshal(output)))
 		back, err := Decode([]byte(`{"model":"m","input":[{"role":"user","content":"x"},`+history[1:len(history)-1]+`,
@@ -146,19 +151,24 @@ func TestItemsOfOtherServersAreTakenOrIgnoredByName(t *testing.T) {
 		list = append(list, m.Role+" "+m.Content+" "+m.ToolCallID+" "+string(must(json.Marshal(m.ToolCalls))))
 	}
 	require.Equal(t, []string{`user hi  null`,
-		`assistant   [{"id":"c1","type":"function","function":{"name":"local_shell","arguments":{"type":"exec","command":["ls"]}}}]`, `tool a c1 null`,
-		`assistant   [{"id":"c2","type":"function","function":{"name":"shell","arguments":{"commands":["ls"]}}}]`, `tool [{"stdout":"b"}] c2 null`,
-		`assistant   [{"id":"c3","type":"function","function":{"name":"f","arguments":{"city":"Par"}}}]`, "tool see\n(an image, which this model cannot see) c3 null"}, list)
+		`assistant   [{"id":"c1","type":"function","function":{"name":"local_shell","arguments":{"type":"exec","command":["ls"]}}}]`,
+		`tool a c1 null`,
+		`assistant   [{"id":"c2","type":"function","function":{"name":"shell","arguments":{"commands":["ls"]}}}]`,
+		`tool [{"stdout":"b"}] c2 null`,
+		`assistant   [{"id":"c3","type":"function","function":{"name":"f","arguments":{"city":"Par"}}}]`,
+		"tool see\n(an image, which this model cannot see) c3 null"}, list)
 }
 
 func TestErrorsNameWhatTheClientSent(t *testing.T) {
 	for body, want := range map[string]string{
 		`"input":[{"role":"user","content":"x"},{"type":"function_call","call_id":"c"}]`:                             `input[1].name: expected a name`,
 		`"instructions":"i","input":[{"role":"user","content":"x"},{"type":"function_call","call_id":"c","name":7}]`: `input[1].name: found number, expected a string`,
-		`"input":[{"role":7}]`: `input[0].role: found number, expected a string`, `"input":[7]`: `input[0]: found 7, expected an item (an object)`,
-		`"input":7`: `input: found 7, expected a string or a list of items`, `"input":[null]`: `input[0]: found null, expected an item (an object)`,
-		`"input":[{"role":"user","content":7}]`:                          `input[0].content: found 7, expected a string or a list of parts`,
-		`"input":[{"role":"user","content":[7]}]`:                        `input[0].content[0]: found 7, expected a part (an object)`,
+		`"input":[{"role":7}]`:                    `input[0].role: found number, expected a string`,
+		`"input":[7]`:                             `input[0]: found 7, expected an item (an object)`,
+		`"input":7`:                               `input: found 7, expected a string or a list of items`,
+		`"input":[null]`:                          `input[0]: found null, expected an item (an object)`,
+		`"input":[{"role":"user","content":7}]`:   `input[0].content: found 7, expected a string or a list of parts`,
+		`"input":[{"role":"user","content":[7]}]`: `input[0].content[0]: found 7, expected a part (an object)`,
 		`"input":[{"role":"user","content":[{"type":"text","text":7}]}]`: `input[0].content[0].text: found number, expected a string`,
 		`"input":[{"type":"web_search_call"}]`:                           `input: found no item that this model can read, expected a message`,
 		`"input":"x","text":{"format":{"type":"json_schema"}}`:           `text.format.schema: expected a JSON schema`,
@@ -172,7 +182,9 @@ func TestErrorsNameWhatTheClientSent(t *testing.T) {
 func TestErrorsThatComeLaterNameWhatTheClientSent(t *testing.T) {
 	c := decoded(t, `{"model":"m","input":"x","text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}}}`)
 	require.Equal(t, "text.format.schema", c.Requests[0].Grammar.Param)
-	for param, want := range map[string]string{"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "temperature": "temperature"} {
-		require.Contains(t, string(EncodeError(api.Invalid(param, "%s: found 1", param))), `"message":"`+want+`: found 1","type":"invalid_request_error","param":"`+want+`"`)
+	for param, want := range map[string]string{"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens",
+		"temperature": "temperature"} {
+		require.Contains(t, string(EncodeError(api.Invalid(param, "%s: found 1", param))),
+			`"message":"`+want+`: found 1","type":"invalid_request_error","param":"`+want+`"`)
 	}
 }

@@ -168,7 +168,8 @@ func TestTextWithoutMarkersIsContentAsItIs(t *testing.T) {
 		for _, suffix := range []string{"", thinkSuffix} {
 			f, err := Lookup(name + suffix)
 			require.NoError(t, err)
-			for _, text := range []string{"", " ", "\n\nHello, \n world! \n", "a < b > c <t", "{", "[1, 2]", "x <", "日本語\n", "\x00", "<tool_cal"} {
+			for _, text := range []string{"", " ", "\n\nHello, \n world! \n", "a < b > c <t", "{", "[1, 2]", "x <", "日本語\n", "\x00",
+				"<tool_cal"} {
 				o := Options{Format: f, Tools: caseTools, Held: true, ID: "1"}
 				require.Equal(t, answer{content: text}, parse(t, o, strings.Split(text, "")...), "%s%s %q", name, suffix, text)
 			}
@@ -183,10 +184,11 @@ func visible(s string) string { return strings.Join(strings.Fields(s), "") }
 // that held calls are valid.
 func FuzzParser(f *testing.F) {
 	seeds := []string{"<think>a</think>b", "<tool_call>", `{"name":"now","arguments":{}}`, "</tool_call>", "<function=now>", "</function>",
-		"<parameter=city>\nParis\n</parameter>", "[now()]", "[TOOL_CALLS]", "now[ARGS]{}", "<arg_key>city</arg_key><arg_value>x</arg_value>",
-		"<|channel|>analysis<|message|>hm<|end|>", "<|channel|>commentary to=functions.now<|message|>{}<|call|>", "<|tool_call>call:now{}<tool_call|>",
-		"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-		"<|channel>thought\nhm<channel|>", "<|channel>", "<think>a<tool_call>{\"name\": \"now\"}</tool_call>", "</think>", "<|python_tag|>", "[TOOL_CALLS]now[ARGS]{}",
+		"<parameter=city>\nParis\n</parameter>", "[now()]", "[TOOL_CALLS]", "now[ARGS]{}",
+		"<arg_key>city</arg_key><arg_value>x</arg_value>", "<|channel|>analysis<|message|>hm<|end|>",
+		"<|channel|>commentary to=functions.now<|message|>{}<|call|>", "<|tool_call>call:now{}<tool_call|>",
+		"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "<|channel>thought\nhm<channel|>",
+		"<|channel>", "<think>a<tool_call>{\"name\": \"now\"}</tool_call>", "</think>", "<|python_tag|>", "[TOOL_CALLS]now[ARGS]{}",
 		"<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"}
 	names := Names()
 	for i, s := range seeds {

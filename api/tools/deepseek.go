@@ -63,7 +63,8 @@ func deepseekV3() *dialect {
 	d.grammar = func(g *lark, t *Tool) callRule {
 		return callRule{
 			begin: []string{deepseekBegin}, trigger: deepseekBegin, end: deepseekEnd,
-			body: g.join(g.mark(deepseekCallBegin), g.text("function"), g.mark(deepseekSeparator), g.text(t.Name+"\n```json\n"), g.schema(t),
+			body: g.join(g.mark(deepseekCallBegin), g.text("function"), g.mark(deepseekSeparator), g.text(t.Name+"\n```json\n"),
+				g.schema(t),
 				g.text("\n```"), g.mark(deepseekCallEnd)),
 			gap: "\n",
 		}

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var cityTool = Tool{Name: "f", Parameters: json.RawMessage(`{"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}, "required": ["b"]}`)}
+var cityTool = Tool{Name: "f",
+	Parameters: json.RawMessage(`{"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}, "required": ["b"]}`)}
 
 // guide returns the grammar of a format for one tool.
 func guide(t *testing.T, format string, tool Tool, d Demand, special map[string]int32) (Guide, bool) {

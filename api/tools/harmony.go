@@ -125,7 +125,8 @@ func cutHeader(text string) bool {
 		return true
 	}
 	return slices.ContainsFunc([]string{"assistant", "analysis", "commentary", "final", "to="}, func(known string) bool {
-		return words[0] == known || len(words) == 1 && strings.HasPrefix(known, words[0]) || known == "to=" && strings.HasPrefix(words[0], known)
+		return words[0] == known || len(words) == 1 && strings.HasPrefix(known, words[0]) || known == "to=" &&
+			strings.HasPrefix(words[0], known)
 	})
 }
 

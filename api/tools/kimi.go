@@ -26,7 +26,8 @@ func kimi() *dialect {
 	d.grammar = func(g *lark, t *Tool) callRule {
 		return callRule{
 			begin: []string{begin}, trigger: begin, end: end,
-			body: g.join(g.mark(callBegin), g.text("functions."+t.Name+":"), "/[0-9]{1,3}/", g.mark(argumentBegin), g.schema(t), g.mark(callEnd)),
+			body: g.join(g.mark(callBegin), g.text("functions."+t.Name+":"), "/[0-9]{1,3}/", g.mark(argumentBegin), g.schema(t),
+				g.mark(callEnd)),
 		}
 	}
 	return d

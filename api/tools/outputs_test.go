@@ -30,7 +30,8 @@ func TestTextAroundCallsKeepsItsWordsApart(t *testing.T) {
 			{name: format + ": a space after", text: "One" + call + " two", want: answer{content: "One two", calls: paris}},
 			{name: format + ": lines", text: "One\n\n" + call + "\ntwo\n", want: answer{content: "One\n\ntwo\n", calls: paris}},
 			{name: format + ": nothing", text: "One" + call + "two", want: answer{content: "One\ntwo", calls: paris}},
-			{name: format + ": two calls", text: "One " + call + "\n" + call + " two", want: answer{content: "One two", calls: []made{paris[0], paris[0]}}},
+			{name: format + ": two calls", text: "One " + call + "\n" + call + " two",
+				want: answer{content: "One two", calls: []made{paris[0], paris[0]}}},
 			{name: format + ": no text before", text: " " + call + " two", want: answer{content: "two", calls: paris}},
 		})
 	}
@@ -50,11 +51,16 @@ func TestCallsInReasoningWithoutAnEnd(t *testing.T) {
 		if !f.dialect.interrupts {
 			mark := f.dialect.calls[0]
 			cases = append(cases,
-				parseCase{name: format + ": an end follows", text: open + "Hm. " + call + " No." + end + "Yes.", want: answer{reasoning: "Hm. " + call + " No.", content: "Yes."}},
-				parseCase{name: format + ": an end follows at once", text: open + "Hm. " + call + end, want: answer{reasoning: "Hm. " + call}},
-				parseCase{name: format + ": text follows", text: open + "Hm. " + call + " No.", want: answer{reasoning: "Hm. " + call + " No."}},
-				parseCase{name: format + ": the marker in a text first", text: open + "I write " + mark + " first. " + call, want: answer{reasoning: "I write " + mark + " first.", calls: paris}},
-				parseCase{name: format + ": cut", text: open + "Hm. " + call[:len(call)-len(call)/2], want: answer{reasoning: "Hm. " + call[:len(call)-len(call)/2]}},
+				parseCase{name: format + ": an end follows", text: open + "Hm. " + call + " No." + end + "Yes.",
+					want: answer{reasoning: "Hm. " + call + " No.", content: "Yes."}},
+				parseCase{name: format + ": an end follows at once", text: open + "Hm. " + call + end,
+					want: answer{reasoning: "Hm. " + call}},
+				parseCase{name: format + ": text follows", text: open + "Hm. " + call + " No.",
+					want: answer{reasoning: "Hm. " + call + " No."}},
+				parseCase{name: format + ": the marker in a text first", text: open + "I write " + mark + " first. " + call,
+					want: answer{reasoning: "I write " + mark + " first.", calls: paris}},
+				parseCase{name: format + ": cut", text: open + "Hm. " + call[:len(call)-len(call)/2],
+					want: answer{reasoning: "Hm. " + call[:len(call)-len(call)/2]}},
 			)
 		}
 		checkCases(t, format+thinkSuffix, cases)
@@ -74,12 +80,16 @@ func TestReasoningWithoutTools(t *testing.T) {
 func TestKimiCallsInReasoning(t *testing.T) {
 	call := callsOf["kimi"]
 	checkCases(t, "kimi+think", []parseCase{
-		{name: "an end follows", text: "<think>Hm. " + call + " So.</think>Yes.", want: answer{reasoning: "Hm. So.", content: "Yes.", calls: paris}},
+		{name: "an end follows", text: "<think>Hm. " + call + " So.</think>Yes.",
+			want: answer{reasoning: "Hm. So.", content: "Yes.", calls: paris}},
 		{name: "text follows", text: "<think>Hm. " + call + " Yes.", want: answer{reasoning: "Hm.", content: "Yes.", calls: paris}},
-		{name: "a call, text and a call", text: "<think>Hm. " + call + " And " + call, want: answer{reasoning: "Hm.", content: "And", calls: []made{paris[0], paris[0]}}},
-		{name: "without the section", thinking: true, text: "Hm." + strings.TrimSuffix(strings.TrimPrefix(call, "<|tool_calls_section_begin|>"), "<|tool_calls_section_end|>"),
+		{name: "a call, text and a call", text: "<think>Hm. " + call + " And " + call,
+			want: answer{reasoning: "Hm.", content: "And", calls: []made{paris[0], paris[0]}}},
+		{name: "without the section", thinking: true, text: "Hm." + strings.TrimSuffix(strings.TrimPrefix(call,
+			"<|tool_calls_section_begin|>"), "<|tool_calls_section_end|>"),
 			want: answer{reasoning: "Hm.", calls: paris}},
-		{name: "an unknown name", text: "<think>Hm. " + strings.Replace(call, "get_weather", "fly", 1), want: answer{reasoning: "Hm.", content: strings.Replace(call, "get_weather", "fly", 1)}},
+		{name: "an unknown name", text: "<think>Hm. " + strings.Replace(call, "get_weather", "fly", 1),
+			want: answer{reasoning: "Hm.", content: strings.Replace(call, "get_weather", "fly", 1)}},
 	})
 	f, err := Lookup("kimi+think")
 	require.NoError(t, err)
@@ -103,10 +113,14 @@ func TestReasoningMarkersThatStrayDoNotLeak(t *testing.T) {
 			{name: format + ": an end first", text: end + "\nYes.", want: answer{content: "Yes."}},
 			{name: format + ": an end last", text: "Yes." + end, want: answer{content: "Yes."}},
 			{name: format + ": two ends", text: open + "Hm." + end + "\n" + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
-			{name: format + ": two starts", text: open + "\n" + open + "Hm." + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
-			{name: format + ": two starts after the prompt's", thinking: true, text: open + open + "Hm." + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
-			{name: format + ": markers in the content", text: "Write " + open + "a" + end + ".", want: answer{content: "Write " + open + "a" + end + "."}},
-			{name: format + ": an end in the content after reasoning", text: open + "a" + end + "Write " + end + ".", want: answer{reasoning: "a", content: "Write " + end + "."}},
+			{name: format + ": two starts", text: open + "\n" + open + "Hm." + end + "Yes.",
+				want: answer{reasoning: "Hm.", content: "Yes."}},
+			{name: format + ": two starts after the prompt's", thinking: true, text: open + open + "Hm." + end + "Yes.",
+				want: answer{reasoning: "Hm.", content: "Yes."}},
+			{name: format + ": markers in the content", text: "Write " + open + "a" + end + ".",
+				want: answer{content: "Write " + open + "a" + end + "."}},
+			{name: format + ": an end in the content after reasoning", text: open + "a" + end + "Write " + end + ".",
+				want: answer{reasoning: "a", content: "Write " + end + "."}},
 		})
 	}
 }
@@ -123,16 +137,21 @@ func TestGemmaChannelsDoNotLeak(t *testing.T) {
 		{name: "two ends", text: open + "thought\nHm." + end + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
 		{name: "an empty channel after the content", text: "Yes.\n" + open + "thought\n" + end, want: answer{content: "Yes."}},
 		{name: "an empty channel amid the content", text: "Yes. " + open + "thought\n" + end + "No.", want: answer{content: "Yes. No."}},
-		{name: "reasoning amid the content", text: "Yes. " + open + "thought\nHm." + end + " No.", want: answer{content: "Yes. No.", reasoning: "Hm."}},
+		{name: "reasoning amid the content", text: "Yes. " + open + "thought\nHm." + end + " No.",
+			want: answer{content: "Yes. No.", reasoning: "Hm."}},
 		{name: "two starts", text: open + open + "thought\nHm." + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
-		{name: "two starts with a name", text: open + "thought\n" + open + "thought\nHm." + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
-		{name: "a start inside reasoning", text: open + "thought\nHm. " + open + "So." + end + "Yes.", want: answer{reasoning: "Hm. So.", content: "Yes."}},
+		{name: "two starts with a name", text: open + "thought\n" + open + "thought\nHm." + end + "Yes.",
+			want: answer{reasoning: "Hm.", content: "Yes."}},
+		{name: "a start inside reasoning", text: open + "thought\nHm. " + open + "So." + end + "Yes.",
+			want: answer{reasoning: "Hm. So.", content: "Yes."}},
 		{name: "a start alone", text: open + "Yes.", want: answer{content: "Yes."}},
 		{name: "a start last", text: "Yes." + open, want: answer{content: "Yes."}},
 		{name: "a word that begins as the name", text: open + "thoughtful", want: answer{content: "thoughtful"}},
 		{name: "cut in the name", text: open + "thou", want: answer{content: "thou"}},
-		{name: "the prompt opens it", thinking: true, text: "\nthoughts" + end + "Yes.", want: answer{reasoning: "thoughts", content: "Yes."}},
-		{name: "the prompt and the answer open it", thinking: true, text: open + "thought\nHm." + end + "Yes.", want: answer{reasoning: "Hm.", content: "Yes."}},
+		{name: "the prompt opens it", thinking: true, text: "\nthoughts" + end + "Yes.",
+			want: answer{reasoning: "thoughts", content: "Yes."}},
+		{name: "the prompt and the answer open it", thinking: true, text: open + "thought\nHm." + end + "Yes.",
+			want: answer{reasoning: "Hm.", content: "Yes."}},
 		{name: "reasoning, a call and reasoning", text: open + "thought\nHm." + end + call + open + "thought\nSo." + end + "Yes.",
 			want: answer{reasoning: "Hm.\nSo.", content: "Yes.", calls: paris}},
 	})

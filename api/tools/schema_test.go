@@ -13,7 +13,8 @@ func TestForcedArgumentsAreAnObject(t *testing.T) {
 	const anyObject = `{"type":"object"}`
 	for parameters, want := range map[string]string{
 		``: noParameters, `null`: noParameters, `{"type":"object","properties":{}}`: noParameters, `{"properties":{}}`: noParameters,
-		`{}`: anyObject, `{"type":["object","null"]}`: anyObject, `{"enum":[1]}`: anyObject, `{"type":"object"}`: anyObject, `{"anyOf":[{"type":"string"}]}`: anyObject,
+		`{}`: anyObject, `{"type":["object","null"]}`: anyObject, `{"enum":[1]}`: anyObject, `{"type":"object"}`: anyObject,
+		`{"anyOf":[{"type":"string"}]}`:                                              anyObject,
 		`{"properties":{"a":{"type":"string"}}}`:                                     `{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`,
 		`{"type":"object","properties":{},"additionalProperties":{"type":"string"}}`: `{"type":"object","properties":{},"additionalProperties":{"type":"string"}}`,
 		`{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}`:   `{"type":"object","properties":{"a":{"type":"array"}},"additionalProperties":false}`,
@@ -43,7 +44,9 @@ func TestForcedArgumentsAreAnObject(t *testing.T) {
 func TestAStrictToolSaysWhatCannotBeEnforced(t *testing.T) {
 	f, err := Lookup("hermes")
 	require.NoError(t, err)
-	list := []Tool{cityTool, {Name: "g", Strict: true, Parameters: json.RawMessage(`{"type":"object","properties":{"tags":{"type":"array","uniqueItems":true}}}`)}}
+	list := []Tool{cityTool,
+		{Name: "g", Strict: true,
+			Parameters: json.RawMessage(`{"type":"object","properties":{"tags":{"type":"array","uniqueItems":true}}}`)}}
 	for _, d := range []Demand{{}, {Required: true}} {
 		_, ok, err := f.Guide(list, d, nil)
 		require.False(t, ok)
@@ -75,11 +78,13 @@ func TestAParameterThatNoValueSuitsIsLeftOut(t *testing.T) {
 // TestTextFollowsAPatternForAllOfIt, in formats where strings stand without quotes.
 func TestTextFollowsAPatternForAllOfIt(t *testing.T) {
 	for pattern, want := range map[string]string{
-		`^[a-z]{2}/\d$`: `[a-z]{2}\/[0-9]`, `^(?:a|b)c$`: `[ab]c`, `^a|b$`: "", `^a`: "", `a$`: "", `^a\b$`: "", `^a(?=b)$`: "", `^$`: "", ``: "",
+		`^[a-z]{2}/\d$`: `[a-z]{2}\/[0-9]`, `^(?:a|b)c$`: `[ab]c`, `^a|b$`: "", `^a`: "", `a$`: "", `^a\b$`: "", `^a(?=b)$`: "", `^$`: "",
+		``: "",
 	} {
 		require.Equal(t, want, wholeText(pattern), pattern)
 	}
-	tool := Tool{Name: "f", Parameters: json.RawMessage(`{"properties":{"day":{"type":"string","format":"date"},"id":{"type":"string","pattern":"^x+$","maxLength":9}}}`)}
+	tool := Tool{Name: "f",
+		Parameters: json.RawMessage(`{"properties":{"day":{"type":"string","format":"date"},"id":{"type":"string","pattern":"^x+$","maxLength":9}}}`)}
 	for _, format := range []string{"gemma", "qwen3-xml", "glm"} {
 		g, _ := guide(t, format, tool, Demand{Required: true}, nil)
 		require.Contains(t, g.Source, "-02-29", format)

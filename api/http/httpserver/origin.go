@@ -45,7 +45,8 @@ func (a *Access) Handler(next http.Handler) http.Handler {
 	if a.Trust != ByKey {
 		cross := http.NewCrossOriginProtection()
 		cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			a.forbid(w, r, "cross_site_request", fmt.Sprintf("found a request of another site's page (Origin %s) on a server without API keys, expected one of the server's own page or of a program, a server with --api-keys, or that origin in --cors-origin", api.Quote(r.Header.Get("Origin"))))
+			a.forbid(w, r, "cross_site_request",
+				fmt.Sprintf("found a request of another site's page (Origin %s) on a server without API keys, expected one of the server's own page or of a program, a server with --api-keys, or that origin in --cors-origin", api.Quote(r.Header.Get("Origin"))))
 		}))
 		own = cross.Handler(next)
 	}
@@ -58,7 +59,9 @@ func (a *Access) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !local(r.Host) {
-			a.forbid(w, r, "unknown_host", fmt.Sprintf("found a request for host %s, expected localhost, 127.0.0.1 or [::1], or a server with --api-keys", api.Quote(r.Host)))
+			a.forbid(w, r, "unknown_host",
+				fmt.Sprintf("found a request for host %s, expected localhost, 127.0.0.1 or [::1], or a server with --api-keys",
+					api.Quote(r.Host)))
 			return
 		}
 		h.ServeHTTP(w, r)

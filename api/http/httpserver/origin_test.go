@@ -17,7 +17,10 @@ import (
 // send returns the status and the error code of the answer to a request.
 func send(t *testing.T, trust httpserver.Trust, method, host string, header http.Header) (status int, code string) {
 	t.Helper()
-	h := (&httpserver.Access{Trust: trust}).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	h := (&httpserver.Access{Trust: trust}).Handler(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	}))
 	r := httptest.NewRequest(method, "/v1/completions", nil)
 	r.Host, r.Header = host, header
 	w := httptest.NewRecorder()
@@ -39,7 +42,8 @@ func TestWithoutAKeyThisMachineIsAskedByItsOwnNameOnly(t *testing.T) {
 			require.Equal(t, http.StatusNoContent, status, host)
 		}
 	}
-	for _, host := range []string{"example.com", "example.com:8080", "localhost.example.com:8080", "127.0.0.1.example.com", "192.0.2.1:8080", "0.0.0.0:8080", "[::]:1", "localhost:1:2", "[", "127.0.0.1@example.com"} {
+	for _, host := range []string{"example.com", "example.com:8080", "localhost.example.com:8080", "127.0.0.1.example.com",
+		"192.0.2.1:8080", "0.0.0.0:8080", "[::]:1", "localhost:1:2", "[", "127.0.0.1@example.com"} {
 		for _, method := range []string{"GET", "POST"} {
 			status, code := send(t, httpserver.Machine, method, host, http.Header{})
 			require.Equal(t, http.StatusForbidden, status, host)
@@ -98,12 +102,14 @@ func shared(t *testing.T, a httpserver.Access, method, path string, header http.
 func TestPagesOfChosenOriginsUseTheServer(t *testing.T) {
 	ask := func(origin string) http.Header {
 		return http.Header{"Origin": {origin}, "Sec-Fetch-Site": {"cross-site"}, "Access-Control-Request-Method": {"POST"},
-			"Access-Control-Request-Headers": {"authorization,content-type,x-stainless-lang"}, "Access-Control-Request-Private-Network": {"true"}}
+			"Access-Control-Request-Headers":         {"authorization,content-type,x-stainless-lang"},
+			"Access-Control-Request-Private-Network": {"true"}}
 	}
 	for _, trust := range []httpserver.Trust{httpserver.ByKey, httpserver.Everybody, httpserver.Machine} {
 		for _, c := range []struct{ allowed, origin string }{
-			{"https://chat.example.com", "https://chat.example.com"}, {"https://*.example.com", "https://a.example.com"}, {"http://localhost:*", "http://localhost:3000"},
-			{"vscode-webview://*", "vscode-webview://1qk2l"}, {"null", "null"}, {"*", "https://anywhere.example"},
+			{"https://chat.example.com", "https://chat.example.com"}, {"https://*.example.com", "https://a.example.com"},
+			{"http://localhost:*", "http://localhost:3000"}, {"vscode-webview://*", "vscode-webview://1qk2l"}, {"null", "null"},
+			{"*", "https://anywhere.example"},
 		} {
 			a := httpserver.Access{Trust: trust, Origins: []string{"https://first.example", c.allowed}}
 			for _, method := range []string{"GET", "POST", "DELETE"} {
@@ -123,7 +129,8 @@ func TestPagesOfChosenOriginsUseTheServer(t *testing.T) {
 }
 
 func TestPagesOfOtherOriginsStayOutside(t *testing.T) {
-	for _, origin := range []string{"https://example.com", "https://chat.example.com.evil.net", "http://chat.example.com", "https://chat.example.com:8443", "null", "https://"} {
+	for _, origin := range []string{"https://example.com", "https://chat.example.com.evil.net", "http://chat.example.com",
+		"https://chat.example.com:8443", "null", "https://"} {
 		for _, trust := range []httpserver.Trust{httpserver.Everybody, httpserver.Machine} {
 			for _, origins := range [][]string{nil, {"https://chat.example.com", "https://*.example.org"}} {
 				a := httpserver.Access{Trust: trust, Origins: origins}
@@ -145,7 +152,8 @@ func TestPagesOfOtherOriginsStayOutside(t *testing.T) {
 
 func TestARefusedPageGetsTheErrorOfItsAPI(t *testing.T) {
 	a := httpserver.Access{Trust: httpserver.Machine, Error: codec.ErrorOf}
-	for path, want := range map[string]string{"/api/chat": `{"error":"found a request`, "/v1/messages": `{"type":"error","error":{"type":`, "/v1/chat/completions": `{"error":{"message":"found a request`} {
+	for path, want := range map[string]string{"/api/chat": `{"error":"found a request`, "/v1/messages": `{"type":"error","error":{"type":`,
+		"/v1/chat/completions": `{"error":{"message":"found a request`} {
 		w := shared(t, a, "POST", path, http.Header{"Origin": {"https://example.com"}})
 		require.Equal(t, http.StatusForbidden, w.Code)
 		require.True(t, strings.HasPrefix(w.Body.String(), want), "%s", w.Body)

@@ -213,7 +213,8 @@ func TestAClientThatWritesItsBodyFirstGetsTheAnswer(t *testing.T) {
 	})
 	chunk := "10000\r\n" + strings.Repeat("x", 64<<10) + "\r\n"
 	for framing, body := range map[string]string{
-		fmt.Sprintf("Content-Length: %d", size): strings.Repeat("x", size), "Transfer-Encoding: chunked": strings.Repeat(chunk, size>>16) + "0\r\n\r\n",
+		fmt.Sprintf("Content-Length: %d", size): strings.Repeat("x", size),
+		"Transfer-Encoding: chunked":            strings.Repeat(chunk, size>>16) + "0\r\n\r\n",
 	} {
 		c := dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\n"+framing+"\r\n\r\n"+body)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -250,7 +251,8 @@ func TestABodyIsDroppedWithinBounds(t *testing.T) {
 	_, addr = start(t, limits, false, refuse)
 	requireClosed(t, dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\nx"))
 	_, addr = start(t, patient(), false, refuse)
-	requireClosed(t, dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")) // it sends no body
+	// it sends no body
+	requireClosed(t, dial(t, addr, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n"))
 }
 
 // zeros is an endless body.

@@ -31,7 +31,8 @@ func TestTheOldestConnectionThatWaitsForItsClientIsClosed(t *testing.T) {
 		"not while one of two answers runs":        {func(x *table[int]) { x.beginAnswer(1); x.beginAnswer(1); x.endAnswer(1) }, 2},
 		"an idle one as well":                      {func(x *table[int]) { x.beginAnswer(2); x.beginAnswer(3); x.beginAnswer(1); x.setIdle(1) }, 1},
 		"a first request does not make it younger": {func(x *table[int]) { x.beginRequest(1) }, 1},
-		"a request after an idle time does":        {func(x *table[int]) { x.setIdle(1); x.setIdle(2); x.setIdle(3); x.beginRequest(1) }, 2},
+		"a request after an idle time does": {func(x *table[int]) { x.setIdle(1); x.setIdle(2); x.setIdle(3); x.beginRequest(1) },
+			2},
 		"idle ends all answers": {func(x *table[int]) {
 			x.beginAnswer(2)
 			x.beginAnswer(2)
