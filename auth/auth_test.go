@@ -138,17 +138,20 @@ func TestAFileIsCheckedAndItsHashesAreNotShown(t *testing.T) {
 		return text
 	}
 	for want, text := range map[string]string{
-		"expected a list of keys":                             "keys: 3",
-		"field color not found":                               "- {id: 0123456789ab, tenant: x, color: red}",
-		"id: expected 12 hexadecimal digits":                  line(func(e *Entry) { e.ID = "0123456789aB" }),
-		"tenant: expected a name":                             line(func(e *Entry) { e.Tenant = "" }),
-		"hash: expected \"sha256:\" and 64":                   line(func(e *Entry) { e.Hash = secret }),
-		"found 64 characters that are none":                   line(func(e *Entry) { e.Hash = e.Hash[7:] }),
-		"requests-per-minute: found -1, expected 0":           line(func(e *Entry) { e.RequestsPerMinute = -1 }),
-		"weight: found 1001, expected 0 to 1000":              line(func(e *Entry) { e.Weight = 1001 }),
-		"models: found an empty name":                         line(func(e *Entry) { e.Models = []string{""} }),
-		"expected one that no other key has":                  line(func(*Entry) {}) + line(func(*Entry) {}),
-		"weight: found 2, expected 1 as of tenant \"acme\"":   line(func(*Entry) {}) + line(func(e *Entry) { e.ID, e.Weight = "0123456789ab", 2 }),
+		"expected a list of keys":                   "keys: 3",
+		"field color not found":                     "- {id: 0123456789ab, tenant: x, color: red}",
+		"id: expected 12 hexadecimal digits":        line(func(e *Entry) { e.ID = "0123456789aB" }),
+		"tenant: expected a name":                   line(func(e *Entry) { e.Tenant = "" }),
+		"hash: expected \"sha256:\" and 64":         line(func(e *Entry) { e.Hash = secret }),
+		"found 64 characters that are none":         line(func(e *Entry) { e.Hash = e.Hash[7:] }),
+		"requests-per-minute: found -1, expected 0": line(func(e *Entry) { e.RequestsPerMinute = -1 }),
+		"weight: found 1001, expected 0 to 1000":    line(func(e *Entry) { e.Weight = 1001 }),
+		"models: found an empty name":               line(func(e *Entry) { e.Models = []string{""} }),
+		"expected one that no other key has":        line(func(*Entry) {}) + line(func(*Entry) {}),
+		"weight: found 2, expected 1 as of tenant \"acme\"": line(func(*Entry) {}) + line(func(e *Entry) {
+			e.ID,
+				e.Weight = "0123456789ab", 2
+		}),
 		"priority: found 2147483648, expected -2147483648 to": line(func(e *Entry) { e.Priority = 1 << 31 }),
 	} {
 		_, err := parseFile([]byte(text))

@@ -55,7 +55,8 @@ func parseFile(text []byte) (map[string]*Entry, error) {
 		}
 		e.Weight = max(e.Weight, 1)
 		if w, ok := weights[e.Tenant]; ok && w != e.Weight {
-			return nil, fmt.Errorf("%w: key %d (id %q): weight: found %d, expected %d as of tenant %q before", ErrFile, i+1, e.ID, e.Weight, w, e.Tenant)
+			return nil, fmt.Errorf("%w: key %d (id %q): weight: found %d, expected %d as of tenant %q before", ErrFile, i+1, e.ID, e.Weight,
+				w, e.Tenant)
 		}
 		if keys[e.ID] != nil {
 			return nil, fmt.Errorf("%w: key %d (id %q): id: expected one that no other key has", ErrFile, i+1, e.ID)

@@ -21,7 +21,8 @@ func TestTokenizingCountsAsARequestWithItsTokens(t *testing.T) {
 	require.InDelta(t, 2000, limit.tokens.level, 1e-6)
 	_, err = g.Detokenize(ctx, "tiny-chat", ids) // 4,000 are not left
 	refused(t, err, ReasonTokens, 20*time.Second)
-	chat := &api.TokenizeRequest{Model: "tiny-chat", Messages: []api.Message{{Content: strings.Repeat("x", 400)}, {Content: strings.Repeat("x", 400)}}}
+	chat := &api.TokenizeRequest{Model: "tiny-chat", Messages: []api.Message{{Content: strings.Repeat("x", 400)},
+		{Content: strings.Repeat("x", 400)}}}
 	_, err = g.Tokenize(ctx, chat)
 	require.NoError(t, err)
 	require.InDelta(t, 1200, limit.tokens.level, 1e-6)

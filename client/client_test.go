@@ -108,7 +108,8 @@ func TestBothTransportsGiveTheSameAnswers(t *testing.T) {
 
 		models, err := c.Models(ctx)
 		require.NoError(t, err)
-		require.Equal(t, []client.Model{{ID: "tiny-chat", Created: 1700000000, ContextLength: 512, Sampling: client.ModelSampling{RepetitionPenalty: 1}}}, models)
+		require.Equal(t, []client.Model{{ID: "tiny-chat", Created: 1700000000, ContextLength: 512,
+			Sampling: client.ModelSampling{RepetitionPenalty: 1}}}, models)
 		ids, err := c.Tokenize(ctx, client.TokenizeRequest{Prompt: "é"})
 		require.NoError(t, err)
 		require.Equal(t, []int32{1, 195, 169}, ids)
@@ -121,7 +122,8 @@ func TestBothTransportsGiveTheSameAnswers(t *testing.T) {
 func TestVectorsComeInTheOrderOfTheTexts(t *testing.T) {
 	engine := func() *apitest.Engine {
 		e := apitest.New(func(r *api.Request, s *apitest.Stream) {
-			s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), 0.5}}, Finish: api.FinishStop, Done: true, Usage: &api.Usage{PromptTokens: 1}})
+			s.Send(api.Event{Extra: &api.Extra{Vector: []float32{float32(len(r.Prompt)), 0.5}}, Finish: api.FinishStop, Done: true,
+				Usage: &api.Usage{PromptTokens: 1}})
 		})
 		e.Served[0].Embedding = api.Embedding{Width: 2, Pooling: api.PoolLast}
 		return e
@@ -151,7 +153,8 @@ func TestErrorsAreTyped(t *testing.T) {
 	}
 	onBoth(t, engine, func(t *testing.T, c client.Client, _ *apitest.Engine) {
 		ctx := t.Context()
-		full := &client.Error{Status: 429, Message: "full", Type: "rate_limit_error", Code: "rate_limit_exceeded", RetryAfter: 3 * time.Second}
+		full := &client.Error{Status: 429, Message: "full", Type: "rate_limit_error", Code: "rate_limit_exceeded",
+			RetryAfter: 3 * time.Second}
 		r := hi
 		r.N = 2
 		_, err := c.Chat(ctx, r)
@@ -533,7 +536,8 @@ func TestServersThatComeBackToNATSAreWaitedFor(t *testing.T) {
 // TestARefusalInsideAStreamIsOne sends a ping before the refusal.
 func TestARefusalInsideAStreamIsOne(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, ": ping\n\ndata: {\"error\":{\"message\":\"the queue is full\",\"type\":\"rate_limit_error\",\"code\":\"queue_full\"}}\n\n")
+		io.WriteString(w,
+			": ping\n\ndata: {\"error\":{\"message\":\"the queue is full\",\"type\":\"rate_limit_error\",\"code\":\"queue_full\"}}\n\n")
 	}))
 	defer srv.Close()
 	c, err := client.NewHTTP(srv.URL)
@@ -548,7 +552,8 @@ func TestARefusalInsideAStreamIsOne(t *testing.T) {
 
 func TestToolCallsAndReasoningComeWholeAndInPieces(t *testing.T) {
 	engine := func() *apitest.Engine {
-		e := apitest.New(apitest.Say("<think>h", "m</think>", "<tool_", `call>{"name": "f", "arg`, `uments": {"a": 1}}</tool_call>`, `<tool_call>{"name": "f"}</tool_call>`))
+		e := apitest.New(apitest.Say("<think>h", "m</think>", "<tool_", `call>{"name": "f", "arg`, `uments": {"a": 1}}</tool_call>`,
+			`<tool_call>{"name": "f"}</tool_call>`))
 		e.Served[0].Format = "hermes+think"
 		return e
 	}

@@ -79,8 +79,10 @@ func ExampleClient_Decide() {
 		Input: "The package arrived with a broken screen.",
 		Questions: []client.Question{
 			{Type: "predicate", Name: "damaged", Instructions: "Does the customer report a damaged item?"},
-			{Type: "choice", Name: "team", Instructions: "Which team handles this?", Choices: []client.Option{{Value: "returns"}, {Value: "billing"}}},
-			{Type: "score", Name: "anger", Instructions: "How upset is the customer?", Levels: []client.Level{{Label: "calm"}, {Label: "furious"}}},
+			{Type: "choice", Name: "team", Instructions: "Which team handles this?",
+				Choices: []client.Option{{Value: "returns"}, {Value: "billing"}}},
+			{Type: "score", Name: "anger", Instructions: "How upset is the customer?",
+				Levels: []client.Level{{Label: "calm"}, {Label: "furious"}}},
 		},
 	})
 	if err != nil {

@@ -111,7 +111,8 @@ func DialNATS(url string, options ...NATSOption) (Client, error) {
 		return nil, err
 	}
 	t.own = true
-	t.nc, err = ConnectNATS(url, t.key, append([]nats.Option{nats.Name("millrace client"), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait),
+	t.nc, err = ConnectNATS(url, t.key, append([]nats.Option{nats.Name("millrace client"), nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait),
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsMissed)}, t.connect...)...)
 	if err != nil {
 		return nil, fmt.Errorf("millrace: NATS: %w", err) // without the URL, which may have a password
@@ -174,7 +175,8 @@ func (t *natsTransport) call(ctx context.Context, operation string, body []byte,
 // are stopping, or reconnect to a NATS server that was restarted. The caller handles servers that
 // never answered.
 func (t *natsTransport) temporary(err error) bool {
-	return stopping(err) || code(err) == codeNobody && t.served.Load() || code(err) == codeNoBody || code(err) == codeFull || errors.Is(err, errSilent)
+	return stopping(err) || code(err) == codeNobody && t.served.Load() || code(err) == codeNoBody || code(err) == codeFull ||
+		errors.Is(err, errSilent)
 }
 
 // codeNobody is the client's own code for a subject without subscribers.

@@ -74,7 +74,8 @@ func (t *natsTransport) upload(ctx context.Context, to string, body []byte) (upl
 		return a, err
 	}
 	if err != nil {
-		return a, fmt.Errorf("%w: found %d bytes, expected at most %d, a NATS message, since no server accepts parts: %w", ErrTooLarge, len(body), t.nc.MaxPayload(), err)
+		return a, fmt.Errorf("%w: found %d bytes, expected at most %d, a NATS message, since no server accepts parts: %w", ErrTooLarge,
+			len(body), t.nc.MaxPayload(), err)
 	}
 	for offset := 0; offset < len(body); offset += size {
 		m := t.message(ctx, a.Subjects+"bodies.part")

@@ -82,5 +82,6 @@ func applied(options []nats.Option) nats.Options {
 // hasLogin reports whether the options have a login of any kind.
 func hasLogin(options []nats.Option) bool {
 	o := applied(options)
-	return o.User != "" || o.Password != "" || o.UserInfo != nil || o.Token != "" || o.TokenHandler != nil || o.Nkey != "" || o.UserJWT != nil
+	return o.User != "" || o.Password != "" || o.UserInfo != nil || o.Token != "" || o.TokenHandler != nil || o.Nkey != "" ||
+		o.UserJWT != nil
 }

@@ -16,7 +16,8 @@ const apiKey = "mr-0123456789ab-secret"
 
 func TestAnInboxPrefixHasTheKeysIDAndNoSecret(t *testing.T) {
 	require.Equal(t, "_INBOX.key.0123456789ab", client.InboxPrefix(apiKey))
-	for _, none := range []string{"", "x", "mr-", "mr-0123456789ab", "mr-0123456789ab-", "mr--x", "mr->-x", "mr-*-x", "mr-a.b-x", "MR-0123456789ab-x"} {
+	for _, none := range []string{"", "x", "mr-", "mr-0123456789ab", "mr-0123456789ab-", "mr--x", "mr->-x", "mr-*-x", "mr-a.b-x",
+		"MR-0123456789ab-x"} {
 		require.Equal(t, "_INBOX", client.InboxPrefix(none), none)
 	}
 }

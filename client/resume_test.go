@@ -481,7 +481,8 @@ func TestAServerThatDiesDuringAProbeIsNoticedSoon(t *testing.T) {
 	require.NoError(t, err)
 	_, err = nc.Subscribe("millrace.v1.chat.completions", func(m *nats.Msg) {
 		first := nats.NewMsg(m.Reply)
-		first.Header = nats.Header{natsapi.HeaderSeq: {"1"}, natsapi.HeaderCancel: {"test.cancel"}, natsapi.HeaderID: {"x"}, natsapi.HeaderInterval: {"60"}}
+		first.Header = nats.Header{natsapi.HeaderSeq: {"1"}, natsapi.HeaderCancel: {"test.cancel"}, natsapi.HeaderID: {"x"},
+			natsapi.HeaderInterval: {"60"}}
 		first.Data = []byte(`{"choices":[]}`)
 		assert.NoError(t, nc.PublishMsg(first))
 	})

@@ -5,17 +5,18 @@ import "encoding/json"
 // ChatRequest is a request for the answer to a conversation. A field at its zero value is not sent,
 // and the server's default applies. Fields for which zero is a value of its own are pointers.
 type ChatRequest struct {
-	Model               string            `json:"model,omitempty"`
-	Messages            []Message         `json:"messages"`
-	Tools               []json.RawMessage `json:"tools,omitempty"`
-	ToolChoice          any               `json:"tool_choice,omitempty"`         // "none", "auto", "required" or an object that names a tool
-	ParallelToolCalls   *bool             `json:"parallel_tool_calls,omitempty"` // false: at most one call
-	ReasoningEffort     string            `json:"reasoning_effort,omitempty"`
-	MaxCompletionTokens int               `json:"max_completion_tokens,omitempty"`
-	Logprobs            bool              `json:"logprobs,omitempty"`
-	TopLogprobs         int               `json:"top_logprobs,omitempty"`
-	ContinueFinal       bool              `json:"continue_final_message,omitempty"`
-	TemplateArgs        map[string]any    `json:"chat_template_kwargs,omitempty"`
+	Model    string            `json:"model,omitempty"`
+	Messages []Message         `json:"messages"`
+	Tools    []json.RawMessage `json:"tools,omitempty"`
+	// "none", "auto", "required" or an object that names a tool
+	ToolChoice          any            `json:"tool_choice,omitempty"`
+	ParallelToolCalls   *bool          `json:"parallel_tool_calls,omitempty"` // false: at most one call
+	ReasoningEffort     string         `json:"reasoning_effort,omitempty"`
+	MaxCompletionTokens int            `json:"max_completion_tokens,omitempty"`
+	Logprobs            bool           `json:"logprobs,omitempty"`
+	TopLogprobs         int            `json:"top_logprobs,omitempty"`
+	ContinueFinal       bool           `json:"continue_final_message,omitempty"`
+	TemplateArgs        map[string]any `json:"chat_template_kwargs,omitempty"`
 	Sampling
 }
 

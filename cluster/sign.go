@@ -96,7 +96,8 @@ func readBeat(m *nats.Msg) (b beat, err error) {
 func readBytes(m *nats.Msg, header string, size int) ([]byte, error) {
 	text := m.Header.Get(header)
 	if len(text) != base64.RawStdEncoding.EncodedLen(size) {
-		return nil, fmt.Errorf("%w: %s: found %d characters, expected %d", errNoBeat, header, len(text), base64.RawStdEncoding.EncodedLen(size))
+		return nil, fmt.Errorf("%w: %s: found %d characters, expected %d", errNoBeat, header, len(text),
+			base64.RawStdEncoding.EncodedLen(size))
 	}
 	data, err := base64.RawStdEncoding.DecodeString(text)
 	if err != nil {

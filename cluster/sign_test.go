@@ -39,16 +39,17 @@ func TestNobodySpeaksInTheNameOfAnotherNode(t *testing.T) {
 		return m
 	}
 	for name, forged := range map[string]*nats.Msg{
-		"unsigned":                     {Subject: BeatSubject, Data: []byte(`{"node":"` + honest.name + `","left":true}`)},
-		"signed by another":            liar.sign(99, []byte(`{"node":"`+honest.name+`","left":true}`)),
-		"another key under it":         goodbye(func(m *nats.Msg) { m.Header[keyHeader] = liar.sign(1, nil).Header[keyHeader] }),
-		"other words":                  goodbye(func(m *nats.Msg) { m.Data = append(m.Data, ' ') }),
-		"another number":               goodbye(func(m *nats.Msg) { m.Header.Set(countHeader, "100") }),
-		"no number":                    goodbye(func(m *nats.Msg) { m.Header.Set(countHeader, "-1") }),
-		"a key of another length":      goodbye(func(m *nats.Msg) { m.Header.Set(keyHeader, "AAAA") }),
-		"a key that is none":           goodbye(func(m *nats.Msg) { m.Header.Set(keyHeader, strings.Repeat("*", 43)) }),
-		"no signature":                 goodbye(func(m *nats.Msg) { m.Header.Del(signatureHeader) }),
-		"too long":                     honest.sign(99, append([]byte(`{"node":"`+honest.name+`","left":true}`), make([]byte, largestBeat)...)),
+		"unsigned":                {Subject: BeatSubject, Data: []byte(`{"node":"` + honest.name + `","left":true}`)},
+		"signed by another":       liar.sign(99, []byte(`{"node":"`+honest.name+`","left":true}`)),
+		"another key under it":    goodbye(func(m *nats.Msg) { m.Header[keyHeader] = liar.sign(1, nil).Header[keyHeader] }),
+		"other words":             goodbye(func(m *nats.Msg) { m.Data = append(m.Data, ' ') }),
+		"another number":          goodbye(func(m *nats.Msg) { m.Header.Set(countHeader, "100") }),
+		"no number":               goodbye(func(m *nats.Msg) { m.Header.Set(countHeader, "-1") }),
+		"a key of another length": goodbye(func(m *nats.Msg) { m.Header.Set(keyHeader, "AAAA") }),
+		"a key that is none":      goodbye(func(m *nats.Msg) { m.Header.Set(keyHeader, strings.Repeat("*", 43)) }),
+		"no signature":            goodbye(func(m *nats.Msg) { m.Header.Del(signatureHeader) }),
+		"too long": honest.sign(99, append([]byte(`{"node":"`+honest.name+`","left":true}`),
+			make([]byte, largestBeat)...)),
 		"a name that is not its own":   liar.sign(1, []byte(`{"node":"me"}`)),
 		"of its own name, but no JSON": honest.sign(99, []byte(`{`)),
 	} {

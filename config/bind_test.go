@@ -134,7 +134,8 @@ func TestTheEnvironmentMayNameTheFile(t *testing.T) {
 }
 
 func TestSettingsOfOtherCommandsArePassedOver(t *testing.T) {
-	_, err := run(t, "gen: 5\n", []string{"MILLRACE_GEN=6", "MILLRACE_ONEDNN=/opt/onednn", "MILLRACE_CUDA_EMULATOR_DEVICES=2", "MILLRACE_THREADS="})
+	_, err := run(t, "gen: 5\n", []string{"MILLRACE_GEN=6", "MILLRACE_ONEDNN=/opt/onednn", "MILLRACE_CUDA_EMULATOR_DEVICES=2",
+		"MILLRACE_THREADS="})
 	require.NoError(t, err)
 }
 
@@ -172,21 +173,24 @@ func TestBadConfigurationIsAUsageErrorThatNamesTheFault(t *testing.T) {
 
 // kubernetes is what a pod gets for a service with two ports.
 func kubernetes(service string) []string {
-	return []string{service + "_SERVICE_HOST=10.0.0.1", service + "_SERVICE_PORT=8080", service + "_SERVICE_PORT_HTTP=8080", service + "_SERVICE_PORT_NATS_TLS=4222",
+	return []string{service + "_SERVICE_HOST=10.0.0.1", service + "_SERVICE_PORT=8080", service + "_SERVICE_PORT_HTTP=8080",
+		service + "_SERVICE_PORT_NATS_TLS=4222",
 		service + "_PORT=tcp://10.0.0.1:8080", service + "_PORT_8080_TCP=tcp://10.0.0.1:8080", service + "_PORT_8080_TCP_PROTO=tcp",
 		service + "_PORT_8080_TCP_PORT=8080", service + "_PORT_8080_TCP_ADDR=10.0.0.1", service + "_PORT_4222_UDP=udp://10.0.0.1:4222"}
 }
 
 // TestVariablesOfKubernetesServicesAreNoSettings: services named millrace, millrace-nats and so on.
 func TestVariablesOfKubernetesServicesAreNoSettings(t *testing.T) {
-	for _, service := range []string{"MILLRACE", "MILLRACE_NATS", "MILLRACE_GATEWAY", "MILLRACE_LISTEN", "MILLRACE_MY_SERVICE", "MILLRACE_PORT_1_TCP"} {
+	for _, service := range []string{"MILLRACE", "MILLRACE_NATS", "MILLRACE_GATEWAY", "MILLRACE_LISTEN", "MILLRACE_MY_SERVICE",
+		"MILLRACE_PORT_1_TCP"} {
 		s, err := run(t, "", append(kubernetes(service), "MILLRACE_THREADS=2"))
 		require.NoError(t, err, service)
 		require.Equal(t, serve(t, "--threads", "2"), s, service)
 	}
 	_, err := run(t, "", append(kubernetes("MILLRACE"), "MILLRACE_KV_MEMROY=2GiB"))
 	require.EqualError(t, err, "unknown environment variable MILLRACE_KV_MEMROY; did you mean MILLRACE_KV_MEMORY?")
-	for _, lone := range []string{"MILLRACE_PORT=8080", "MILLRACE_SERVICE_HOST=x", "MILLRACE_NATS_PORT=4222", "MILLRACE_NATS_GATEWY=secret"} {
+	for _, lone := range []string{"MILLRACE_PORT=8080", "MILLRACE_SERVICE_HOST=x", "MILLRACE_NATS_PORT=4222",
+		"MILLRACE_NATS_GATEWY=secret"} {
 		_, err := run(t, "", append(kubernetes("MILLRACE_GATEWAY"), lone))
 		require.ErrorContains(t, err, "unknown environment variable", lone)
 	}

@@ -60,7 +60,8 @@ func readEnv(environ []string, known map[string]bool) ([]setting, error) {
 	services := services(environ)
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(notSettings, name) || strings.HasPrefix(name, emulatorPrefix) || linked(name, services) {
+		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(notSettings, name) || strings.HasPrefix(name, emulatorPrefix) ||
+			linked(name, services) {
 			continue
 		}
 		flag, ok := flagOf[name]

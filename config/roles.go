@@ -20,10 +20,13 @@ type Roles struct {
 
 // Register adds the settings to a command's flags.
 func (r *Roles) Register(f *pflag.FlagSet) {
-	f.StringSliceVar(&r.Names, "roles", names(cluster.Roles()), "roles of this process; processes on the same NATS server have the others; prefill or decode instead of compute")
+	f.StringSliceVar(&r.Names, "roles", names(cluster.Roles()),
+		"roles of this process; processes on the same NATS server have the others; prefill or decode instead of compute")
 	f.DurationVar(&r.Heartbeat, "heartbeat", cluster.DefaultBeat, "time between two heartbeats of a process")
-	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead, "silence after which a process is considered dead and its sequences fail over")
-	f.DurationVar(&r.FailoverTimeout, "failover-timeout", time.Minute, "longest wait of a request for a worker that can continue it, before it fails")
+	f.DurationVar(&r.NodeTimeout, "node-timeout", cluster.DefaultDead,
+		"silence after which a process is considered dead and its sequences fail over")
+	f.DurationVar(&r.FailoverTimeout, "failover-timeout", time.Minute,
+		"longest wait of a request for a worker that can continue it, before it fails")
 }
 
 func (r *Roles) validate() []error {
@@ -36,7 +39,8 @@ func (r *Roles) validate() []error {
 	}
 	computing := slices.DeleteFunc(cluster.Computing(), func(role cluster.Role) bool { return !r.Has(role) })
 	if len(computing) > 1 {
-		errs = append(errs, Usagef("--roles: found %s, expected at most one of %s", strings.Join(names(computing), " and "), strings.Join(names(cluster.Computing()), ",")))
+		errs = append(errs, Usagef("--roles: found %s, expected at most one of %s", strings.Join(names(computing), " and "),
+			strings.Join(names(cluster.Computing()), ",")))
 	}
 	if r.NodeTimeout < 2*r.Heartbeat {
 		errs = append(errs, Usagef("--node-timeout: found %s, expected at least twice --heartbeat, %s", r.NodeTimeout, 2*r.Heartbeat))

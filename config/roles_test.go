@@ -39,11 +39,15 @@ func TestRolesThatCannotServeAreErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		{args: []string{"--roles", "gateway,worker"}, want: `--roles: found "worker", expected gateway or tokenize or compute or detok or prefill or decode`},
-		{args: []string{"--roles", "Gateway"}, want: `--roles: found "Gateway", expected gateway or tokenize or compute or detok or prefill or decode`},
-		{args: []string{"--roles", "gateway,,detok"}, want: `--roles: found "", expected gateway or tokenize or compute or detok or prefill or decode`},
+		{args: []string{"--roles", "gateway,worker"},
+			want: `--roles: found "worker", expected gateway or tokenize or compute or detok or prefill or decode`},
+		{args: []string{"--roles", "Gateway"},
+			want: `--roles: found "Gateway", expected gateway or tokenize or compute or detok or prefill or decode`},
+		{args: []string{"--roles", "gateway,,detok"},
+			want: `--roles: found "", expected gateway or tokenize or compute or detok or prefill or decode`},
 		{args: []string{"--roles", ""}, want: "--roles: found none, expected some of gateway,tokenize,compute,detok,prefill,decode"},
-		{args: []string{"--roles", "compute,prefill"}, want: "--roles: found compute and prefill, expected at most one of compute,prefill,decode"},
+		{args: []string{"--roles", "compute,prefill"},
+			want: "--roles: found compute and prefill, expected at most one of compute,prefill,decode"},
 		{args: []string{"--node-timeout", "499ms"}, want: "--node-timeout: found 499ms, expected at least twice --heartbeat, 500ms"},
 		{args: []string{"--heartbeat", "2s"}, want: "--node-timeout: found 1s, expected at least twice --heartbeat, 4s"},
 		{args: []string{"--heartbeat", "0"}, want: "--heartbeat: found 0s, expected at least 1ms"},

@@ -50,7 +50,8 @@ type NATSClient struct {
 func (n *NATSClient) Register(f *pflag.FlagSet) {
 	f.StringVar(&n.Creds, "nats-creds", "", "credentials file (JWT and seed) of a user of the NATS server")
 	f.StringVar(&n.NKey, "nats-nkey", "", "file with the NKey seed of a user of the NATS server")
-	f.StringVar(&n.CA, "nats-tls-ca", "", "PEM file of the authorities of the NATS server's certificate; of an embedded server: of its clients', which then need one")
+	f.StringVar(&n.CA, "nats-tls-ca", "",
+		"PEM file of the authorities of the NATS server's certificate; of an embedded server: of its clients', which then need one")
 	f.StringVar(&n.Cert, "nats-tls-cert", "", "PEM file of this process's certificate for the NATS server; of an embedded server: its own")
 	f.StringVar(&n.Key, "nats-tls-key", "", "PEM file of the key of --nats-tls-cert")
 }
@@ -65,13 +66,16 @@ func (n *NATSClient) Validate() error {
 
 // Register adds the settings to a command's flags.
 func (s *Security) Register(f *pflag.FlagSet) {
-	f.StringVar(&s.APIKeys, "api-keys", "", "YAML file of API keys, read again when it changes; \"none\" admits everybody on any --listen (default: no keys, and a loopback --listen only)")
+	f.StringVar(&s.APIKeys, "api-keys", "",
+		"YAML file of API keys, read again when it changes; \"none\" admits everybody on any --listen (default: no keys, and a loopback --listen only)")
 	f.StringVar(&s.TLSCert, "tls-cert", "", "PEM file of the HTTP server's certificate, read again when it changes (default: no TLS)")
 	f.StringVar(&s.TLSKey, "tls-key", "", "PEM file of the key of --tls-cert")
 	f.StringVar(&s.TLSClientCA, "tls-client-ca", "", "PEM file of the authorities of HTTP clients' certificates, which are then required")
-	f.StringSliceVar(&s.CORSOrigins, "cors-origin", nil, "origins whose pages may call the HTTP server, such as https://chat.example.com, http://localhost:* or * for all (default: none)")
+	f.StringSliceVar(&s.CORSOrigins, "cors-origin", nil,
+		"origins whose pages may call the HTTP server, such as https://chat.example.com, http://localhost:* or * for all (default: none)")
 	f.StringVar(&s.NATSAuthFile, "nats-auth-file", "", "nats-server configuration file with the users of the embedded NATS server")
-	f.StringVar(&s.NATSClients, "nats-clients", "", "user of a gateway in the account of its clients on the server of --nats: a URL, or a file with an NKey seed or credentials (default: the user of --nats)")
+	f.StringVar(&s.NATSClients, "nats-clients", "",
+		"user of a gateway in the account of its clients on the server of --nats: a URL, or a file with an NKey seed or credentials (default: the user of --nats)")
 	s.NATSClient.Register(f)
 }
 
@@ -96,7 +100,8 @@ func (s *Security) validate(natsListen string) error {
 	case s.CA != "" && s.Cert == "":
 		errs = append(errs, Usagef("--nats-tls-ca: expected --nats-tls-cert with it, or --nats"))
 	case address("", natsListen) == nil && !loopback(natsListen) && s.NATSAuthFile == "":
-		errs = append(errs, Usagef("--nats-listen: %s is reachable from other machines: expected --nats-auth-file with it, or an address such as 127.0.0.1:4222", natsListen))
+		errs = append(errs,
+			Usagef("--nats-listen: %s is reachable from other machines: expected --nats-auth-file with it, or an address such as 127.0.0.1:4222", natsListen))
 	}
 	return errors.Join(errs...)
 }

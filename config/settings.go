@@ -33,16 +33,21 @@ type Device struct {
 
 // Register adds the settings to a command's flags.
 func (d *Device) Register(f *pflag.FlagSet) {
-	f.StringVar(&d.Backend, "backend", "cpu", "what computes: cpu, ref (float32, slow), sycl (Intel GPUs), cuda (NVIDIA GPUs), or sim (a simulated device; serve and generate only)")
-	f.StringVar(&d.DeviceName, "device", "auto", "device of the sycl or cuda backend: auto, gpu, cpu (sycl only), or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
+	f.StringVar(&d.Backend, "backend", "cpu",
+		"what computes: cpu, ref (float32, slow), sycl (Intel GPUs), cuda (NVIDIA GPUs), or sim (a simulated device; serve and generate only)")
+	f.StringVar(&d.DeviceName, "device", "auto",
+		"device of the sycl or cuda backend: auto, gpu, cpu (sycl only), or one that doctor lists; or the simulated device: a name or a JSON file (docs/simulation.md)")
 	f.StringVar(&d.ISA, "isa", "", "instruction set of the backend, one that doctor lists (default: the best)")
-	f.StringVar(&d.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
+	f.StringVar(&d.DType, "dtype", "auto",
+		"type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
 	RegisterWeights(f, &d.Weights)
 	RegisterKVType(f, &d.KVType)
 	RegisterKVEviction(f, &d.KVEviction)
-	f.StringVar(&d.Packed, "packed-weights", "auto", "where to keep packed weights for the next start: auto (beside the model, else in the user's cache), a directory, or off")
+	f.StringVar(&d.Packed, "packed-weights", "auto",
+		"where to keep packed weights for the next start: auto (beside the model, else in the user's cache), a directory, or off")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
-	f.IntVar(&d.TensorParallel, "tensor-parallel", 1, "parts of the CPU, NUMA nodes where there are as many, that share each layer of the model, of --backend cpu and ref")
+	f.IntVar(&d.TensorParallel, "tensor-parallel", 1,
+		"parts of the CPU, NUMA nodes where there are as many, that share each layer of the model, of --backend cpu and ref")
 }
 
 // Validate checks what does not depend on the machine.
@@ -68,7 +73,8 @@ func ranks(backend string, n int) error {
 
 // RegisterModel adds --model to a command's flags.
 func RegisterModel(f *pflag.FlagSet, dir *string) {
-	f.StringVar(dir, "model", "", "directory of a Hugging Face model, a GGUF file, or the name of a downloaded model (default: the demo model)")
+	f.StringVar(dir, "model", "",
+		"directory of a Hugging Face model, a GGUF file, or the name of a downloaded model (default: the demo model)")
 }
 
 // Serve is the configuration of a server.
@@ -126,39 +132,55 @@ type Serve struct {
 func (s *Serve) Register(f *pflag.FlagSet) {
 	s.Device.Register(f)
 	RegisterModel(f, &s.Model)
-	f.StringVar(&s.ServedModelName, "served-model-name", "", "name of the model in the API (default: OWNER/NAME as it was pulled, or the name of its directory or file)")
-	f.StringVar(&s.ToolParser, "tool-parser", "auto", "how the model writes tool calls: auto (its chat template shows it), or a format of docs/api.md such as hermes; +think after it: the model reasons")
-	f.BoolVar(&s.ParseSpecial, "parse-special", true, "whether special tokens that the messages of a chat have in their text become special tokens, as in vLLM and llama-server")
+	f.StringVar(&s.ServedModelName, "served-model-name", "",
+		"name of the model in the API (default: OWNER/NAME as it was pulled, or the name of its directory or file)")
+	f.StringVar(&s.ToolParser, "tool-parser", "auto",
+		"how the model writes tool calls: auto (its chat template shows it), or a format of docs/api.md such as hermes; +think after it: the model reasons")
+	f.BoolVar(&s.ParseSpecial, "parse-special", true,
+		"whether special tokens that the messages of a chat have in their text become special tokens, as in vLLM and llama-server")
 
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "address of the HTTP server, HOST:PORT")
 	s.BodyLimit = 8 << 20
 	f.Var(&s.BodyLimit, "body-limit", "largest HTTP request body, such as 8MiB")
-	f.StringVar(&s.MetricsNames, "metrics-names", "millrace", "names of the metrics: millrace, or vllm (also those of vLLM, for its dashboards and for the Gateway API inference extension)")
-	f.DurationVar(&s.PingInterval, "ping-interval", time.Second, "time between pings on a stream without tokens; clients of resumable streams consider a gateway dead after three intervals")
+	f.StringVar(&s.MetricsNames, "metrics-names", "millrace",
+		"names of the metrics: millrace, or vllm (also those of vLLM, for its dashboards and for the Gateway API inference extension)")
+	f.DurationVar(&s.PingInterval, "ping-interval", time.Second,
+		"time between pings on a stream without tokens; clients of resumable streams consider a gateway dead after three intervals")
 	f.StringVar(&s.NATSListen, "nats-listen", "127.0.0.1:4222", "address of the embedded NATS server, HOST:PORT")
 	f.StringVar(&s.NATS, "nats", "", "URL of a NATS server to join (default: none; a server is embedded)")
-	f.StringVar(&s.DataDir, "data-dir", "data", "directory for data that outlives the process: JetStream and node keys; if unset and in use, a server gets data-PORT")
-	f.StringVar(&s.StreamResume, "stream-resume", "auto", "streams that clients can resume at any gateway: auto (on request, where JetStream is available), on (unless the request declines), or off")
+	f.StringVar(&s.DataDir, "data-dir", "data",
+		"directory for data that outlives the process: JetStream and node keys; if unset and in use, a server gets data-PORT")
+	f.StringVar(&s.StreamResume, "stream-resume", "auto",
+		"streams that clients can resume at any gateway: auto (on request, where JetStream is available), on (unless the request declines), or off")
 	f.DurationVar(&s.StreamKeep, "stream-keep", 30*time.Second, "how long a resumable stream can be read after its end")
 	s.BatchStore, s.ResponseStore = 1<<30, 256<<20
-	f.Var(&s.BatchStore, "batch-store", "disk that JetStream may use for files and batches of all tenants, such as 1GiB (0: no files and no batches)")
-	f.Var(&s.ResponseStore, "response-store", "disk that JetStream may use for stored responses of all tenants, which are kept for 24 h (0: no response is stored)")
+	f.Var(&s.BatchStore, "batch-store",
+		"disk that JetStream may use for files and batches of all tenants, such as 1GiB (0: no files and no batches)")
+	f.Var(&s.ResponseStore, "response-store",
+		"disk that JetStream may use for stored responses of all tenants, which are kept for 24 h (0: no response is stored)")
 	f.DurationVar(&s.DrainDelay, "drain-delay", 300*time.Millisecond, "how long a stopping gateway keeps serving after readiness turns 503")
 	f.DurationVar(&s.Grace, "grace", 30*time.Second, "how long running requests may continue after SIGTERM or Ctrl-C")
 
-	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute, "longest step; after it every request fails and the process exits with 1 (0: no limit)")
+	f.DurationVar(&s.StepTimeout, "step-timeout", 10*time.Minute,
+		"longest step; after it every request fails and the process exits with 1 (0: no limit)")
 
 	s.RegisterBatch(f)
-	f.StringVar(&s.KVShm, "kv-shm", "auto", "directory on tmpfs where the KV cache outlives a worker, for others of its host to continue with; auto (/dev/shm/millrace-UID with --nats) or off")
-	f.StringVar(&s.KVDisk, "kv-disk", "", "directory for keys and values that outlive the process, see --kv-disk-size (default: they are not stored)")
+	f.StringVar(&s.KVShm, "kv-shm", "auto",
+		"directory on tmpfs where the KV cache outlives a worker, for others of its host to continue with; auto (/dev/shm/millrace-UID with --nats) or off")
+	f.StringVar(&s.KVDisk, "kv-disk", "",
+		"directory for keys and values that outlive the process, see --kv-disk-size (default: they are not stored)")
 	s.KVDiskSize = 10 << 30
 	f.Var(&s.KVDiskSize, "kv-disk-size", "largest file that a process has in the directory of --kv-disk, such as 10GiB")
-	f.StringVar(&s.KVSpill, "kv-spill", "", "directory for keys and values of requests that pause for lack of KV memory, see --kv-spill-size (default: they stay in memory)")
+	f.StringVar(&s.KVSpill, "kv-spill", "",
+		"directory for keys and values of requests that pause for lack of KV memory, see --kv-spill-size (default: they stay in memory)")
 	s.KVSpillSize = 4 << 30
 	f.Var(&s.KVSpillSize, "kv-spill-size", "room that a process sets aside at start in the directory of --kv-spill, such as 4GiB")
-	f.StringVar(&s.Admission, "admission", AdmissionPredicted, "KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
-	f.IntVar(&s.DraftRows, "draft-rows", DraftRows, "rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
-	f.IntVar(&s.DraftLayers, "draft-layers", 0, "first layers of the model that make the draft tokens, for checkpoints trained to exit early (0: draft tokens are looked up in the text)")
+	f.StringVar(&s.Admission, "admission", AdmissionPredicted,
+		"KV memory of a request when it begins: predicted (for an answer of the expected length, which may grow) or declared (for the longest answer)")
+	f.IntVar(&s.DraftRows, "draft-rows", DraftRows,
+		"rows up to which a decode step is filled with draft tokens, which never change an answer (0: no draft tokens)")
+	f.IntVar(&s.DraftLayers, "draft-layers", 0,
+		"first layers of the model that make the draft tokens, for checkpoints trained to exit early (0: draft tokens are looked up in the text)")
 
 	f.IntVar(&s.Tokenizers, "tokenizers", 2, "actors of the tokenizer pool")
 	f.IntVar(&s.Detokenizers, "detokenizers", 2, "actors of the detokenizer pool")
@@ -178,13 +200,16 @@ const DraftRows = 8
 
 // RegisterBatch adds the settings of steps, queue and KV cache to a command's flags.
 func (s *Serve) RegisterBatch(f *pflag.FlagSet) {
-	f.Var(&s.KVMemory, "kv-memory", "memory of the KV cache, such as 2GiB, committed at start (0: for --max-batch-size sequences, at most a quarter of the free memory, as it is used)")
+	f.Var(&s.KVMemory, "kv-memory",
+		"memory of the KV cache, such as 2GiB, committed at start (0: for --max-batch-size sequences, at most a quarter of the free memory, as it is used)")
 	f.IntVar(&s.MaxBatchTokens, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
 	f.IntVar(&s.PrefillChunk, "prefill-chunk", 256, "prompt tokens of a step that also decodes (0: no limit)")
-	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0, "share of the decoding sequences that waiting prompts must reach before prefill, for at most 16 steps (0: prompts never wait)")
+	f.Float64Var(&s.WaitingServedRatio, "waiting-served-ratio", 0,
+		"share of the decoding sequences that waiting prompts must reach before prefill, for at most 16 steps (0: prompts never wait)")
 	f.IntVar(&s.MaxBatchSize, "max-batch-size", 64, "sequences per step")
 	f.IntVar(&s.MaxWaiting, "max-waiting", 512, "sequences that may wait for admission; a request beyond them gets 429")
-	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second, "longest expected wait for prefill once --max-batch-size requests run; a request that would wait longer gets 429 (0: no limit)")
+	f.DurationVar(&s.MaxQueueWait, "max-queue-wait", 10*time.Second,
+		"longest expected wait for prefill once --max-batch-size requests run; a request that would wait longer gets 429 (0: no limit)")
 }
 
 // Validate checks what does not depend on the machine or the model. Several
@@ -237,7 +262,8 @@ func storeSize(flag string, found Bytes) error {
 // spill checks that there can be something to spill.
 func (s *Serve) spill() error {
 	if s.KVSpill != "" && s.Admission == AdmissionDeclared {
-		return Usagef("--kv-spill: found with --admission %s, which never pauses a request; expected --admission %s", s.Admission, AdmissionPredicted)
+		return Usagef("--kv-spill: found with --admission %s, which never pauses a request; expected --admission %s", s.Admission,
+			AdmissionPredicted)
 	}
 	return nil
 }

@@ -105,7 +105,8 @@ func TestAnOriginIsASchemeAndAHost(t *testing.T) {
 	good := serve(t, "--cors-origin", "https://chat.example.com,http://localhost:*", "--cors-origin", "vscode-webview://*,null,*")
 	require.Len(t, good.CORSOrigins, 5)
 	require.NoError(t, good.Validate())
-	for _, origin := range []string{"chat.example.com", "https://chat.example.com/", "https://a/b", "://a", "https://", "*://a", "https://*.*", "https://u@a", "true"} {
+	for _, origin := range []string{"chat.example.com", "https://chat.example.com/", "https://a/b", "://a", "https://", "*://a",
+		"https://*.*", "https://u@a", "true"} {
 		err := serve(t, "--cors-origin", origin).Validate()
 		require.ErrorIs(t, err, config.ErrUsage, origin)
 		require.ErrorContains(t, err, "--cors-origin: found \""+origin+"\"")
@@ -115,7 +116,8 @@ func TestAnOriginIsASchemeAndAHost(t *testing.T) {
 func TestKeysAndValuesThatLoseSomethingAreNotCopied(t *testing.T) {
 	for _, lossy := range [][]string{{"--kv-eviction", "streaming:window=100"}, {"--kv-eviction", "h2o"}, {"--kv-type", "kivi"}} {
 		require.NoError(t, serve(t, lossy...).Validate())
-		for _, copies := range [][]string{{"--kv-spill", "x"}, {"--kv-disk", "x"}, {"--roles", "prefill", "--nats", "nats://127.0.0.1:4222"}} {
+		for _, copies := range [][]string{{"--kv-spill", "x"}, {"--kv-disk", "x"},
+			{"--roles", "prefill", "--nats", "nats://127.0.0.1:4222"}} {
 			require.ErrorContains(t, serve(t, append(copies, lossy...)...).Validate(), "found "+lossy[0]+" "+lossy[1]+" with "+copies[0])
 		}
 	}

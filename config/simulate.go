@@ -47,41 +47,52 @@ type Simulate struct {
 // Register adds the settings to a command's flags.
 func (s *Simulate) Register(f *pflag.FlagSet) {
 	RegisterModel(f, &s.Model)
-	f.StringVar(&s.DeviceName, "device", "auto", "device of each worker: cpu (also auto), a name of the table of docs/simulation.md, or a JSON file")
+	f.StringVar(&s.DeviceName, "device", "auto",
+		"device of each worker: cpu (also auto), a name of the table of docs/simulation.md, or a JSON file")
 	RegisterWeights(f, &s.Weights)
 	RegisterKVType(f, &s.KVType)
 	s.RegisterBatch(f)
 
 	f.IntVar(&s.Workers, "workers", 1, "number of compute workers")
-	f.IntSliceVar(&s.Prefill, "prefill-workers", []int{0}, "number of --workers with the role prefill, the others with the role decode, one simulation per value (0: all with the role compute)")
+	f.IntSliceVar(&s.Prefill, "prefill-workers", []int{0},
+		"number of --workers with the role prefill, the others with the role decode, one simulation per value (0: all with the role compute)")
 	f.Float64Var(&s.Price, "price", 0, "price of a worker per hour, for the cost of tokens")
 	f.IntVar(&s.Requests, "requests", 10000, "number of requests of a simulation")
-	f.Float64SliceVar(&s.QPS, "qps", []float64{1}, "requests per second of all workers together, Poisson arrivals; one simulation per value. With --find-qps the search starts at the first")
+	f.Float64SliceVar(&s.QPS, "qps", []float64{1},
+		"requests per second of all workers together, Poisson arrivals; one simulation per value. With --find-qps the search starts at the first")
 	f.Float64Var(&s.RampFrom, "ramp-from", 0, "requests per second at which the rate starts to grow to --qps (0: no ramp)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of arrivals, lengths and routing")
 	f.Float64Var(&s.PromptMean, "prompt-mean", 161, "mean prompt length in tokens, log-normal")
 	f.Float64Var(&s.PromptSigma, "prompt-sigma", 1, "standard deviation of the logarithm of prompt lengths (0: equal lengths)")
 	f.Float64Var(&s.OutputMean, "output-mean", 338, "mean answer length in tokens, log-normal")
 	f.Float64Var(&s.OutputSigma, "output-sigma", 0.8, "standard deviation of the logarithm of answer lengths (0: equal lengths)")
-	f.IntVar(&s.MaxTokens, "max-tokens", 0, "largest number of tokens that a client allows, for which KV cache is reserved (0: the length of its answer)")
-	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted}, "KV memory of requests, one simulation per value: predicted, declared (as of serve), spill (predicted, as with --kv-spill), context (the longest) or recompute")
+	f.IntVar(&s.MaxTokens, "max-tokens", 0,
+		"largest number of tokens that a client allows, for which KV cache is reserved (0: the length of its answer)")
+	f.StringSliceVar(&s.Admissions, "admission", []string{AdmissionPredicted},
+		"KV memory of requests, one simulation per value: predicted, declared (as of serve), spill (predicted, as with --kv-spill), context (the longest) or recompute")
 	s.KVSpillSize = 4 << 30
 	f.Var(&s.KVSpillSize, "kv-spill-size", "room of each worker for paused requests with --admission spill, such as 4GiB")
 	f.DurationVar(&s.SLOTTFT, "slo-ttft", 2*time.Second, "bound of the time to the first token (0: none)")
 	f.DurationVar(&s.SLOTPOT, "slo-tpot", 50*time.Millisecond, "bound of the mean time per further token (0: none)")
 	f.StringVar(&s.SLOQuantile, "slo-quantile", "p99", "quantile that --find-qps holds: p50, p95 or p99")
-	f.StringVar(&s.PrefixTrace, "prefix-trace", "", "file of JSON lines with the hash_ids of each prompt's blocks: replays it through the prefix cache, and simulates no fleet")
-	f.IntSliceVar(&s.CacheBlocks, "cache-blocks", []int{10000, 20000, 50000}, "sizes of the prefix cache for --prefix-trace, in blocks of the trace")
-	f.StringVar(&s.Curves, "curves", "", "prefix of pictures to write: PREFIX-ttft.svg, PREFIX-tpot.svg and PREFIX-gap.svg by rate, or with --prefix-trace PREFIX-hits.svg by size")
-	f.StringVar(&s.Calibrate, "calibrate", "", "JSON file to write: measures the model on this processor and describes the device for --device")
-	f.IntVar(&s.Threads, "threads", 0, "compute threads of --calibrate and --validate (0: every core, which leaves none for the rest of the pipeline)")
+	f.StringVar(&s.PrefixTrace, "prefix-trace", "",
+		"file of JSON lines with the hash_ids of each prompt's blocks: replays it through the prefix cache, and simulates no fleet")
+	f.IntSliceVar(&s.CacheBlocks, "cache-blocks", []int{10000, 20000, 50000},
+		"sizes of the prefix cache for --prefix-trace, in blocks of the trace")
+	f.StringVar(&s.Curves, "curves", "",
+		"prefix of pictures to write: PREFIX-ttft.svg, PREFIX-tpot.svg and PREFIX-gap.svg by rate, or with --prefix-trace PREFIX-hits.svg by size")
+	f.StringVar(&s.Calibrate, "calibrate", "",
+		"JSON file to write: measures the model on this processor and describes the device for --device")
+	f.IntVar(&s.Threads, "threads", 0,
+		"compute threads of --calibrate and --validate (0: every core, which leaves none for the rest of the pipeline)")
 	f.BoolVar(&s.Compare, "validate", false, "run the workload on this machine's processor too, in real time, and compare")
 	f.BoolVar(&s.FindQPS, "find-qps", false, "search the largest rate whose latencies hold the bounds, with no refusal")
 }
 
 // RegisterWeights adds --weights to a command's flags.
 func RegisterWeights(f *pflag.FlagSet, weights *string) {
-	f.StringVar(weights, "weights", "file", "type of the weights of linear ops: "+strings.Join(model.WeightNames(), ", ")+"; +OP=TYPE sets one op, as in int8+attn.out=bf16")
+	f.StringVar(weights, "weights", "file", "type of the weights of linear ops: "+strings.Join(model.WeightNames(),
+		", ")+"; +OP=TYPE sets one op, as in int8+attn.out=bf16")
 }
 
 func weights(found string) error {
@@ -105,7 +116,8 @@ func RegisterKVEviction(f *pflag.FlagSet, text *string) {
 
 // RegisterKVType adds --kv-type to a command's flags.
 func RegisterKVType(f *pflag.FlagSet, name *string) {
-	f.StringVar(name, "kv-type", "auto", "type of keys and values in the KV cache: "+strings.Join(model.KVTypeNames(), ", ")+" (auto: the float type of --dtype)")
+	f.StringVar(name, "kv-type", "auto", "type of keys and values in the KV cache: "+strings.Join(model.KVTypeNames(),
+		", ")+" (auto: the float type of --dtype)")
 }
 
 // Validate checks what does not depend on the model.

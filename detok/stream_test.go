@@ -210,7 +210,8 @@ func TestACutTextIsABeginningOfTheWholeOne(t *testing.T) {
 				all.WriteString(piece)
 			}
 			all.WriteString(s.Cut())
-			require.True(t, strings.HasPrefix(whole, all.String()), "%d of %v: found %q, expected a beginning of %q", n, ids, all.String(), whole)
+			require.True(t, strings.HasPrefix(whole, all.String()), "%d of %v: found %q, expected a beginning of %q", n, ids, all.String(),
+				whole)
 			require.GreaterOrEqual(t, all.Len(), longest, "no whole character is left out")
 			longest = all.Len()
 		}

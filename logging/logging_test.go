@@ -86,7 +86,8 @@ func TestTheConsoleHasUnits(t *testing.T) {
 
 func TestDurationsHaveThreeDigits(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", 999: "999ns", 1366251296: "1.37s", 14628169: "14.6ms", 59999999999: "1m0s", 75_400_000_000: "1m15s", 2 * time.Hour: "2h0m0s", 12345 * time.Nanosecond: "12.3µs",
+		0: "0s", 999: "999ns", 1366251296: "1.37s", 14628169: "14.6ms", 59999999999: "1m0s", 75_400_000_000: "1m15s",
+		2 * time.Hour: "2h0m0s", 12345 * time.Nanosecond: "12.3µs",
 	} {
 		require.Equal(t, want, logging.Duration(d))
 	}
@@ -97,7 +98,8 @@ func TestAllDurationsAreKnown(t *testing.T) {
 	var found []string
 	call := regexp.MustCompile(`\.Dur\("([a-z_]+)"`)
 	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "node_modules" || d.Name() == "build") {
+		if err != nil || d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "node_modules" ||
+			d.Name() == "build") {
 			return cmp.Or(err, fs.SkipDir)
 		}
 		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {

@@ -85,10 +85,12 @@ func New(build Build) *Metrics {
 	m.running = gauge("num_requests_running", "Requests whose tokens are being computed.", "model")
 	m.waiting = gauge("num_requests_waiting", "Requests accepted and not yet in a step.", "model")
 	m.paused = gauge("sequences_paused", "Sequences that wait for KV memory to grow.", "model")
-	m.growthDenied = counter("kv_growth_denied_total", "Requests for more KV memory of running sequences that were denied for a time.", "model")
+	m.growthDenied = counter("kv_growth_denied_total", "Requests for more KV memory of running sequences that were denied for a time.",
+		"model")
 	m.spilled = gauge("kv_spilled_slabs", "Slabs that paused sequences have in the spill tier.", "model")
 	m.restored = counter("kv_spill_restores_total", "Sequences that came back from the spill tier.", "model")
-	m.spillLost = counter("kv_spill_replays_total", "Sequences computed again, since their copy in the spill tier could not be written or read.", "model")
+	m.spillLost = counter("kv_spill_replays_total",
+		"Sequences computed again, since their copy in the spill tier could not be written or read.", "model")
 	m.kvUsage = gauge("kv_cache_usage_ratio", "Share of KV slabs in use, 0 to 1.", "model")
 	m.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", requestBuckets, "model")
 	m.itl = histogram("inter_token_latency_seconds", "Between one token and the next of a choice.", tokenBuckets, "model")
@@ -103,7 +105,8 @@ func New(build Build) *Metrics {
 	m.recomputed = counter("recomputed_tokens_total", "Tokens of migrated or spilled sequences that were computed again.", "model")
 	m.handedOver = counter("handover_tokens_total", "Tokens whose keys and values were copied from another worker.", "model")
 	m.adopted = counter("adopted_tokens_total", "Tokens whose keys and values were copied from the KV pool of a dead worker.", "model")
-	m.adoptedRecomputed = counter("adopted_recomputed_tokens_total", "Tokens of sequences with adopted keys and values that were computed again.", "model")
+	m.adoptedRecomputed = counter("adopted_recomputed_tokens_total",
+		"Tokens of sequences with adopted keys and values that were computed again.", "model")
 	m.handedOverBytes = counter("handover_bytes_total", "Bytes of keys and values that were copied from another worker.", "model")
 	m.handoverFailures = counter("handover_failures_total", "Copies of keys and values from another worker that failed.", "model")
 	m.diskHits = counter("kv_disk_hits_total", "Slabs of prompts that came from the disk.", "model")
@@ -118,8 +121,10 @@ func New(build Build) *Metrics {
 	m.reloads = counter("device_reloads_total", "Times that a failed device was loaded again, by result: ok or failed.", "model", "result")
 	m.stageDepth = gauge("stage_queue_depth", "Messages waiting or in service in a stage.", "stage")
 	m.stageService = histogram("stage_service_seconds", "Time a stage spent on one message.", stageBuckets, "stage")
-	m.stepSeconds = histogram("step_seconds", "Time of one step: the device's, and that of sampling from its logits.", tokenBuckets, "model")
-	m.samplingSeconds = histogram("sampling_seconds", "Time of sampling from the logits of one step: a part of step_seconds.", stageBuckets, "model")
+	m.stepSeconds = histogram("step_seconds", "Time of one step: the device's, and that of sampling from its logits.", tokenBuckets,
+		"model")
+	m.samplingSeconds = histogram("sampling_seconds", "Time of sampling from the logits of one step: a part of step_seconds.", stageBuckets,
+		"model")
 	m.stepRowsKind = histogram("step_rows", "Rows of one step, by kind.", rowBuckets, "model", "kind")
 
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_build_info", Help: "What runs; always 1."},

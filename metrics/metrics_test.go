@@ -133,8 +133,10 @@ func TestVLLMsNamesAreThereWhenWanted(t *testing.T) {
 	for _, want := range []string{
 		`vllm:num_requests_waiting{model_name="tiny"} 1`, `vllm:num_requests_running{model_name="tiny"} 0`,
 		`vllm:kv_cache_usage_perc{model_name="tiny"} 0.25`, `vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1`,
-		`vllm:time_to_first_token_seconds_count{model_name="tiny"} 1`, `vllm:time_to_first_token_seconds_bucket{model_name="tiny",le="2.5"} 1`,
-		`vllm:e2e_request_latency_seconds_sum{model_name="tiny"} 3`, `vllm:request_success_total{finished_reason="stop",model_name="tiny"} 1`,
+		`vllm:time_to_first_token_seconds_count{model_name="tiny"} 1`,
+		`vllm:time_to_first_token_seconds_bucket{model_name="tiny",le="2.5"} 1`,
+		`vllm:e2e_request_latency_seconds_sum{model_name="tiny"} 3`,
+		`vllm:request_success_total{finished_reason="stop",model_name="tiny"} 1`,
 		`vllm:prompt_tokens_total{model_name="tiny"} 5`, `vllm:generation_tokens_total{model_name="tiny"} 1`,
 		`vllm:spec_decode_num_accepted_tokens_total{model_name="tiny"} 3`, `vllm:prefix_cache_hits_total{model_name="tiny"} 4`,
 		`millrace_num_requests_waiting{model="tiny"} 1`,

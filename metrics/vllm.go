@@ -19,9 +19,9 @@ var vllmNames = map[string]string{
 
 // vllmSame are the series that have the same name after the prefix.
 var vllmSame = []string{
-	"num_requests_running", "num_requests_waiting", "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
-	"request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds", "prompt_tokens_total", "generation_tokens_total",
-	"prefix_cache_queries_total", "prefix_cache_hits_total", "request_success_total",
+	"num_requests_running", "num_requests_waiting", "time_to_first_token_seconds", "inter_token_latency_seconds",
+	"e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+	"prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total", "request_success_total",
 }
 
 // withVLLM gathers series, and those that vLLM has under its names too, with the label model_name in place of model.
@@ -56,7 +56,8 @@ var _ prometheus.Gatherer = withVLLM{}
 
 // renamed returns a metric with vLLM's label of the model. Its values are shared.
 func renamed(m *dto.Metric) *dto.Metric {
-	out := &dto.Metric{Gauge: m.Gauge, Counter: m.Counter, Summary: m.Summary, Untyped: m.Untyped, Histogram: m.Histogram, TimestampMs: m.TimestampMs}
+	out := &dto.Metric{Gauge: m.Gauge, Counter: m.Counter, Summary: m.Summary, Untyped: m.Untyped, Histogram: m.Histogram,
+		TimestampMs: m.TimestampMs}
 	for _, l := range m.GetLabel() {
 		if l.GetName() == "model" {
 			l = &dto.LabelPair{Name: new("model_name"), Value: l.Value}
@@ -72,7 +73,8 @@ func (m *Metrics) Cache(slabs, slabTokens int) {
 		return &dto.LabelPair{Name: new(name), Value: new(strconv.Itoa(value))}
 	}
 	m.cache.Store(&dto.MetricFamily{
-		Name: new("vllm:cache_config_info"), Help: new("Size of the KV cache, in blocks of tokens; always 1."), Type: dto.MetricType_GAUGE.Enum(),
+		Name: new("vllm:cache_config_info"), Help: new("Size of the KV cache, in blocks of tokens; always 1."),
+		Type: dto.MetricType_GAUGE.Enum(),
 		Metric: []*dto.Metric{{
 			Label: []*dto.LabelPair{label("block_size", slabTokens), label("num_gpu_blocks", slabs)}, Gauge: &dto.Gauge{Value: new(1.0)},
 		}},

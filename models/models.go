@@ -44,7 +44,8 @@ func find(program, cache, hash string, files fs.FS) (dir string, err error) {
 		return beside, nil
 	}
 	if _, err := fs.Stat(files, DemoName); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("demo model: found no %s, expected it where the package put it: install all of the package, or name a model with --model", beside)
+		return "",
+			fmt.Errorf("demo model: found no %s, expected it where the package put it: install all of the package, or name a model with --model", beside)
 	}
 	if cache != "" {
 		if dir, err = extracted(filepath.Join(cache, "millrace", hash), files); err == nil {

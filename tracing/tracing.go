@@ -22,10 +22,11 @@ import (
 
 // Options configure the tracer.
 type Options struct {
-	Endpoint string  // base URL of an OTLP receiver over HTTP; "": that of the environment (OTEL_EXPORTER_OTLP_ENDPOINT), or none
-	Ratio    float64 // of the traces that begin here, 0..1; 1 leaves it to the environment (OTEL_TRACES_SAMPLER). A caller's decision goes first
-	Version  string  // of the program
-	Roles    []string
+	Endpoint string // base URL of an OTLP receiver over HTTP; "": that of the environment (OTEL_EXPORTER_OTLP_ENDPOINT), or none
+	// of the traces that begin here, 0..1; 1 leaves it to the environment (OTEL_TRACES_SAMPLER). A caller's decision goes first
+	Ratio   float64
+	Version string // of the program
+	Roles   []string
 }
 
 // endpoints are OpenTelemetry's environment variables for a receiver.

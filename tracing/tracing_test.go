@@ -18,7 +18,8 @@ const (
 
 func TestSpansReachTheReceiverBelowTheirCaller(t *testing.T) {
 	r := tracingtest.NewReceiver(t)
-	tracer, stop, err := tracing.Open(context.Background(), tracing.Options{Endpoint: r.URL, Ratio: 1, Version: "v1", Roles: []string{"gateway", "detok"}})
+	tracer, stop, err := tracing.Open(context.Background(), tracing.Options{Endpoint: r.URL, Ratio: 1, Version: "v1",
+		Roles: []string{"gateway", "detok"}})
 	require.NoError(t, err)
 	caller := tracing.Decode("00-"+traceID+"-"+spanID+"-01", "a=b")
 	ctx, span := tracer.Start(tracing.With(context.Background(), caller), "request")

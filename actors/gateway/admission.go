@@ -98,7 +98,8 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 			e.waits.Inside(), wait.Round(100*time.Millisecond), e.longest)
 	}
 	if n := placesOf(r); e.limit != nil && !e.limit.MayEnter(r.Tenant, r.Weight, n) {
-		return overloaded(reasonQueueFull, wait, "the server has %d sequences in hand, at most %d, or a tenant's share of them, and the request needs %d: try again later, or for fewer",
+		return overloaded(reasonQueueFull, wait,
+			"the server has %d sequences in hand, at most %d, or a tenant's share of them, and the request needs %d: try again later, or for fewer",
 			e.limit.Inside(), e.size, n)
 	}
 	e.takePlace(r, now)
@@ -110,7 +111,8 @@ func (e *admission) enter(r *api.Request, now time.Time) *api.Error {
 func (e *admission) enterIdle(r *api.Request, now time.Time) *api.Error {
 	n := placesOf(r)
 	if free := e.idlePlaces(); free == 0 || e.idle > 0 && e.idle+n > free {
-		return overloaded(reasonQueueFull, 0, "the server has no idle places for a request of the lowest priority with %d sequences: try again later", n)
+		return overloaded(reasonQueueFull, 0,
+			"the server has no idle places for a request of the lowest priority with %d sequences: try again later", n)
 	}
 	e.takePlace(r, now)
 	return nil

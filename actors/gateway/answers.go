@@ -43,7 +43,8 @@ func newAnswers(texts []string, tokens [][]int32, vocab int) (*answers, error) {
 		node := 0
 		for k, id := range ids {
 			if id < 0 || int(id) >= vocab {
-				return nil, api.Invalid("questions", "the answer %s: token %d is %d, the model has 0..%d", api.Quote(texts[i]), k, id, vocab-1)
+				return nil, api.Invalid("questions", "the answer %s: token %d is %d, the model has 0..%d", api.Quote(texts[i]), k, id,
+					vocab-1)
 			}
 			e := branch{node, id}
 			if _, ok := at[e]; !ok {
@@ -53,7 +54,8 @@ func newAnswers(texts []string, tokens [][]int32, vocab int) (*answers, error) {
 			a.sources[i] = append(a.sources[i], source{node, at[e]})
 			if k == len(ids)-1 {
 				if first, again := ends[e]; again {
-					return nil, api.Invalid("questions", "the answers %s and %s have the same tokens, expected different ones", api.Quote(texts[first]), api.Quote(texts[i]))
+					return nil, api.Invalid("questions", "the answers %s and %s have the same tokens, expected different ones",
+						api.Quote(texts[first]), api.Quote(texts[i]))
 				}
 				ends[e] = i
 				break
@@ -63,7 +65,10 @@ func newAnswers(texts []string, tokens [][]int32, vocab int) (*answers, error) {
 				child = len(a.reads)
 				below[e] = child
 				if a.reads = append(a.reads, read{path: ids[:k+1]}); len(a.reads) > maxReads {
-					return nil, api.Invalid("questions", "the answers of a question have more than %d different beginnings of whole tokens: use shorter or fewer ones", maxReads)
+					return nil,
+						api.Invalid("questions",
+							"the answers of a question have more than %d different beginnings of whole tokens: use shorter or fewer ones",
+							maxReads)
 				}
 			}
 			node = child
@@ -103,7 +108,8 @@ func (a *answers) longest() int {
 func (a *answers) take(logprobs []float32) (last bool, err error) {
 	r := &a.reads[a.done]
 	if len(logprobs) != len(r.next) {
-		return false, &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("a worker sent %d log probabilities, expected %d", len(logprobs), len(r.next))}
+		return false, &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("a worker sent %d log probabilities, expected %d",
+			len(logprobs), len(r.next))}
 	}
 	r.logprobs = logprobs
 	a.done++

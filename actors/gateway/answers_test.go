@@ -42,7 +42,8 @@ func TestEachInnerNodeOfTheAnswersIsReadOnce(t *testing.T) {
 		name := fmt.Sprint(g.Prompt)
 		require.Len(t, g.Pool.Tokens, len(values[name]))
 		read = append(read, name)
-		e, v := r.text(&msg.Text{Seq: g.Seq, Token: -1, Cached: int32(10 - len(read)), Finish: api.FinishStop, Extra: &api.Extra{Vector: values[name]}})
+		e, v := r.text(&msg.Text{Seq: g.Seq, Token: -1, Cached: int32(10 - len(read)), Finish: api.FinishStop,
+			Extra: &api.Extra{Vector: values[name]}})
 		if v == further {
 			require.Empty(t, r.running())
 			continue

@@ -272,7 +272,8 @@ func TestAJournalBeginsAgainWhileNothingOfItWasShown(t *testing.T) {
 		buffered bool
 		events   []string // then
 	}{
-		{0, false, []string{"new"}}, {0, true, []string{"new"}}, {1, true, []string{"old", "restart", "new"}}, {1, false, []string{"old", "new"}},
+		{0, false, []string{"new"}}, {0, true, []string{"new"}}, {1, true, []string{"old", "restart", "new"}},
+		{1, false, []string{"old", "new"}},
 	} {
 		b := api.NewBuffer()
 		s := newStream(b, nil)

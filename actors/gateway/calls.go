@@ -47,7 +47,10 @@ func (g *Gateway) Detokenize(ctx context.Context, model string, tokens []int32) 
 		return "", err
 	}
 	defer leave()
-	answer, err := call[*msg.Detokenized](ctx, g, model, func(reply *actor.PID) any { return &msg.Detokenize{Reply: reply, Tokens: tokens} })
+	answer, err := call[*msg.Detokenized](ctx, g, model, func(reply *actor.PID) any {
+		return &msg.Detokenize{Reply: reply,
+			Tokens: tokens}
+	})
 	if err != nil {
 		return "", err
 	}

@@ -24,12 +24,15 @@ func TestATextForAnEncoderHasNoMoreTokensThanAStep(t *testing.T) {
 
 	r = newRequest(encoderRequest(api.PoolText), limits)
 	err := r.tokenized(prompt{ids: make([]int32, 151)})
-	require.ErrorContains(t, err, "the text has 151 tokens, expected at most 150: an encoder computes a text in one step (rows of a step 150, context of the model 200 tokens)")
+	require.ErrorContains(t, err,
+		"the text has 151 tokens, expected at most 150: an encoder computes a text in one step (rows of a step 150, context of the model 200 tokens)")
 	require.Equal(t, "context_length_exceeded", api.AsError(err).Reason)
 
 	limits.rows = 500
-	require.NoError(t, newRequest(encoderRequest(api.PoolText), limits).tokenized(prompt{ids: make([]int32, 200)}), "it may fill the context")
-	require.ErrorContains(t, newRequest(encoderRequest(api.PoolText), limits).tokenized(prompt{ids: make([]int32, 201)}), "expected at most 200")
+	require.NoError(t, newRequest(encoderRequest(api.PoolText), limits).tokenized(prompt{ids: make([]int32, 200)}),
+		"it may fill the context")
+	require.ErrorContains(t, newRequest(encoderRequest(api.PoolText), limits).tokenized(prompt{ids: make([]int32, 201)}),
+		"expected at most 200")
 
 	cut := encoderRequest(api.PoolText)
 	cut.Truncate = true
@@ -48,7 +51,8 @@ func TestEncodersGenerateNothing(t *testing.T) {
 	require.NoError(t, checkPool(encoderRequest(api.PoolText), encoder))
 	require.NoError(t, checkPool(encoderRequest(api.PoolClasses), encoder))
 	require.NoError(t, checkPool(encoderRequest(api.PoolMean), decoder))
-	require.ErrorContains(t, checkPool(&api.Request{N: 1}, encoder), `model "m" is an encoder, which generates nothing: expected a call of /v1/embeddings`)
+	require.ErrorContains(t, checkPool(&api.Request{N: 1}, encoder),
+		`model "m" is an encoder, which generates nothing: expected a call of /v1/embeddings`)
 	require.ErrorContains(t, checkPool(encoderRequest(api.PoolMean), encoder), "is an encoder")
 	require.ErrorContains(t, checkPool(encoderRequest(api.PoolText), decoder), `found "text", which is of encoders`)
 	pair := encoderRequest(api.PoolMean)

@@ -148,8 +148,8 @@ func (g *Gateway) newRequestActor(r *api.Request, m *model) *requestActor {
 	return &requestActor{
 		requestDeps: &g.shared, events: api.NewBuffer(), places: make(map[msg.SeqID]*place), handovers: make(map[int]handover),
 		state: newRequest(r, modelLimits{
-			context: m.ContextLength, shortened: m.Shortened, pool: m.slabs * m.slabTokens, single: m.longest * m.slabTokens, slabTokens: m.slabTokens, vocab: m.Vocab,
-			rows: m.Embedding.Rows,
+			context: m.ContextLength, shortened: m.Shortened, pool: m.slabs * m.slabTokens, single: m.longest * m.slabTokens,
+			slabTokens: m.slabTokens, vocab: m.Vocab, rows: m.Embedding.Rows,
 		}),
 		log: g.cfg.Log.With().Str("request", r.ID).Logger(),
 	}

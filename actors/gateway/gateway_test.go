@@ -77,7 +77,8 @@ func (a alone) Members() []*cluster.Member {
 	one := cluster.Pool{Actors: []string{"one"}}
 	return []*cluster.Member{{
 		Node: a.node, Roles: cluster.Roles(), Model: "m", Tokenizer: &cluster.Tokenizer{Pool: one}, Detok: &one,
-		Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: 2048, Vocab: 4096}, Slabs: 100, FreeSlabs: 100, Need: kvmgr.Need{SlabTokens: 16}, Capacity: 8, Queue: 8},
+		Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: 2048, Vocab: 4096}, Slabs: 100, FreeSlabs: 100,
+			Need: kvmgr.Need{SlabTokens: 16}, Capacity: 8, Queue: 8},
 	}}
 }
 func (alone) Others() []*cluster.Member { return nil }
@@ -136,7 +137,8 @@ func TestTokenizingHasABoundAndLeavesRequestsAlone(t *testing.T) {
 func TestTheTokensOfTextsComeFromATokenizer(t *testing.T) {
 	g := newTestGateway(t)
 	submit := func(id string) (api.Stream, *msg.Tokenize) {
-		s, err := g.Submit(t.Context(), &api.Request{ID: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(),
+		s, err := g.Submit(t.Context(), &api.Request{ID: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true,
+			Arrival:     time.Now(),
 			TopLogprobs: -1,
 			Sampling:    sample.Params{BadWords: []string{"bad"}}})
 		require.NoError(t, err)
@@ -302,7 +304,8 @@ func TestAModelHasRoomForTokensBesideTheFirstSlabs(t *testing.T) {
 
 func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
 	worker := func(age int64, d api.Description) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{Created: time.Unix(1e9-age, 0), ContextLength: 64, Description: d}, Slabs: 10,
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{Created: time.Unix(1e9-age, 0),
+			ContextLength: 64, Description: d}, Slabs: 10,
 			Need: kvmgr.Need{SlabTokens: 16}}}
 	}
 	young, old := api.Description{Digest: "y", Layers: 3},

@@ -40,8 +40,8 @@ func (a *requestActor) prefetch(ctx actor.Context, seq msg.SeqID, why string) bo
 	}
 	at.next, at.why = to, why
 	ctx.Send(kvAt(to.worker.Address), &msg.Prefetch{
-		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: a.state.space(), Tokens: a.state.known(first),
-		End: a.state.end(),
+		Reply: ctx.Self(), Source: msg.Source{KV: kvAt(at.compute.Address), Seq: lead}, Space: a.state.space(),
+		Tokens: a.state.known(first), End: a.state.end(),
 	})
 	return true
 }

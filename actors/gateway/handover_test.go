@@ -15,8 +15,9 @@ func TestWhatADeadWorkerLeftIsLookedFor(t *testing.T) {
 		workerStalled: false} {
 		r := newRequest(apiRequest(1, 20), modelLimits{context: 100, pool: 100, vocab: 10})
 		lead := begin(t, r, make([]int32, 10))[0].Seq
-		a := &requestActor{state: r, places: map[msg.SeqID]*place{lead: {compute: actor.NewPID("w", msg.ComputeActor), choices: []msg.SeqID{lead},
-			from: 2}}}
+		a := &requestActor{state: r, places: map[msg.SeqID]*place{lead: {compute: actor.NewPID("w", msg.ComputeActor),
+			choices: []msg.SeqID{lead},
+			from:    2}}}
 		for _, known := range []int{2, 3} {
 			r.choices[0].tokens = make([]int32, known)
 			h := a.leaving(lead, why)

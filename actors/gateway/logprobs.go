@@ -5,8 +5,8 @@ import (
 )
 
 const (
-	// mostLogprobs bounds the log probabilities of a request, with those of alternatives: each takes about a hundred bytes until the request
-	// ends.
+	// mostLogprobs bounds the log probabilities of a request, with those of alternatives: each takes about a hundred bytes until the
+	// request ends.
 	mostLogprobs = 1 << 20
 	// logprobBlock is the number of log probabilities in a place of the room that the requests of a gateway share.
 	logprobBlock = 1 << 10
@@ -55,8 +55,10 @@ func (l logprobs) places(r *api.Request) int {
 // limit bounds the tokens of each answer by the log probabilities that a request may have. A request that declares more is refused.
 func (l logprobs) limit(r *api.Request, prompt, answer int) (int, error) {
 	if n := l.count(prompt, max(r.MaxTokens, 1)); n > mostLogprobs {
-		return 0, api.Invalid("logprobs", "%d choices with %d log probabilities for each of %d tokens of the prompt and %d for each of %d tokens of the answer are %d, expected at most %d: request fewer choices, alternatives or tokens",
-			l.choices, l.prompt, prompt, l.answer, max(r.MaxTokens, 1), n, mostLogprobs)
+		return 0,
+			api.Invalid("logprobs",
+				"%d choices with %d log probabilities for each of %d tokens of the prompt and %d for each of %d tokens of the answer are %d, expected at most %d: request fewer choices, alternatives or tokens",
+				l.choices, l.prompt, prompt, l.answer, max(r.MaxTokens, 1), n, mostLogprobs)
 	}
 	if l.answer == 0 {
 		return answer, nil

@@ -69,7 +69,8 @@ func TestRequestsShareTheRoomForLogProbabilities(t *testing.T) {
 	require.NotNil(t, err)
 	require.Equal(t, reasonQueueFull, err.Reason)
 	require.Equal(t, api.CodeOverloaded, err.Code)
-	require.Contains(t, err.Message, "the requests in hand have about 2017280 log probabilities, at most 2097152, or a tenant's share of them, and the request needs about 1008640")
+	require.Contains(t, err.Message,
+		"the requests in hand have about 2017280 log probabilities, at most 2097152, or a tenant's share of them, and the request needs about 1008640")
 	require.Nil(t, enter("d", "evil", apiRequest(1, 10)), "without log probabilities")
 	require.Nil(t, enter("e", "acme", heavy()), "another tenant's share")
 	idle := logged(100, 480, 20, -1)

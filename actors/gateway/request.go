@@ -144,7 +144,9 @@ func (r *request) tokenized(p prompt) error {
 	r.answers = nil
 	if texts := r.api.Pool.Texts(); len(texts) > 0 {
 		if p.thought == tools.Opened {
-			return api.Invalid("model", "model %q reasons before it answers, and its chat template cannot turn that off: the answer does not follow the prompt", r.api.Model)
+			return api.Invalid("model",
+				"model %q reasons before it answers, and its chat template cannot turn that off: the answer does not follow the prompt",
+				r.api.Model)
 		}
 		var err error
 		if r.answers, err = newAnswers(texts, p.answers, r.limits.vocab); err != nil {
@@ -244,7 +246,8 @@ func (r *request) start(first int, nextID func() msg.SeqID) (*msg.Generate, []*m
 	}
 	gen := &msg.Generate{
 		First: first, RequestID: r.api.OriginKey(), Text: r.bond.pin.Text, Prompt: r.input(), Second: r.second, MaxTokens: r.limit,
-		StopTokens: r.stop, Sampling: params, Pool: r.answers.pool(r.api.Pool), Beams: r.api.Beams, Grammar: r.grammar(), Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
+		StopTokens: r.stop, Sampling: params, Pool: r.answers.pool(r.api.Pool), Beams: r.api.Beams, Grammar: r.grammar(),
+		Longest: r.api.IgnoreEOS, Tenant: r.api.Tenant, CacheSalt: r.api.CacheSalt, Weight: r.api.Weight, Migrated: r.migrated,
 		Priority: r.api.Priority, Deadline: r.api.Deadline, Arrival: r.api.Arrival,
 	}
 	if r.answers != nil && r.answers.done > 0 { // a worker has admitted the request with its first read
@@ -297,7 +300,8 @@ func (r *request) grammar() *grammar.Spec {
 	}
 }
 
-// opened is a grammar after reasoning that may come: where the prompt opens it, the answer begins inside; where the prompt ends it, there is none.
+// opened is a grammar after reasoning that may come: where the prompt opens it, the answer begins inside; where the prompt ends it, there
+// is none.
 func opened(s *grammar.Spec, thought tools.Thought) *grammar.Spec {
 	after := *s
 	switch thought {
@@ -310,7 +314,8 @@ func opened(s *grammar.Spec, thought tools.Thought) *grammar.Spec {
 	return &after
 }
 
-// skipped is a grammar that skips reasoning: where the prompt opens it, from the beginning of the answer; not at all where the prompt ends it.
+// skipped is a grammar that skips reasoning: where the prompt opens it, from the beginning of the answer; not at all where the prompt ends
+// it.
 func skipped(s *grammar.Spec, thought tools.Thought) *grammar.Spec {
 	after := *s
 	switch thought {
@@ -402,7 +407,8 @@ func (r *request) lost(seq msg.SeqID, why string) (first int, err error) {
 func (r *request) moves(why string) error {
 	if r.resumes++; r.resumes > mostResumes {
 		return &api.Error{Code: api.CodeUnavailable, Message: fmt.Sprintf(
-			"the request migrated %d times without a new token in between, the last time: %s", mostResumes, strings.ReplaceAll(why, "_", " "))}
+			"the request migrated %d times without a new token in between, the last time: %s", mostResumes,
+			strings.ReplaceAll(why, "_", " "))}
 	}
 	r.migrated = true
 	return nil
@@ -443,8 +449,10 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 	longest := r.limits.longest()
 	if rows := r.limits.rows; rows > 0 {
 		if most := r.limits.text(); prompt > most {
-			return 0, api.TooLong("prompt", "the text has %d tokens, expected at most %d: an encoder computes a text in one step (rows of a step %d, context of the model %d tokens)",
-				prompt, most, rows, longest)
+			return 0,
+				api.TooLong("prompt",
+					"the text has %d tokens, expected at most %d: an encoder computes a text in one step (rows of a step %d, context of the model %d tokens)",
+					prompt, most, rows, longest)
 		}
 		return 1, nil
 	}
@@ -453,13 +461,15 @@ func (r *request) tokenLimit(prompt int) (int, error) {
 		left = r.limits.beamLimit(r.api, prompt)
 	}
 	if left < 1 && r.api.Beams != nil {
-		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (%s)", prompt, r.api.Beams.Width, r.limits.cause())
+		return 0, api.Invalid("prompt", "a prompt of %d tokens with %d beams leaves no room for an answer (%s)", prompt, r.api.Beams.Width,
+			r.limits.cause())
 	}
 	if left < 1 {
 		return 0, api.TooLong("prompt", "the prompt has %d tokens, expected fewer than %d (%s)", prompt, longest, r.limits.cause())
 	}
 	if r.api.MaxTokens > left && !r.api.ClipMaxTokens {
-		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (%s)", r.api.MaxTokens, prompt, left,
+		return 0, api.TooLong("max_tokens", "max_tokens is %d after a prompt of %d tokens, expected at most %d (%s)", r.api.MaxTokens,
+			prompt, left,
 			r.limits.cause())
 	}
 	left, err := logprobsOf(r.api).limit(r.api, prompt, left)
@@ -499,8 +509,8 @@ func (r *request) choice(seq msg.SeqID) int {
 // promptOf is what is to be tokenized of a request without token ids.
 func promptOf(r *api.Request) *api.TokenizeRequest {
 	return &api.TokenizeRequest{
-		Model: r.Model, Prompt: r.Prompt, Second: r.Second, AddSpecialTokens: true, Truncate: r.Truncate, Messages: r.Messages, Tools: r.Tools,
-		TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
+		Model: r.Model, Prompt: r.Prompt, Second: r.Second, AddSpecialTokens: true, Truncate: r.Truncate, Messages: r.Messages,
+		Tools: r.Tools, TemplateArgs: r.TemplateArgs, ContinueFinal: r.ContinueFinal, NoGenerationPrompt: r.NoGenerationPrompt,
 		Clock: r.TemplateClock(),
 	}
 }

@@ -45,7 +45,8 @@ func (a *requestActor) tokenize(ctx actor.Context) {
 	patience := min(tokenizeFirst<<(a.tried.times-1), tokenizeMost)
 	a.unplacedSince, a.askAgain = time.Time{}, time.Now().Add(patience)
 	a.watch.wait(time.Now(), ctx.Self(), a.tried.nodes, patience)
-	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Texts: texts, Answers: r.Pool.Texts(), Trace: a.span.SpanContext()}
+	m := &msg.Tokenize{Reply: ctx.Self(), Grammar: r.Grammar, Tenant: r.Tenant, Texts: texts, Answers: r.Pool.Texts(),
+		Trace: a.span.SpanContext()}
 	switch {
 	case r.PromptTokens == nil:
 		m.Input = promptOf(r)
@@ -262,7 +263,8 @@ func (a *requestActor) again(ctx actor.Context) bool {
 	a.moved(startedAgain)
 	a.record.note(func(t *Timeline) { t.Moves++ })
 	migrated(a.span, startedAgain, avoid, 0)
-	a.log.Warn().Str("numerics", api.ShortDigest(pin.Numerics)).Str("text", api.ShortDigest(pin.Text)).Msg("no equal is there: a request begins again")
+	a.log.Warn().Str("numerics", api.ShortDigest(pin.Numerics)).Str("text",
+		api.ShortDigest(pin.Text)).Msg("no equal is there: a request begins again")
 	a.tokenize(ctx)
 	return true
 }

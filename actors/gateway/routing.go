@@ -145,7 +145,8 @@ func (r *routing) workersOf(model string) (list []*actor.PID) {
 // takes says whether a worker could take a sequence.
 func (r *routing) takes(q *route.Query, node string) bool {
 	now := time.Since(r.start)
-	return slices.ContainsFunc(r.workers(r.cluster.Members()), func(w route.Worker) bool { return w.Node == node && r.cfg.Usable(now, q, &w) })
+	return slices.ContainsFunc(r.workers(r.cluster.Members()),
+		func(w route.Worker) bool { return w.Node == node && r.cfg.Usable(now, q, &w) })
 }
 
 // elsewhere says whether a worker other than the given one could take a sequence.
@@ -250,12 +251,14 @@ func (r *routing) serves(model string) error {
 		}
 		return api.Unavailable(fmt.Errorf("no worker for model %q is there", model))
 	}
-	for what, pool := range map[string]func(*cluster.Member) *cluster.Pool{"tokenizer": memberTokenizers, "detokenizer": memberDetokenizers} {
+	for what, pool := range map[string]func(*cluster.Member) *cluster.Pool{"tokenizer": memberTokenizers,
+		"detokenizer": memberDetokenizers} {
 		if list, _ := r.pools(members, model, pool); len(list) == 0 {
 			return api.Unavailable(fmt.Errorf("no %s for model %q is there", what, model))
 		}
 	}
-	return api.Unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s", model,
+	return api.Unavailable(fmt.Errorf("no worker for model %q is there with a tokenizer and a detokenizer of its text digest: found %s",
+		model,
 		cluster.KindsOf(members)[model].Texts()))
 }
 

@@ -77,10 +77,12 @@ func TestOnlyWorkersOfTheModelAreLookedUp(t *testing.T) {
 	require.Equal(t, []route.Worker{{Node: "a", Model: "m", Overlap: 1, Blocks: 1}, {Node: "b", Model: "other"}}, workers)
 }
 
-// TestAProcessWithManyTextsInHandSendsThemToOthers: else a gateway with tokenizers of its own would leave those of other processes without work.
+// TestAProcessWithManyTextsInHandSendsThemToOthers: else a gateway with tokenizers of its own would leave those of other processes without
+// work.
 func TestAProcessWithManyTextsInHandSendsThemToOthers(t *testing.T) {
 	member := func(node, text string, load int) *cluster.Member {
-		return &cluster.Member{Node: node, Model: "m", Text: text, Tokenizer: &cluster.Tokenizer{Pool: cluster.Pool{Actors: []string{"tokenize-0"}, Load: load}}}
+		return &cluster.Member{Node: node, Model: "m", Text: text,
+			Tokenizer: &cluster.Tokenizer{Pool: cluster.Pool{Actors: []string{"tokenize-0"}, Load: load}}}
 	}
 	chosen := func(own int, others ...*cluster.Member) string {
 		cfg := &Config{Node: "me", Cluster: members{list: others}}

@@ -284,7 +284,8 @@ func TestABoundSequenceLeavesAStalledWorkerForAnEqualOnly(t *testing.T) {
 		leave  []string // of 1, which is bound, and 2
 	}{
 		{takers{}, nil}, {takers{any: true}, []string{"2 worker_stalled"}},
-		{takers{any: true, equal: true}, []string{"1 worker_stalled", "2 worker_stalled"}}, {takers{equal: true}, []string{"1 worker_stalled"}},
+		{takers{any: true, equal: true}, []string{"1 worker_stalled", "2 worker_stalled"}},
+		{takers{equal: true}, []string{"1 worker_stalled"}},
 	} {
 		w := newTestWatch()
 		w.bound.Store(true)

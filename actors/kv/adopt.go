@@ -54,7 +54,8 @@ func (x *exchange) estate(t *transfer) bool {
 
 // orphaned makes the transfer of a sequence that has left its source copy from what that left, if it is dead.
 func (x *exchange) orphaned(ctx actor.Context, t *transfer) bool {
-	if x.pools == nil || t.waiting == nil || t.dead != nil || t.begins() || x.lives(t) || x.pools.Dead(t.source.KV.Address, x.slabsOf) == nil {
+	if x.pools == nil || t.waiting == nil || t.dead != nil || t.begins() || x.lives(t) ||
+		x.pools.Dead(t.source.KV.Address, x.slabsOf) == nil {
 		return false
 	}
 	x.transfers = slices.DeleteFunc(x.transfers, func(o *transfer) bool { return o == t })
@@ -85,8 +86,8 @@ func (x *exchange) limitTo(t *transfer, tokens int) bool {
 	return true
 }
 
-// stateOf limits a transfer to the last tokens, of a number at most, after which a dead worker kept the state; false if this worker has them,
-// or there are none. A sequence's own state is not among these: the step that the death interrupted has changed a part of it.
+// stateOf limits a transfer to the last tokens, of a number at most, after which a dead worker kept the state; false if this worker has
+// them, or there are none. A sequence's own state is not among these: the step that the death interrupted has changed a part of it.
 func (x *exchange) stateOf(t *transfer, most int) bool {
 	known, hashes := t.prompt.Tokens, t.dead.prefixes[0]
 	for n := min(t.have, most); n > 0; n-- {

@@ -164,7 +164,8 @@ func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) (wa
 	return l
 }
 
-// loading returns the load that brings more of what a sequence begins with than the tokens that it has, where there are states; nil without.
+// loading returns the load that brings more of what a sequence begins with than the tokens that it has, where there are states; nil
+// without.
 func (d *disk) loading(r *msg.Reserve, have int) *load {
 	for _, l := range d.loads {
 		n := len(l.tokens)
@@ -253,7 +254,8 @@ func (d *disk) block(l *load, place int) kvdisk.Block {
 		return kvdisk.StateBlock(l.hashes[len(l.hashes)-1], place)
 	}
 	i := place - d.head
-	b := kvdisk.Block{Key: l.hashes[i], Parent: chain.Root(l.space), Tokens: l.tokens[i*d.slabTokens : min((i+1)*d.slabTokens, len(l.tokens))]}
+	b := kvdisk.Block{Key: l.hashes[i], Parent: chain.Root(l.space),
+		Tokens: l.tokens[i*d.slabTokens : min((i+1)*d.slabTokens, len(l.tokens))]}
 	if i > 0 {
 		b.Parent = l.hashes[i-1]
 	}

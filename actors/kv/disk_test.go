@@ -51,8 +51,9 @@ func (w *diskWorker) start() {
 		group = kvmgr.Window{Tokens: w.window, Live: kvmgr.LiveSlabs(w.window, 32, 16)}
 	}
 	spec := kvmgr.NewSpec(16, append([]kvmgr.Group{group}, w.states...)...)
-	w.store, err = kvdisk.Open(kvdisk.Config{Dir: w.dir, Size: 1 << 20, SlabBytes: testBytes, SlabTokens: 16, StateSlabs: spec.Head(), Identity: "n",
-		TTL: time.Hour})
+	w.store, err = kvdisk.Open(kvdisk.Config{Dir: w.dir, Size: 1 << 20, SlabBytes: testBytes, SlabTokens: 16, StateSlabs: spec.Head(),
+		Identity: "n",
+		TTL:      time.Hour})
 	require.NoError(w.t, err)
 	system := actor.NewActorSystem()
 	rounds, ready := make(chan *msg.KVRound, 10), make(chan msg.SeqID, 10)
@@ -113,7 +114,8 @@ func (w *diskWorker) reserve(seq msg.SeqID, tenant string, tokens []int32) msg.G
 	w.t.Helper()
 	n := len(tokens) + 10
 	for range 3 {
-		r := w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: n, Promise: n, Lease: len(tokens), Known: tokens, Space: tenant}}})
+		r := w.round(&msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: n, Promise: n, Lease: len(tokens), Known: tokens,
+			Space: tenant}}})
 		if len(r.Granted) == 1 {
 			return r.Granted[0]
 		}
@@ -282,7 +284,8 @@ func TestADiskThatHangsIsGivenUp(t *testing.T) {
 	require.Len(t, r.Granted, 1, "the disk still hangs")
 	w.round(&msg.KVRound{Release: []msg.SeqID{3}})
 	close(held)
-	require.Eventually(t, func() bool { return w.state().Disk.Reading == 0 && w.state().Stats.Regions == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.state().Disk.Reading == 0 && w.state().Stats.Regions == 0 }, 20*time.Second,
+		time.Millisecond)
 	require.Equal(t, 48, w.runs(4, "a", tokens))
 }
 

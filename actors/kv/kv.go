@@ -76,8 +76,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{actor: kvActor{exchange: exchange{
-		kv: allocator, groups: cfg.KV.Counts().Count(), head: cfg.KV.Head(), memory: cfg.Memory, tier: cfg.Tier, slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf,
-		metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
+		kv: allocator, groups: cfg.KV.Counts().Count(), head: cfg.KV.Head(), memory: cfg.Memory, tier: cfg.Tier,
+		slabTokens: cfg.KV.SlabTokens, slabsOf: cfg.SlabsOf, metrics: cfg.Metrics, log: cfg.Log, broken: cfg.Broken,
 		predicted: cfg.Predicted, batchSize: cfg.BatchSize, pools: cfg.Pools, alive: cfg.Alive, limit: fetchLimit,
 		leaving: make(map[msg.SeqID][]*msg.Fetch), departing: make(map[msg.SeqID]*departure),
 	}, node: cfg.Node, pool: cfg.Pool}, root: cfg.Root}

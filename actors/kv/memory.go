@@ -17,8 +17,9 @@ const (
 	pieceBytes = 1 << 20
 	// pieceRest is the longest rest between two pieces while sequences run: committing takes time of their processors.
 	pieceRest = 2 * time.Millisecond
-	// shortShare is the part of the machine's memory, at most shortBytes, that the pool leaves to others: with less available, it gives memory
-	// back, and it commits memory for prefixes only while twice as much is. Memory for sequences is committed down to a quarter of it.
+	// shortShare is the part of the machine's memory, at most shortBytes, that the pool leaves to others: with less available, it gives
+	// memory back, and it commits memory for prefixes only while twice as much is. Memory for sequences is committed down to a quarter of
+	// it.
 	shortShare = 16
 	shortBytes = 2 << 30
 	// measureBytes are committed between two readings of the machine's memory.

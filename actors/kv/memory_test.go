@@ -152,7 +152,8 @@ func TestNoRequestBeginsWithoutMemory(t *testing.T) {
 			m := newSupplied(t, p, false)
 			require.False(t, m.reserve(4, 4).Denied[0].NoMemory, "the machine may have some")
 			m.freed()
-			require.Equal(t, []msg.Denied{{Seq: 4, Need: 4, Free: 3, Pool: 40, NoMemory: true}}, m.reserve(4, 4).Denied, "nobody returns anything")
+			require.Equal(t, []msg.Denied{{Seq: 4, Need: 4, Free: 3, Pool: 40, NoMemory: true}}, m.reserve(4, 4).Denied,
+				"nobody returns anything")
 			require.Len(t, m.reserve(1, 2).Granted, 1)
 			require.Len(t, m.reserve(2, 2).Denied, 1)
 			require.Eventually(t, func() bool { return m.Stats().Free == 1 }, 20*time.Second, time.Millisecond,

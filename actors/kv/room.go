@@ -92,7 +92,8 @@ func (x *exchange) free(some func(*transfer) bool) bool {
 
 // giveUp returns the slabs that are kept for a sequence that did not come.
 func (x *exchange) giveUp(ctx actor.Context, t *transfer) {
-	if early := roomPatience - time.Since(t.since); early > 0 && slices.Contains(x.kept, t) { // the last check of the transfer came after its end
+	// the last check of the transfer came after its end
+	if early := roomPatience - time.Since(t.since); early > 0 && slices.Contains(x.kept, t) {
 		t.timer.Reset(early)
 		return
 	}

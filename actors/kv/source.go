@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/kvmgr"
 )
 
-// departure is a sequence whose slabs another worker copies. It keeps them when it ends, until that worker has them: in a small pool others would
-// have its last ones at once.
+// departure is a sequence whose slabs another worker copies. It keeps them when it ends, until that worker has them: in a small pool others
+// would have its last ones at once.
 type departure struct{ timer *time.Timer } // nil: it runs
 
 // departed says that the worker has had its time.
@@ -78,8 +78,8 @@ func (x *exchange) released(ctx actor.Context, seqs []msg.SeqID) {
 	}
 }
 
-// find returns what there is of a sequence by place, the number of its tokens, and how it is read. They are in the prefix tree, or, if it is
-// spilled, in the tier.
+// find returns what there is of a sequence by place, the number of its tokens, and how it is read. They are in the prefix tree, or, if it
+// is spilled, in the tier.
 func (x *exchange) find(m *msg.Fetch) (found []int32, have int, read func(from int32, to []byte) error) {
 	if x.slabsOf == "" || m.SlabsOf != x.slabsOf {
 		return nil, 0, nil

@@ -70,8 +70,8 @@ func newTierWorker(t *testing.T) *tierWorker {
 	}))
 	var err error
 	w.Manager, err = New(Config{
-		Root: system.Root, Slabs: 10, KV: kvmgr.NewSpec(16, kvmgr.Full{}), Broken: func(err error) { t.Error(err) }, Metrics: w.series.Model("m"),
-		Memory: &w.memory, Tier: &w.tier, Log: zerolog.New(io.Discard),
+		Root: system.Root, Slabs: 10, KV: kvmgr.NewSpec(16, kvmgr.Full{}), Broken: func(err error) { t.Error(err) },
+		Metrics: w.series.Model("m"), Memory: &w.memory, Tier: &w.tier, Log: zerolog.New(io.Discard),
 		Spawn: func(name string, a actor.Actor) (*actor.PID, error) {
 			return system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }), name)
 		},

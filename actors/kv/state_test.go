@@ -267,7 +267,8 @@ func TestASequenceThatLeftKeepsItsSlabsUntilTheyAreCopied(t *testing.T) {
 	require.Equal(t, 48, p.prefetch(1, "a", tokens))
 	p.retires(1, tokens[:59], 7)
 	large := func(seq msg.SeqID) *msg.KVRound {
-		return p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: 38 * 16, Promise: 38 * 16, Lease: 38 * 16, Known: prompt(900, 30), Space: "b"}}})
+		return p.round(0, &msg.KVRound{Reserve: []msg.Reserve{{Seq: seq, Tokens: 38 * 16, Promise: 38 * 16, Lease: 38 * 16,
+			Known: prompt(900, 30), Space: "b"}}})
 	}
 	require.Len(t, large(5).Denied, 1)
 	p.imports(1, "a", tokens)

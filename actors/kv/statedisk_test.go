@@ -127,7 +127,8 @@ func TestAStateThatCannotBeReadIsComputed(t *testing.T) {
 	}
 }
 
-// TestOthersWaitForTheLoadOfAState: they neither load nor compute what is on its way, and continue when it ends, or when the memory is lost.
+// TestOthersWaitForTheLoadOfAState: they neither load nor compute what is on its way, and continue when it ends, or when the memory is
+// lost.
 func TestOthersWaitForTheLoadOfAState(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		w := newStatefulDiskWorker(t, false)
@@ -157,7 +158,8 @@ func TestOthersWaitForTheLoadOfAState(t *testing.T) {
 			w.root.Send(w.PID(), &msg.KVCopied{Copies: 1})
 		}
 		w.round(&msg.KVRound{Release: []msg.SeqID{2}})
-		require.Eventually(t, func() bool { return w.state().Stats.Regions == 0 && w.state().Disk.Reading == 0 }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return w.state().Stats.Regions == 0 && w.state().Disk.Reading == 0 }, 20*time.Second,
+			time.Millisecond)
 	}
 }
 
@@ -171,5 +173,6 @@ func TestAStateOnADiskThatHangsIsComputed(t *testing.T) {
 	w.restart()
 	require.Zero(t, w.keeps(2, append(tokens[:60:60], 1, 2, 3), 0))
 	close(held)
-	require.Eventually(t, func() bool { return w.state().Disk.Reading == 0 && w.state().Stats.Regions == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.state().Disk.Reading == 0 && w.state().Stats.Regions == 0 }, 20*time.Second,
+		time.Millisecond)
 }

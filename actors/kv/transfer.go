@@ -142,7 +142,8 @@ type expired struct{ of *transfer }
 func (x *exchange) receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *msg.Prefetch:
-		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, length: x.length(len(m.Tokens), m.End),
+		x.begin(ctx, &transfer{source: m.Source, prompt: kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens},
+			length:  x.length(len(m.Tokens), m.End),
 			running: m})
 	case *msg.Import:
 		g, known := m.Generate, m.Generate.Known()
@@ -333,7 +334,8 @@ func (x *exchange) take(ctx actor.Context, m *msg.Slab) {
 // write takes the next slab of a transfer, and returns the number of tokens that came with it, and whether the source has no more.
 func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, last bool, err error) {
 	if sum := crc32.Checksum(m.Data, castagnoli); sum != m.Sum {
-		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address, sum,
+		return 0, false, fmt.Errorf("kv: slab %d of sequence %d from %s: checksum %08x, expected %08x", m.Index, m.Seq, t.source.KV.Address,
+			sum,
 			m.Sum)
 	}
 	before, have := x.here(t)*x.slabTokens, min(m.Have, len(t.prompt.Tokens)-1)
@@ -389,7 +391,8 @@ func (x *exchange) expire(ctx actor.Context, t *transfer) {
 		return
 	case t.running != nil && t.next == t.got: // it runs on where it is while others compute the tokens
 	case !x.lives(t) || waited >= x.limit:
-		x.fail(ctx, t, fmt.Errorf("kv: no slab of sequence %d came from %s for %s", t.source.Seq, t.source.KV.Address, waited.Round(fetchCheck)))
+		x.fail(ctx, t, fmt.Errorf("kv: no slab of sequence %d came from %s for %s", t.source.Seq, t.source.KV.Address,
+			waited.Round(fetchCheck)))
 		return
 	case t.waiting != nil && time.Since(t.again) >= fetchPatience: // the answer to a copy that still runs might come to the next one
 		t.next = t.got
@@ -432,7 +435,8 @@ func (x *exchange) end(ctx actor.Context, t *transfer) {
 	if t.waiting != nil {
 		ctx.Send(t.waiting.Reply, &msg.Imported{Generate: t.waiting.Generate, Adopted: t.dead != nil && t.dead.copied})
 	} else {
-		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(x.here(t)*x.slabTokens, len(t.prompt.Tokens)-1), Full: t.full})
+		ctx.Send(t.running.Reply, &msg.Prefetched{Seq: t.source.Seq, Tokens: min(x.here(t)*x.slabTokens, len(t.prompt.Tokens)-1),
+			Full: t.full})
 	}
 	x.request(ctx)
 }

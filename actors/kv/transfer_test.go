@@ -472,7 +472,8 @@ func TestACopyWaitsForTheOneInsideThePool(t *testing.T) {
 	first := prompt(500, 40)
 	p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 7, Tokens: 48, Promise: 48, Lease: 48, Known: first}}})
 	p.round(1, &msg.KVRound{Commit: []msg.Commit{{Seq: 7, Tokens: first[:32]}}})
-	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 8, Tokens: 48, Promise: 48, Lease: 48, Known: append(first[:24:24], 1, 2, 3)}}})
+	r := p.round(1, &msg.KVRound{Reserve: []msg.Reserve{{Seq: 8, Tokens: 48, Promise: 48, Lease: 48,
+		Known: append(first[:24:24], 1, 2, 3)}}})
 	require.Positive(t, r.Granted[0].CopyTokens)
 	tokens := prompt(100, 40)
 	p.runs(1, "a", tokens)

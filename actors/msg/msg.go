@@ -37,7 +37,8 @@ import (
 // high half is its node's.
 type SeqID uint64
 
-// Tokenize requests the ids of a text or a chat, the tokens of texts in parameters and of answers, and that a grammar is compiled; the answer is a Tokenized to Reply.
+// Tokenize requests the ids of a text or a chat, the tokens of texts in parameters and of answers, and that a grammar is compiled; the
+// answer is a Tokenized to Reply.
 type Tokenize struct {
 	Reply   *actor.PID
 	Input   *api.TokenizeRequest // nil: only the grammar and the texts
@@ -106,20 +107,21 @@ type Generate struct {
 	MaxTokens  int     // >= len(Generated), which counts; equal: only the end is missing
 	StopTokens []int32 // each ends the sequence, with finish reason "stop"
 	Sampling   sample.Params
-	Pool       *api.Pool          // what the end has in place of tokens; nil: none
-	Scored     *int               // alternatives of each token of the prompt, whose log probabilities come with the first Token; nil: none are wanted
-	Beams      *sample.BeamParams // nil: none
-	Grammar    *grammar.Spec      // nil: none
-	Longest    bool               // with Grammar: it ends only where nothing else may follow (ignore_eos)
-	Tenant     string
-	CacheSalt  string // as in api.Request
-	Weight     int    // of the tenant
-	Migrated   bool   // admitted before, at another worker or by another gateway: no full queue refuses it
-	Priority   int
-	Deadline   time.Time // zero: none
-	Arrival    time.Time
-	Trace      tracing.Parent
-	Source     *Source // of keys and values that another worker has; nil: none
+	Pool       *api.Pool // what the end has in place of tokens; nil: none
+	// alternatives of each token of the prompt, whose log probabilities come with the first Token; nil: none are wanted
+	Scored    *int
+	Beams     *sample.BeamParams // nil: none
+	Grammar   *grammar.Spec      // nil: none
+	Longest   bool               // with Grammar: it ends only where nothing else may follow (ignore_eos)
+	Tenant    string
+	CacheSalt string // as in api.Request
+	Weight    int    // of the tenant
+	Migrated  bool   // admitted before, at another worker or by another gateway: no full queue refuses it
+	Priority  int
+	Deadline  time.Time // zero: none
+	Arrival   time.Time
+	Trace     tracing.Parent
+	Source    *Source // of keys and values that another worker has; nil: none
 }
 
 // Whole reports whether every token of the prompt has to be computed: cached ones have no hidden states and no logits.
@@ -291,7 +293,8 @@ type Commit struct {
 	Seq    SeqID
 	Tokens []int32
 	Tail   bool // also the last slab, if the tokens do not fill it
-	// State says that the state after the tokens is there: in the slabs that were lent for it, or with Tail in the sequence's own ones. It computes nothing then.
+	// State says that the state after the tokens is there: in the slabs that were lent for it, or with Tail in the sequence's own ones. It
+	// computes nothing then.
 	State bool
 }
 
@@ -301,8 +304,8 @@ type Lend struct {
 	Tokens int
 }
 
-// Lent answers a Lend. The state is copied before anything else of the answer's round or a later one is written to the slabs, or it is not copied. A Commit says
-// that it is there.
+// Lent answers a Lend. The state is copied before anything else of the answer's round or a later one is written to the slabs, or it is not
+// copied. A Commit says that it is there.
 type Lent struct {
 	Seq    SeqID
 	Tokens int
@@ -385,8 +388,8 @@ func (m *KVRound) Reset() {
 	clear(m.Reserve) // these hold tokens
 	clear(m.Commit)
 	*m = KVRound{
-		Reply: m.Reply, Release: m.Release[:0], Spill: m.Spill[:0], Restore: m.Restore[:0], Kept: m.Kept[:0], Reserve: m.Reserve[:0], Extend: m.Extend[:0], Commit: m.Commit[:0],
-		Granted: m.Granted[:0], Denied: m.Denied[:0], Paused: m.Paused[:0], Parked: m.Parked[:0], Ready: m.Ready[:0],
-		Lend: m.Lend[:0], Lent: m.Lent[:0],
+		Reply: m.Reply, Release: m.Release[:0], Spill: m.Spill[:0], Restore: m.Restore[:0], Kept: m.Kept[:0], Reserve: m.Reserve[:0],
+		Extend: m.Extend[:0], Commit: m.Commit[:0], Granted: m.Granted[:0], Denied: m.Denied[:0], Paused: m.Paused[:0],
+		Parked: m.Parked[:0], Ready: m.Ready[:0], Lend: m.Lend[:0], Lent: m.Lent[:0],
 	}
 }

@@ -34,7 +34,9 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 		e.Body = &msgpb.Envelope_Tokenize{Tokenize: t}
 		return e, err
 	case *Tokenized:
-		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Second: int32(m.Second), Text: m.Text, Checked: m.Checked, Thought: uint32(m.Thought), Texts: samplepb.FromTextTokens(m.Texts), Answers: samplepb.FromSequences(m.Answers), Error: errorToWire(m.Err)}}
+		e.Body = &msgpb.Envelope_Tokenized{Tokenized: &msgpb.Tokenized{Tokens: m.Tokens, Second: int32(m.Second), Text: m.Text,
+			Checked: m.Checked, Thought: uint32(m.Thought), Texts: samplepb.FromTextTokens(m.Texts),
+			Answers: samplepb.FromSequences(m.Answers), Error: errorToWire(m.Err)}}
 	case *Detokenize:
 		e.Body = &msgpb.Envelope_Detokenize{Detokenize: &msgpb.Detokenize{Reply: pidToWire(m.Reply), Tokens: m.Tokens}}
 	case *Detokenized:
@@ -42,7 +44,8 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 	case *OpenText:
 		e.Body = &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{
 			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Compute: pidToWire(m.Compute), Stop: m.Options.Stop,
-			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, Keep: m.Options.Keep, History: m.History, Trace: traceToWire(m.Trace),
+			IncludeStop: m.Options.IncludeStop, KeepSpecial: m.Options.KeepSpecial, Keep: m.Options.Keep, History: m.History,
+			Trace: traceToWire(m.Trace),
 		}}
 	case *CloseText:
 		e.Body = &msgpb.Envelope_CloseText{CloseText: &msgpb.CloseText{Seq: uint64(m.Seq), Owner: m.Owner}}
@@ -112,7 +115,9 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		m, err = tokenizeFromWire(b.Tokenize, &p)
 	case *msgpb.Envelope_Tokenized:
 		t := b.Tokenized
-		m = &Tokenized{Tokens: t.GetTokens(), Second: int(t.GetSecond()), Text: t.GetText(), Checked: t.GetChecked(), Thought: tools.Thought(t.GetThought()), Texts: t.GetTexts().ToTextTokens(), Answers: samplepb.ToSequences(t.GetAnswers()), Err: errorFromWire(t.GetError())}
+		m = &Tokenized{Tokens: t.GetTokens(), Second: int(t.GetSecond()), Text: t.GetText(), Checked: t.GetChecked(),
+			Thought: tools.Thought(t.GetThought()), Texts: t.GetTexts().ToTextTokens(), Answers: samplepb.ToSequences(t.GetAnswers()),
+			Err: errorFromWire(t.GetError())}
 	case *msgpb.Envelope_Detokenize:
 		m = &Detokenize{Reply: p.get(b.Detokenize.GetReply()), Tokens: b.Detokenize.GetTokens()}
 	case *msgpb.Envelope_Detokenized:
@@ -134,7 +139,8 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 			return nil, fmt.Errorf("%w: redirect from token %d", ErrWire, t.GetFrom())
 		}
 		m = &Redirect{
-			Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Watch: p.get(t.GetWatch()), Detok: p.get(t.GetDetok()), From: int(t.GetFrom()),
+			Seq: SeqID(t.GetSeq()), Reply: p.get(t.GetReply()), Watch: p.get(t.GetWatch()), Detok: p.get(t.GetDetok()),
+			From: int(t.GetFrom()),
 		}
 	case *msgpb.Envelope_Find:
 		m = &Find{RequestID: b.Find.GetRequestId(), Reply: p.get(b.Find.GetReply())}
@@ -168,7 +174,8 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 			return nil, fmt.Errorf("%w: progress of %d sequences with %d counts", ErrWire, len(t.GetSeqs()), len(t.GetGenerated()))
 		}
 		m = &Progress{
-			Node: t.GetNode(), Seqs: convert[SeqID](t.GetSeqs()), Generated: convert[int](t.GetGenerated()), InStep: time.Duration(t.GetInStepNs()),
+			Node: t.GetNode(), Seqs: convert[SeqID](t.GetSeqs()), Generated: convert[int](t.GetGenerated()),
+			InStep: time.Duration(t.GetInStepNs()),
 		}
 	case *msgpb.Envelope_ListBlocks:
 		m = &ListBlocks{Reply: p.get(b.ListBlocks.GetReply())}
@@ -180,7 +187,8 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 		if t.GetEnd() < 0 {
 			return nil, fmt.Errorf("%w: sequence of %d tokens", ErrWire, t.GetEnd())
 		}
-		m = &Prefetch{Reply: p.get(t.GetReply()), Source: *sourceFromWire(t.GetSource(), &p), Space: t.GetSpace(), Tokens: t.GetTokens(), End: int(t.GetEnd())}
+		m = &Prefetch{Reply: p.get(t.GetReply()), Source: *sourceFromWire(t.GetSource(), &p), Space: t.GetSpace(), Tokens: t.GetTokens(),
+			End: int(t.GetEnd())}
 	case *msgpb.Envelope_Prefetched:
 		m = &Prefetched{Seq: SeqID(b.Prefetched.GetSeq()), Tokens: int(b.Prefetched.GetTokens()), Full: b.Prefetched.GetFull()}
 	case *msgpb.Envelope_Fetch:
@@ -287,8 +295,9 @@ func tokenizeToWire(m *Tokenize) (*msgpb.Tokenize, error) {
 	}
 	t := &msgpb.Tokenize{
 		Grammar: grammarpb.FromSpec(m.Grammar), Texts: samplepb.FromTexts(m.Texts), Tenant: m.Tenant, OnlyGrammar: m.Input == nil,
-		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), Second: []byte(in.Second), AddSpecialTokens: in.AddSpecialTokens,
-		ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt, Truncate: in.Truncate, Answers: m.Answers, Trace: traceToWire(m.Trace),
+		Reply: pidToWire(m.Reply), Model: in.Model, Prompt: []byte(in.Prompt), Second: []byte(in.Second),
+		AddSpecialTokens: in.AddSpecialTokens, ContinueFinal: in.ContinueFinal, NoGenerationPrompt: in.NoGenerationPrompt,
+		Truncate: in.Truncate, Answers: m.Answers, Trace: traceToWire(m.Trace),
 	}
 	if !in.Clock.IsZero() {
 		ns := in.Clock.UnixNano()
@@ -313,7 +322,8 @@ func tokenizeFromWire(t *msgpb.Tokenize, p *pids) (*Tokenize, error) {
 	if in.Messages, in.Tools, in.TemplateArgs, err = api.DecodeChat(t.GetMessages(), t.GetTools(), t.GetTemplateArgs()); err != nil {
 		return nil, fmt.Errorf("%w: tokenize: %w", ErrWire, err)
 	}
-	m := &Tokenize{Reply: p.get(t.GetReply()), Input: in, Tenant: t.GetTenant(), Texts: t.GetTexts().ToTexts(), Answers: t.GetAnswers(), Trace: traceFromWire(t.GetTrace())}
+	m := &Tokenize{Reply: p.get(t.GetReply()), Input: in, Tenant: t.GetTenant(), Texts: t.GetTexts().ToTexts(), Answers: t.GetAnswers(),
+		Trace: traceFromWire(t.GetTrace())}
 	if t.GetOnlyGrammar() {
 		m.Input = nil
 	}
@@ -339,8 +349,9 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 		Reply: pidToWire(g.Reply), Watch: pidToWire(g.Watch), Detok: pidToWire(g.Detok),
 		Prompt: g.Prompt, Second: int32(g.Second), Generated: g.Generated, MaxTokens: int64(g.MaxTokens), StopTokens: g.StopTokens,
 		Sampling: samplepb.FromParams(&g.Sampling), Beams: samplepb.FromBeams(g.Beams),
-		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority), AgeNs: int64(now.Sub(g.Arrival)),
-		Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source), Grammar: grammarpb.FromSpec(g.Grammar), Longest: g.Longest,
+		Tenant: g.Tenant, CacheSalt: g.CacheSalt, Weight: int64(g.Weight), Migrated: g.Migrated, Priority: int64(g.Priority),
+		AgeNs: int64(now.Sub(g.Arrival)), Trace: traceToWire(g.Trace), Source: sourceToWire(g.Source),
+		Grammar: grammarpb.FromSpec(g.Grammar), Longest: g.Longest,
 	}
 	if g.Scored != nil {
 		n := int32(*g.Scored)
@@ -358,12 +369,13 @@ func generateToWire(g *Generate, now time.Time) *msgpb.Generate {
 
 func generateFromWire(w *msgpb.Generate, p *pids, now time.Time) (*Generate, error) {
 	g := &Generate{
-		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(), Text: w.GetText(),
-		Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
-		Prompt: w.GetPrompt(), Second: int(w.GetSecond()), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(),
-		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
-		Tenant: w.GetTenant(), CacheSalt: w.GetCacheSalt(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(), Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())),
-		Trace: traceFromWire(w.GetTrace()), Longest: w.GetLongest(),
+		Seq: SeqID(w.GetSeq()), Choices: convert[SeqID](w.GetChoices()), First: int(w.GetFirst()), RequestID: w.GetRequestId(),
+		Text: w.GetText(), Reply: p.get(w.GetReply()), Watch: p.get(w.GetWatch()), Detok: p.get(w.GetDetok()),
+		Prompt: w.GetPrompt(), Second: int(w.GetSecond()), Generated: w.GetGenerated(), MaxTokens: int(w.GetMaxTokens()),
+		StopTokens: w.GetStopTokens(), Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
+		Tenant: w.GetTenant(), CacheSalt: w.GetCacheSalt(), Weight: int(w.GetWeight()), Migrated: w.GetMigrated(),
+		Priority: int(w.GetPriority()), Arrival: now.Add(-time.Duration(w.GetAgeNs())), Trace: traceFromWire(w.GetTrace()),
+		Longest: w.GetLongest(),
 	}
 	var err error
 	if g.Grammar, err = grammarFromWire(w.GetGrammar()); err != nil {
@@ -402,7 +414,8 @@ func (g *Generate) validate() error {
 		return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
 	}
 	if g.Scored != nil && (*g.Scored < 0 || *g.Scored > sample.MaxTopLogprobs) {
-		return fmt.Errorf("%w: generate %d: %d alternatives for a token of the prompt, expected 0 to %d", ErrWire, g.Seq, *g.Scored, sample.MaxTopLogprobs)
+		return fmt.Errorf("%w: generate %d: %d alternatives for a token of the prompt, expected 0 to %d", ErrWire, g.Seq, *g.Scored,
+			sample.MaxTopLogprobs)
 	}
 	if g.Scored != nil && g.Pool != nil && g.Pool.Pooling != api.PoolNone {
 		return fmt.Errorf("%w: generate %d: log probabilities of the prompt with a vector", ErrWire, g.Seq)
@@ -419,7 +432,8 @@ func (g *Generate) validate() error {
 		return fmt.Errorf("%w: generate %d: %w", ErrWire, g.Seq, err)
 	}
 	if len(g.Choices) > g.Beams.Width || len(g.Generated) > 0 {
-		return fmt.Errorf("%w: generate %d: %d choices of %d beams after %d tokens", ErrWire, g.Seq, len(g.Choices), g.Beams.Width, len(g.Generated))
+		return fmt.Errorf("%w: generate %d: %d choices of %d beams after %d tokens", ErrWire, g.Seq, len(g.Choices), g.Beams.Width,
+			len(g.Generated))
 	}
 	return nil
 }

@@ -161,7 +161,8 @@ func roundTrip(t *testing.T, m any) (any, error) {
 func TestTheMessagesOfAChatKeepTheirFields(t *testing.T) {
 	in := &api.TokenizeRequest{Messages: []api.Message{{
 		Role: "assistant", Content: "c", Name: "n", ToolCallID: "i",
-		ToolCalls: []any{json.RawMessage(`{"id":"x","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}`)}, // templates print the keys in this order
+		// templates print the keys in this order
+		ToolCalls: []any{json.RawMessage(`{"id":"x","function":{"name":"f","arguments":"{\"b\":1,\"a\":2}"}}`)},
 	}}}
 	got, err := roundTrip(t, &msg.Tokenize{Reply: actor.NewPID("a", "b"), Input: in})
 	require.NoError(t, err)
@@ -209,8 +210,9 @@ func TestABadMessageIsAnErrorThatSaysWhat(t *testing.T) {
 			g.Choices, g.Beams = []uint64{5, 6},
 				&samplepb.Beams{Width: 1}
 		}),
-		"progress of 1 sequences with 0":      {Body: &msgpb.Envelope_Progress{Progress: &msgpb.Progress{Seqs: []uint64{1}}}},
-		"tokenize: invalid character":         {Body: &msgpb.Envelope_Tokenize{Tokenize: &msgpb.Tokenize{Messages: []byte("x"), Reply: pid}}},
+		"progress of 1 sequences with 0": {Body: &msgpb.Envelope_Progress{Progress: &msgpb.Progress{Seqs: []uint64{1}}}},
+		"tokenize: invalid character": {Body: &msgpb.Envelope_Tokenize{Tokenize: &msgpb.Tokenize{Messages: []byte("x"),
+			Reply: pid}}},
 		"*msg.OpenText without an actor":      {Body: &msgpb.Envelope_OpenText{OpenText: &msgpb.OpenText{Reply: pid}}},
 		"*msg.Detokenize without an actor to": {Body: &msgpb.Envelope_Detokenize{}},
 	} {

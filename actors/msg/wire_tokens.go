@@ -28,7 +28,8 @@ func tokensFromWire(w *msgpb.Tokens) *Tokens {
 	for i, t := range w.GetTokens() {
 		m.Tokens[i] = Token{
 			Seq: SeqID(t.GetSeq()), ID: t.GetId(), Index: int(t.GetIndex()), Logprob: t.GetLogprob(), Cached: t.GetCached(),
-			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()), Extra: extraFromWire(t),
+			Stopped: t.GetStopped(), Finish: api.Finish(t.GetFinish()), Lost: t.GetLost(), Err: errorFromWire(t.GetError()),
+			Extra: extraFromWire(t),
 		}
 		if !t.GetLogprobs() {
 			continue
@@ -94,7 +95,8 @@ func logprobsToWire(list []api.TokenLogprob) []*msgpb.Logprob {
 	}
 	out := make([]*msgpb.Logprob, len(list))
 	for i, l := range list {
-		out[i] = &msgpb.Logprob{Token: l.Token, Text: l.Text, Bytes: l.Bytes, Logprob: l.Logprob, Rank: int64(l.Rank), Top: logprobsToWire(l.Top)}
+		out[i] = &msgpb.Logprob{Token: l.Token, Text: l.Text, Bytes: l.Bytes, Logprob: l.Logprob, Rank: int64(l.Rank),
+			Top: logprobsToWire(l.Top)}
 	}
 	return out
 }

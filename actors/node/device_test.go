@@ -213,7 +213,8 @@ func (r *testRegion) write(position int) {
 	for i := range r.groups {
 		g := &r.groups[i]
 		if seen := r.d.seen(position, i); seen < g.first {
-			r.d.faults = append(r.d.faults, fmt.Errorf("a row at %d sees slab %d of group %d, slabs from %d on are mapped", position, seen, i,
+			r.d.faults = append(r.d.faults, fmt.Errorf("a row at %d sees slab %d of group %d, slabs from %d on are mapped", position, seen,
+				i,
 				g.first))
 		}
 		slab, at := g.slabs[position/testSlabTokens], position%testSlabTokens

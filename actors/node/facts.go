@@ -16,7 +16,8 @@ func textFacts(t *tokenizer.Tokenizer, f tools.Format) api.TextFacts {
 		return api.TextFacts{}
 	}
 	return api.TextFacts{
-		EOS: t.EOS(), Format: f.String(), Special: specialMarkers(t, f), Infill: infillTexts(t), Think: thinkTokens(t, f), Judge: judgeTokens(t),
+		EOS: t.EOS(), Format: f.String(), Special: specialMarkers(t, f), Infill: infillTexts(t), Think: thinkTokens(t, f),
+		Judge: judgeTokens(t),
 	}
 }
 

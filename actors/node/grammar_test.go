@@ -92,7 +92,8 @@ func TestAnAnswerIsWhatItsGrammarAllows(t *testing.T) {
 	require.Equal(t, api.FinishStop, answers(t, p, forever)[0].finish)
 
 	penalized := guided("f", "[ab ]{20}", 1, 100)
-	penalized.Sampling = sample.Params{Temperature: 0.7, TopK: 3, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2, PresencePenalty: 1, Seed: 3,
+	penalized.Sampling = sample.Params{Temperature: 0.7, TopK: 3, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2, PresencePenalty: 1,
+		Seed:      3,
 		LogitBias: map[int32]float32{4: 5}}
 	require.Regexp(t, "^[ab ]{20}$", answers(t, p, penalized)[0].text)
 }
@@ -386,7 +387,8 @@ func TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine(t *testing.T) {
 			defer cancel()
 			closed <- a.Close(ctx)
 		}()
-		require.Eventually(t, func() bool { return gateway.gateway.Sequences(a.name) == 1 }, patience, time.Millisecond, "the plain one has left")
+		require.Eventually(t, func() bool { return gateway.gateway.Sequences(a.name) == 1 }, patience, time.Millisecond,
+			"the plain one has left")
 		a.device.open1()
 		require.Regexp(t, "^"+tale+"$", first.Text+choices(t, s, 1)[0].text)
 		require.NoError(t, <-closed)

@@ -39,7 +39,8 @@ func longModel(b *testing.B) *compute.Model {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := os.WriteFile(name, []byte(strings.Replace(string(raw), `"max_position_embeddings": 16384`, `"max_position_embeddings": 131072`,
+	if err := os.WriteFile(name, []byte(strings.Replace(string(raw), `"max_position_embeddings": 16384`,
+		`"max_position_embeddings": 131072`,
 		1)), 0o644); err != nil {
 		b.Fatal(err)
 	}
@@ -107,7 +108,8 @@ func BenchmarkLongHit(b *testing.B) {
 				p, err := New(Config{
 					ModelID: "m", Model: r, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: 131072},
 					Sched: sched.Config{
-						MaxBatchTokens: 1 << 20, MaxBatchSize: 8, MaxSequenceTokens: 131072, KV: kvmgr.NewSpec(16, kvmgr.Full{}), LeaseAheadTokens: 32,
+						MaxBatchTokens: 1 << 20, MaxBatchSize: 8, MaxSequenceTokens: 131072, KV: kvmgr.NewSpec(16, kvmgr.Full{}),
+						LeaseAheadTokens: 32,
 					},
 					Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 				})

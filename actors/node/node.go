@@ -43,11 +43,12 @@ import (
 
 // Config of a pipeline: the part of it that this process has.
 type Config struct {
-	Roles     []cluster.Role       // nil: all
-	ModelID   string               // of tokenize, compute and detok
-	Model     Runner               // of compute, opened by compute.Open; the pipeline does not close it
-	Drafter   compute.Drafter      // of compute: the first layers of Model, which make draft tokens; nil: these are looked up
-	Pools     *kvfile.Dir          // of compute: where workers of this host leave their KV pools; nil: nowhere. The pipeline does not close it
+	Roles   []cluster.Role  // nil: all
+	ModelID string          // of tokenize, compute and detok
+	Model   Runner          // of compute, opened by compute.Open; the pipeline does not close it
+	Drafter compute.Drafter // of compute: the first layers of Model, which make draft tokens; nil: these are looked up
+	// of compute: where workers of this host leave their KV pools; nil: nowhere. The pipeline does not close it
+	Pools     *kvfile.Dir
 	Pool      func() *kvfile.File  // of compute: the one of Model; nil: it leaves none
 	Pages     kv.Pages             // of compute: the memory of Model's slabs; nil: all have theirs from the start
 	WholePool bool                 // of compute, with Pages: all slabs are to have memory soon, and keep it

@@ -79,8 +79,8 @@ func shownNode(m *cluster.Member) PipelineNode {
 	}
 	if w := m.Worker; w != nil {
 		n.Worker = &PipelineWorker{
-			Backend: w.Backend, Weights: w.Weights, Class: w.Class, Down: w.Down != "", Capacity: w.Capacity, Running: w.Running, Waiting: w.Waiting,
-			Slabs: w.Slabs, FreeSlabs: w.FreeSlabs, Steps: w.Steps, Generated: w.Generated, InStep: w.InStep,
+			Backend: w.Backend, Weights: w.Weights, Class: w.Class, Down: w.Down != "", Capacity: w.Capacity, Running: w.Running,
+			Waiting: w.Waiting, Slabs: w.Slabs, FreeSlabs: w.FreeSlabs, Steps: w.Steps, Generated: w.Generated, InStep: w.InStep,
 		}
 	}
 	return n

@@ -51,7 +51,8 @@ func TestASaltDividesThePrefixesOfATenant(t *testing.T) {
 	for i, c := range []struct {
 		tenant, salt string
 		cached       int
-	}{{"a", "", 0}, {"a", "b", 0}, {"a", "", 99}, {"a", "b", 99}, {"a", "c", 0}, {"ab", "", 0}, {"", "ab", 0}, {"", "", 0}, {"", "ab", 99}} {
+	}{{"a", "", 0}, {"a", "b", 0}, {"a", "", 99}, {"a", "b", 99}, {"a", "c", 0}, {"ab", "", 0}, {"", "ab", 0}, {"", "", 0},
+		{"", "ab", 99}} {
 		r := tokensRequest(fmt.Sprint(i), numbered(100, 100), 3)
 		r.Tenant, r.CacheSalt = c.tenant, c.salt
 		_, last := answer(t, p, r)

@@ -30,7 +30,8 @@ func TestBadWordsTravel(t *testing.T) {
 	for _, token := range free { // one that is alone what its text becomes
 		text, err := gateway.Detokenize(context.Background(), "m", []int32{token})
 		require.NoError(t, err)
-		if ids, err := gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: text}); err == nil && equal(ids, []int32{token}) {
+		if ids, err := gateway.Tokenize(context.Background(), &api.TokenizeRequest{Prompt: text}); err == nil &&
+			equal(ids, []int32{token}) {
 			word, id = text, token
 		}
 	}

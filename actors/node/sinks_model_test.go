@@ -120,7 +120,8 @@ func TestSinksStayAndNoTokenChanges(t *testing.T) {
 				q.ID = fmt.Sprint("again ", i)
 				again, last := answer(t, p, q)
 				require.Equal(t, answers[0], again)
-				require.True(t, cached < 0 || cached == last.Usage.CachedTokens, "found %d cached tokens, expected %d", last.Usage.CachedTokens, cached)
+				require.True(t, cached < 0 || cached == last.Usage.CachedTokens, "found %d cached tokens, expected %d",
+					last.Usage.CachedTokens, cached)
 			}
 			require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
 			requireModelClean(t, p, m)

@@ -25,8 +25,8 @@ const stateTokens = 64
 func (p *Node) spawn() (err error) {
 	if p.has(cluster.Tokenize) {
 		p.tokenizers, err = tokenize.NewPool(tokenize.Config{
-			Actors: p.cfg.Tokenizers, Spawn: p.spawnOne, Tokenizer: p.cfg.Tokenizer, Grammars: p.grammars, Root: p.system.Root, Text: p.cfg.Text,
-			Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.cfg.Tracer,
+			Actors: p.cfg.Tokenizers, Spawn: p.spawnOne, Tokenizer: p.cfg.Tokenizer, Grammars: p.grammars, Root: p.system.Root,
+			Text: p.cfg.Text, Longest: p.longest, Stage: p.stages.tokenize, Tracer: p.cfg.Tracer,
 		})
 	}
 	if p.has(cluster.Detok) && err == nil {
@@ -68,7 +68,8 @@ func (p *Node) spawnWorker() (err error) {
 		Disk: store, Tier: spill,
 		Node: p.name, Publish: publish, Root: p.system.Root, Spawn: p.spawnBusy, Slabs: model.Slabs(), Mappings: model.Mappings(),
 		KV: p.cfg.Sched.KV, Predicted: p.cfg.Sched.Predict, BatchSize: p.cfg.Sched.MaxBatchSize, Broken: p.health.Fail, Metrics: p.metrics,
-		Memory: model, Pages: p.cfg.Pages, Whole: p.cfg.WholePool, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools, Pool: p.cfg.Pool, Alive: p.members.alive, Log: p.log,
+		Memory: model, Pages: p.cfg.Pages, Whole: p.cfg.WholePool, SlabsOf: slabsOf(p.cfg.Numerics, model.SlabLayout()), Pools: p.cfg.Pools,
+		Pool: p.cfg.Pool, Alive: p.members.alive, Log: p.log,
 	})
 	if err != nil {
 		return err
@@ -78,9 +79,11 @@ func (p *Node) spawnWorker() (err error) {
 		inherits = p.cfg.Pools.Left
 	}
 	p.worker, err = worker.New(worker.Config{
-		Node: p.name, Root: p.system.Root, KV: p.kv.PID(), Inherits: inherits, Runner: model, Drafter: p.cfg.Drafter, Encoder: p.cfg.Facts.Embedding.Encoder, OwnThread: device.OnCaller(p.cfg.Backend), Grammars: p.grammars, Sched: p.cfg.Sched, Numerics: p.cfg.Numerics,
-		AdmitPatience: p.cfg.admitPatience, MaskPatience: p.cfg.maskPatience, MapTime: p.cfg.mapTime, MapSlabs: p.cfg.mapSlabs, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health,
-		Metrics: p.metrics, Stage: p.stages.compute, Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
+		Node: p.name, Root: p.system.Root, KV: p.kv.PID(), Inherits: inherits, Runner: model, Drafter: p.cfg.Drafter,
+		Encoder: p.cfg.Facts.Embedding.Encoder, OwnThread: device.OnCaller(p.cfg.Backend), Grammars: p.grammars, Sched: p.cfg.Sched,
+		Numerics: p.cfg.Numerics, AdmitPatience: p.cfg.admitPatience, MaskPatience: p.cfg.maskPatience, MapTime: p.cfg.mapTime,
+		MapSlabs: p.cfg.mapSlabs, GiveUpAfter: p.cfg.GiveUpAfter, Faults: p.health, Metrics: p.metrics, Stage: p.stages.compute,
+		Detok: p.stages.detok, Tracer: p.cfg.Tracer, Log: p.log,
 	})
 	return err
 }
@@ -111,8 +114,8 @@ func (p *Node) spawnGateway() (err error) {
 		}
 	}
 	p.gateway, err = gateway.New(gateway.Config{
-		Node: p.name, FirstSeq: p.key.Node().First(), System: p.system, Spawn: p.spawnOne, SpawnRequest: p.spawnRequest, Cluster: p.members, Local: l,
-		MaxRequests: c.MaxRequests, MaxQueueWait: c.MaxQueueWait, MaxCalls: cmp.Or(c.Tokenizers, 2),
+		Node: p.name, FirstSeq: p.key.Node().First(), System: p.system, Spawn: p.spawnOne, SpawnRequest: p.spawnRequest, Cluster: p.members,
+		Local: l, MaxRequests: c.MaxRequests, MaxQueueWait: c.MaxQueueWait, MaxCalls: cmp.Or(c.Tokenizers, 2),
 		Dead: c.Cluster.Dead, StallAfter: c.StallAfter, Failover: c.Cluster.FailoverTimeout, Follow: follow,
 		Metrics: c.Metrics, Tracer: c.Tracer, Log: p.log,
 	})
@@ -127,10 +130,12 @@ func (p *Node) spawnOne(name string, a actor.Actor) (*actor.PID, error) {
 
 // spawnBusy is spawnOne for an actor that gets a message with every step or token.
 func (p *Node) spawnBusy(name string, a actor.Actor) (*actor.PID, error) {
-	return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restartOnFailure, actor.WithMailbox(newMailbox)), name)
+	return p.system.Root.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, restartOnFailure,
+		actor.WithMailbox(newMailbox)), name)
 }
 
 // spawnRequest starts the actor of a request.
 func (p *Node) spawnRequest(a actor.Actor) *actor.PID {
-	return p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox), actor.WithGuardian(endOnFailure)))
+	return p.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithMailbox(newMailbox),
+		actor.WithGuardian(endOnFailure)))
 }

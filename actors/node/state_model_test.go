@@ -36,7 +36,8 @@ func openHybrid(t *testing.T, name, backend string) *compute.Model {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), tensors, 0o600))
 	m, err := compute.Open(compute.Options{
-		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, MaxRows: modelRows, MaxOutputs: 8, KVMemory: 4 << 20, NoPacked: true,
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, MaxRows: modelRows, MaxOutputs: 8, KVMemory: 4 << 20,
+		NoPacked: true,
 	})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
@@ -85,8 +86,8 @@ func TestHybridsContinueAtSnapshotsWithTheTokensOfColdPrompts(t *testing.T) {
 	}
 }
 
-// TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts: processes one after the other in a directory, of which the last one finds it damaged.
-// No layer of mamba2 has keys, so its slabs of tokens are not stored.
+// TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts: processes one after the other in a directory, of which the last one finds it
+// damaged. No layer of mamba2 has keys, so its slabs of tokens are not stored.
 func TestHybridsContinueFromTheDiskWithTheTokensOfColdPrompts(t *testing.T) {
 	for _, name := range []string{"lfm2", "qwen3_5", "mamba2", "yoco-retention"} {
 		for _, backend := range []string{"cpu", "ref"} {

@@ -199,7 +199,8 @@ func TestStatesUnderRandomTraffic(t *testing.T) {
 	}
 }
 
-// requirePlain reads the streams of answers of some tokens, to prompts drawn by their numbers, to their ends: they are those of a pipeline without states.
+// requirePlain reads the streams of answers of some tokens, to prompts drawn by their numbers, to their ends: they are those of a pipeline
+// without states.
 func requirePlain(t *testing.T, streams []api.Stream, prompt, tokens int) {
 	t.Helper()
 	plain := stateful(t, 0, 1000, nil)
@@ -230,8 +231,8 @@ func TestStatesWaitInTheTier(t *testing.T) {
 	requireFree(t, p)
 }
 
-// TestStatesOutliveTheProcess: conversations beside each other in pools that are too small, on files that are too small for all or not, and the next
-// turns in other processes. Some are cancelled.
+// TestStatesOutliveTheProcess: conversations beside each other in pools that are too small, on files that are too small for all or not, and
+// the next turns in other processes. Some are cancelled.
 func TestStatesOutliveTheProcess(t *testing.T) {
 	plain := stateful(t, 0, 1000, nil)
 	for i, size := range []int64{40 << 10, 512 << 10, 8 << 20} {

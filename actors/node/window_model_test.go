@@ -60,7 +60,8 @@ func (w windowed) open(t *testing.T, backend string, kv model.KVType, slabs int)
 		raw, err := os.ReadFile(filepath.Join("../../testdata/models", w.dir, name))
 		require.NoError(t, err)
 		if name == "config.json" {
-			longer := strings.NewReplacer(`"max_position_embeddings": 128`, `"max_position_embeddings": 2048`, `"max_seq_len": 128`, `"max_seq_len": 2048`).Replace(string(raw))
+			longer := strings.NewReplacer(`"max_position_embeddings": 128`, `"max_position_embeddings": 2048`, `"max_seq_len": 128`,
+				`"max_seq_len": 2048`).Replace(string(raw))
 			require.NotEqual(t, string(raw), longer)
 			raw = []byte(longer)
 		}
@@ -68,8 +69,8 @@ func (w windowed) open(t *testing.T, backend string, kv model.KVType, slabs int)
 	}
 	const slab = 4096 // a page
 	m, err := compute.Open(compute.Options{
-		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, MaxRows: modelRows, MaxOutputs: 8, KVMemory: int64(slabs) * slab,
-		NoPacked: true, DraftLayers: w.early, DraftRows: modelDrafts,
+		Dir: dir, Device: device.Options{Backend: backend, Threads: 1}, KV: kv, MaxRows: modelRows, MaxOutputs: 8,
+		KVMemory: int64(slabs) * slab, NoPacked: true, DraftLayers: w.early, DraftRows: modelDrafts,
 	})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)

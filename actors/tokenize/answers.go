@@ -11,7 +11,8 @@ import (
 // tailTokens is how many tokens of a prompt are encoded again together with each answer: enough to find whether they join.
 const tailTokens = 16
 
-// answerTokens returns the tokens that texts become as the beginning of the answer to a chat. prompt is the ids of the chat. Errors are *api.Error.
+// answerTokens returns the tokens that texts become as the beginning of the answer to a chat. prompt is the ids of the chat. Errors are
+// *api.Error.
 func answerTokens(tok *tokenizer.Tokenizer, r *api.TokenizeRequest, prompt []int32, answers []string) ([][]int32, error) {
 	from := len(prompt)
 	for from > 0 && len(prompt)-from < tailTokens && !tok.IsSpecial(prompt[from-1]) {
@@ -52,11 +53,12 @@ func after(tok *tokenizer.Tokenizer, tail []int32, before, text string) ([]int32
 	return continuation(tok, text)
 }
 
-// opening returns what a chat template writes between the end of a prompt and an answer: a space, or the header of a channel. "" is nothing,
-// or that the end of a prompt is no beginning of an answered one, as where it says that there is no reasoning.
+// opening returns what a chat template writes between the end of a prompt and an answer: a space, or the header of a channel. "" is
+// nothing, or that the end of a prompt is no beginning of an answered one, as where it says that there is no reasoning.
 func opening(tok *tokenizer.Tokenizer, r *api.TokenizeRequest) string {
 	const text = "x"
-	chat := tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: text}}, Args: r.TemplateArgs, Clock: r.Clock, AddGenerationPrompt: true}
+	chat := tokenizer.Chat{Messages: []api.Message{{Role: "user", Content: text}}, Args: r.TemplateArgs, Clock: r.Clock,
+		AddGenerationPrompt: true}
 	open, err := render(tok, chat)
 	if err != nil {
 		return ""

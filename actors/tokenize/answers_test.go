@@ -13,13 +13,15 @@ import (
 	"github.com/millrace/millrace/tracing"
 )
 
-// TestTheTokensOfAnAnswerFollowThePrompt: their text is what the template writes, and a whole text that begins with the prompt's tokens has them.
+// TestTheTokensOfAnAnswerFollowThePrompt: their text is what the template writes, and a whole text that begins with the prompt's tokens has
+// them.
 func TestTheTokensOfAnAnswerFollowThePrompt(t *testing.T) {
 	const channels = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}<final>{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 	const closed = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]<think></think>{% endif %}"
 	named := strings.NewReplacer("bos_token", "'<s>'", "eos_token", "'</s>'") // which the vocabularies do not say
 	templates := map[string]string{channels: "<final>", closed: ""}
-	for name, lead := range map[string]string{"chatml": "", "gemma3": "", "llama2": " ", "llama3": "", "mistral": " ", "qwen3": "", "zephyr": ""} {
+	for name, lead := range map[string]string{"chatml": "", "gemma3": "", "llama2": " ", "llama3": "", "mistral": " ", "qwen3": "",
+		"zephyr": ""} {
 		source, err := os.ReadFile("../../testdata/templates/" + name + ".jinja")
 		require.NoError(t, err)
 		templates[named.Replace(string(source))] = lead
@@ -28,7 +30,8 @@ func TestTheTokensOfAnAnswerFollowThePrompt(t *testing.T) {
 	for _, vocabulary := range append([]string{"../models/tiny-chat"}, tokenizers...) {
 		for template, lead := range templates {
 			tok := vocabularyWithTemplate(t, "../../testdata/"+vocabulary, template)
-			r := &api.TokenizeRequest{Messages: []api.Message{{Role: "user", Content: "Is it? yes or no"}}, TemplateArgs: map[string]any{"enable_thinking": false}}
+			r := &api.TokenizeRequest{Messages: []api.Message{{Role: "user", Content: "Is it? yes or no"}},
+				TemplateArgs: map[string]any{"enable_thinking": false}}
 			prompt, _, err := encode(tok, r, 0)
 			require.NoError(t, err)
 			before, err := tok.Decode(prompt, false)
@@ -53,7 +56,8 @@ func TestTheTokensOfAnAnswerFollowThePrompt(t *testing.T) {
 }
 
 func TestAnswersWithoutTokensAreRefused(t *testing.T) {
-	a := &tokenizerActor{Config: &Config{Tokenizer: withTemplate(t, "{{ messages[0].content }}"), Longest: func() int { return 0 }, Tracer: tracing.Off()}}
+	a := &tokenizerActor{Config: &Config{Tokenizer: withTemplate(t, "{{ messages[0].content }}"), Longest: func() int { return 0 },
+		Tracer: tracing.Off()}}
 	m := &msg.Tokenize{Input: &api.TokenizeRequest{Messages: []api.Message{{Role: "user", Content: "a"}}}, Answers: []string{"yes", ""}}
 	answered := a.tokenize(m)
 	require.ErrorContains(t, answered.Err, `the answer "" has no tokens`)

@@ -34,7 +34,8 @@ func vocabularyWithTemplate(t *testing.T, folder, template string) *tokenizer.To
 }
 
 func TestTheEndOfThePromptSaysWhetherTheAnswerBeginsInsideReasoning(t *testing.T) {
-	tok := withTemplate(t, "{{ messages[0].content }}{% if add_generation_prompt %}[model]<think>{% if not think %}\n\n</think>{% endif %}\n{% endif %}")
+	tok := withTemplate(t,
+		"{{ messages[0].content }}{% if add_generation_prompt %}[model]<think>{% if not think %}\n\n</think>{% endif %}\n{% endif %}")
 	for _, c := range []struct {
 		request api.TokenizeRequest
 		want    tools.Thought
@@ -51,7 +52,8 @@ func TestTheEndOfThePromptSaysWhetherTheAnswerBeginsInsideReasoning(t *testing.T
 }
 
 func TestDeepSeekR1BeginsInsideReasoning(t *testing.T) {
-	tok := withTemplate(t, "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}{% if tools %}<｜tool▁call▁begin｜>{% endif %}")
+	tok := withTemplate(t,
+		"{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}{% if tools %}<｜tool▁call▁begin｜>{% endif %}")
 	messages := []api.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b"}}
 	for _, c := range []struct {
 		request api.TokenizeRequest
@@ -72,7 +74,8 @@ func TestATemplateWithoutToolsGetsCallsAndResultsAsText(t *testing.T) {
 		"[{{ m.role }}]{{ m.content + '' }}{% endfor %}"
 	chat := &api.TokenizeRequest{Messages: []api.Message{
 		{Role: "user", Content: "time?"},
-		{Role: "assistant", ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"zone":"CET"}}}`)}},
+		{Role: "assistant",
+			ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"zone":"CET"}}}`)}},
 		{Role: "tool", Content: "12:00", ToolCallID: "c"},
 	}}
 	tok := withTemplate(t, strict)
@@ -80,7 +83,8 @@ func TestATemplateWithoutToolsGetsCallsAndResultsAsText(t *testing.T) {
 	require.NoError(t, err)
 	text, err := tok.Decode(ids, false)
 	require.NoError(t, err)
-	require.Equal(t, "[user]time?[assistant]<tool_call>\n"+`{"name":"now","arguments":{"zone":"CET"}}`+"\n</tool_call>[user]<tool_response>\n12:00\n</tool_response>", text)
+	require.Equal(t,
+		"[user]time?[assistant]<tool_call>\n"+`{"name":"now","arguments":{"zone":"CET"}}`+"\n</tool_call>[user]<tool_response>\n12:00\n</tool_response>", text)
 	require.Equal(t, "tool", chat.Messages[2].Role, "the request stays as it is")
 
 	_, _, err = encode(withTemplate(t, strict+"{# tool #}"), &api.TokenizeRequest{Messages: chat.Messages[2:]}, 0)
@@ -90,9 +94,11 @@ func TestATemplateWithoutToolsGetsCallsAndResultsAsText(t *testing.T) {
 }
 
 func TestATemplateThatPrintsArgumentsAsTheyAreGetsAString(t *testing.T) {
-	tok := withTemplate(t, "{% for m in messages %}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name + ' ' + c.function.arguments }}{% endfor %}{% endfor %}")
+	tok := withTemplate(t,
+		"{% for m in messages %}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name + ' ' + c.function.arguments }}{% endfor %}{% endfor %}")
 	ids, _, err := encode(tok, &api.TokenizeRequest{Messages: []api.Message{
-		{Role: "assistant", ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"zone":"<\"CET\">"}}}`)}},
+		{Role: "assistant",
+			ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"zone":"<\"CET\">"}}}`)}},
 	}}, 0)
 	require.NoError(t, err)
 	text, err := tok.Decode(ids, false)
@@ -101,12 +107,14 @@ func TestATemplateThatPrintsArgumentsAsTheyAreGetsAString(t *testing.T) {
 }
 
 func TestATemplateThatNeedsTheContentOfATurnGetsAnEmptyOne(t *testing.T) {
-	messages := []api.Message{{Role: "assistant", ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"a":1}}}`)}}}
+	messages := []api.Message{{Role: "assistant",
+		ToolCalls: []any{json.RawMessage(`{"id":"c","type":"function","function":{"name":"now","arguments":{"a":1}}}`)}}}
 	for template, want := range map[string]string{
 		"{% for m in messages %}{{ m.content.lstrip() }}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name }}{% endfor %}{% endfor %}":                    "<tool>now",
 		"{% for m in messages %}{{ m.content + '' }}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name + c.function.arguments }}{% endfor %}{% endfor %}": `<tool>now{"a":1}`,
 		"{% for m in messages %}{{ m.content is defined }}{% for c in m.tool_calls %}{{ '<tool>' + c.function.name }}{% endfor %}{% endfor %}":                  "False<tool>now",
-		"{% for m in messages %}{{ m.content + '' }}{% endfor %}":                                                                                               "<tool_call>\n" + `{"name":"now","arguments":{"a":1}}` + "\n</tool_call>", // it knows no tools
+		// it knows no tools
+		"{% for m in messages %}{{ m.content + '' }}{% endfor %}": "<tool_call>\n" + `{"name":"now","arguments":{"a":1}}` + "\n</tool_call>",
 	} {
 		tok := withTemplate(t, template)
 		ids, _, err := encode(tok, &api.TokenizeRequest{Messages: messages}, 0)

@@ -33,7 +33,8 @@ func TestTheTokensOfABadWordAreItsSpellings(t *testing.T) {
 				require.NoError(t, err)
 				out, err := textTokens(tok, &sample.Texts{Words: []string{"world"}}, nil)
 				require.NoError(t, err)
-				require.True(t, slices.ContainsFunc(out.Words, func(word []int32) bool { return contains(ids, word) }), "%q: %v has none of %v", text,
+				require.True(t, slices.ContainsFunc(out.Words, func(word []int32) bool { return contains(ids, word) }),
+					"%q: %v has none of %v", text,
 					ids, out.Words)
 			}
 			for _, word := range []string{" ", "\n", "  world"} {

@@ -308,15 +308,16 @@ func (l *loop) submit(g *msg.Generate) {
 	}
 	q := &sched.Sequence{
 		ID: id, PromptTokens: len(g.Prompt) + len(g.Generated), MaxNewTokens: g.MaxTokens - len(g.Generated), Answered: len(g.Generated),
-		Scored: g.Scored != nil, AtOnce: l.Encoder, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated, Copied: g.Source != nil && !g.Source.Dead,
-		Arrival: g.Arrival.Sub(l.start),
+		Scored: g.Scored != nil, AtOnce: l.Encoder, Priority: g.Priority, Tenant: g.Tenant, Weight: g.Weight, Migrated: g.Migrated,
+		Copied: g.Source != nil && !g.Source.Dead, Arrival: g.Arrival.Sub(l.start),
 	}
 	if l.Encoder != g.Pool.Encodes() { // likewise
 		l.end(s, api.FinishError, api.Invalid("pooling", "a sequence for an encoder: found %t, expected %t", g.Pool.Encodes(), l.Encoder))
 		return
 	}
 	if most := len(g.Prompt); g.Second < 0 || g.Second > most || g.Second > 0 && !l.Encoder { // likewise
-		l.end(s, api.FinishError, api.Invalid("prompt", "a second text from token %d on, expected one of an encoder from 0 to %d on", g.Second, most))
+		l.end(s, api.FinishError, api.Invalid("prompt", "a second text from token %d on, expected one of an encoder from 0 to %d on",
+			g.Second, most))
 		return
 	}
 	if g.Beams != nil && g.Grammar != nil { // likewise
@@ -453,7 +454,8 @@ func ending(e sched.End, lacks msg.Denied) (api.Finish, error) {
 	case sched.ReasonCancelled:
 		return api.FinishCancelled, nil
 	case sched.ReasonDeadline:
-		return api.FinishError, &api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("the request's deadline passed after %d tokens", e.Generated)}
+		return api.FinishError, &api.Error{Code: api.CodeTimeout,
+			Message: fmt.Sprintf("the request's deadline passed after %d tokens", e.Generated)}
 	case sched.ReasonQueueFull:
 		return api.FinishError, &api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second, Message: "the queue is full: try again later"}
 	case sched.ReasonNoMemory:
@@ -462,7 +464,8 @@ func ending(e sched.End, lacks msg.Denied) (api.Finish, error) {
 			Message: fmt.Sprintf("the request needs KV memory for %d slabs, and the machine has it for %d now: try again later, or with a smaller max_tokens", lacks.Need, lacks.Free),
 		}
 	case sched.ReasonTooLong, sched.ReasonInvalid:
-		return api.FinishError, api.Invalid("max_tokens", "prompt and max_tokens do not fit into the model's context or the KV memory (%s)", e.Reason)
+		return api.FinishError, api.Invalid("max_tokens", "prompt and max_tokens do not fit into the model's context or the KV memory (%s)",
+			e.Reason)
 	default:
 		return api.FinishError, &api.Error{Code: api.CodeInternal, Message: "the sequence ended: " + e.Reason.String()}
 	}

@@ -109,8 +109,9 @@ func checkTokens(g *msg.Generate, vocab int) error {
 	for _, ids := range lists {
 		for i, id := range ids {
 			if id < 0 || int(id) >= vocab {
-				return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("token %d of the sequence is %d, this worker's model has 0..%d", i, id,
-					vocab-1)}
+				return &api.Error{Code: api.CodeInternal,
+					Message: fmt.Sprintf("token %d of the sequence is %d, this worker's model has 0..%d", i, id,
+						vocab-1)}
 			}
 		}
 	}

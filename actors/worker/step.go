@@ -86,7 +86,8 @@ func (l *loop) step(plan *sched.Plan) error {
 	}
 	l.took = time.Since(begin)
 	l.Metrics.Step(l.took, sampling, plan.DecodeRows, plan.PromptRows)
-	l.recent.add(Step{At: begin, Took: l.took, Sampling: sampling, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows, DraftRows: drafts, PromptRows: plan.PromptRows})
+	l.recent.add(Step{At: begin, Took: l.took, Sampling: sampling, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows,
+		DraftRows: drafts, PromptRows: plan.PromptRows})
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
 	return nil

@@ -69,8 +69,9 @@ type Bridge struct {
 // every incoming message, before its actor gets it.
 func New(system *actor.ActorSystem, codec Codec, conn *nats.Conn, arrived func(any), m *metrics.Cluster,
 	log zerolog.Logger) (*Bridge, error) {
-	b := &Bridge{system: system, codec: codec, conn: conn, node: system.Address(), metrics: m, arrived: arrived, links: make(map[string]*link),
-		log: log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})}
+	b := &Bridge{system: system, codec: codec, conn: conn, node: system.Address(), metrics: m, arrived: arrived,
+		links: make(map[string]*link),
+		log:   log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})}
 	var err error
 	if b.sub, err = conn.Subscribe(Subject(b.node, "*"), b.receive); err != nil {
 		return nil, fmt.Errorf("bridge: %w", err)

@@ -19,7 +19,8 @@ func TestWhatHasBegunGoesOnAtAnEqualOnly(t *testing.T) {
 	for range 50 {
 		require.Equal(t, 0, r.Compute(0, Query{Model: "m", Numerics: To("A"), Text: To("T")}, workers))
 		require.Equal(t, 2, r.Compute(0, Query{Model: "m", Numerics: To(""), Text: To("T")}, workers), "no digest equals no digest only")
-		require.Equal(t, 3, r.Compute(0, Query{Model: "m", Text: To("U")}, workers), "ids of one tokenizer are words of its checkpoint only")
+		require.Equal(t, 3, r.Compute(0, Query{Model: "m", Text: To("U")}, workers),
+			"ids of one tokenizer are words of its checkpoint only")
 	}
 	require.Equal(t, -1, r.Compute(0, Query{Model: "m", Numerics: To("C")}, workers))
 	require.Equal(t, -1, r.Compute(0, Query{Model: "x", Numerics: To("A")}, workers))

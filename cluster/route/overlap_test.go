@@ -18,7 +18,8 @@ func TestAPromptGoesWhereMostOfItIsUnlessTheLoadIsMuchHigher(t *testing.T) {
 		require.Equal(t, 1, r.Compute(0, by(100), []Worker{worker("a", has(50)), worker("b", has(90)), worker("c")}))
 		require.Equal(t, 1, r.Compute(0, by(100), []Worker{worker("a"), worker("b", has(90), waiting(6))}))
 		require.Equal(t, 0, r.Compute(0, by(100), []Worker{worker("a"), worker("b", has(90), waiting(8))}))
-		require.Equal(t, 1, r.Compute(0, by(4000), []Worker{worker("a"), worker("b", has(3900), waiting(20))}), "a long one is worth a wait")
+		require.Equal(t, 1, r.Compute(0, by(4000), []Worker{worker("a"), worker("b", has(3900), waiting(20))}),
+			"a long one is worth a wait")
 		require.Equal(t, 0, r.Compute(0, by(1), []Worker{worker("a"), worker("b", has(1), waiting(1))}), "a short one is not")
 	}
 }

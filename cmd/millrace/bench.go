@@ -69,10 +69,14 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 	f.IntVar(&o.Beams, "beams", 0, "beams of beam searches, to measure as many of them as --batch (0: sequences)")
 	f.IntVar(&o.Repeat, "repeat", 3, "runs of each case, of which the median counts")
 	f.IntVar(&o.Rows, "max-batch-tokens", 512, "tokens per step: decode rows and prompt chunks together")
-	f.BoolVar(&o.Ops, "ops", false, "measure op by op: a prefill step of --prompt tokens, and a decode step of each --batch with --beams rows each")
-	f.BoolVar(&o.SDPA, "sdpa", false, "measure attention in decode steps of each --batch: --beams rows (0: 4) after --prompt + --gen tokens")
-	f.IntSliceVar(&o.Queries, "queries", nil, "measure attention of these numbers of rows of one sequence, after each --prompt: a decode step has 1, a chunk of a prompt more")
-	f.StringVar(&o.curves, "curves", "", "beginning of the names of the SVG files to write: time to first token by --prompt, and time per output token by --batch; with --sdpa attention by --batch")
+	f.BoolVar(&o.Ops, "ops", false,
+		"measure op by op: a prefill step of --prompt tokens, and a decode step of each --batch with --beams rows each")
+	f.BoolVar(&o.SDPA, "sdpa", false,
+		"measure attention in decode steps of each --batch: --beams rows (0: 4) after --prompt + --gen tokens")
+	f.IntSliceVar(&o.Queries, "queries", nil,
+		"measure attention of these numbers of rows of one sequence, after each --prompt: a decode step has 1, a chunk of a prompt more")
+	f.StringVar(&o.curves, "curves", "",
+		"beginning of the names of the SVG files to write: time to first token by --prompt, and time per output token by --batch; with --sdpa attention by --batch")
 	o.server.register(f)
 	jsonFlag(cmd, &o.asJSON)
 	return cmd
@@ -81,7 +85,8 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 // onePrompt is the least of --prompt, and an error if there are several where one is needed.
 func (o *benchFlags) onePrompt(needed bool) (int, error) {
 	if len(o.Prompts) == 0 || needed && len(o.Prompts) > 1 {
-		return 0, config.Usagef("--prompt: found %d numbers of tokens, expected one, or several without --ops, --sdpa, --shared and --url", len(o.Prompts))
+		return 0, config.Usagef("--prompt: found %d numbers of tokens, expected one, or several without --ops, --sdpa, --shared and --url",
+			len(o.Prompts))
 	}
 	return slices.Min(o.Prompts), nil
 }

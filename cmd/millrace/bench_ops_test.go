@@ -56,7 +56,8 @@ func TestBenchOfOnePromptOnly(t *testing.T) {
 }
 
 func TestBenchOpByOp(t *testing.T) {
-	args := []string{"bench", "--ops", "--sdpa", "--queries", "1,3", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1", "--threads", "1"}
+	args := []string{"bench", "--ops", "--sdpa", "--queries", "1,3", "--prompt", "20", "--gen", "3", "--batch", "1,2", "--repeat", "1",
+		"--threads", "1"}
 	curves := filepath.Join(t.TempDir(), "x")
 	code, stdout, stderr := millrace(t, nil, append(args, "--json", "--curves", curves)...)
 	require.Equal(t, 0, code, stderr)

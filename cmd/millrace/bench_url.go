@@ -21,7 +21,8 @@ type urlFlags struct {
 }
 
 func (o *urlFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&o.url, "url", "", "measure a server of OpenAI's API at this address, instead of a model on this machine; --prompt counts words then, and --model is the server's name")
+	f.StringVar(&o.url, "url", "",
+		"measure a server of OpenAI's API at this address, instead of a model on this machine; --prompt counts words then, and --model is the server's name")
 	f.StringVar(&o.key, "api-key", "", "with --url: API key")
 	f.Float64Var(&o.Rate, "rate", 1, "with --url: requests per second, at random moments (0: all at once)")
 	f.IntVar(&o.Requests, "requests", 100, "with --url: number of requests")
@@ -33,7 +34,8 @@ func (o *urlFlags) register(f *pflag.FlagSet) {
 // run measures the server.
 func (o *urlFlags) run(ctx context.Context, out io.Writer, model string, prompt, gen int, asJSON bool) error {
 	if o.Rate < 0 || o.Requests < 1 || prompt < 1 || gen < 1 {
-		return config.Usagef("--rate %g, --requests %d, --prompt %d, --gen %d: expected at least 0, 1, 1, 1", o.Rate, o.Requests, prompt, gen)
+		return config.Usagef("--rate %g, --requests %d, --prompt %d, --gen %d: expected at least 0, 1, 1, 1", o.Rate, o.Requests, prompt,
+			gen)
 	}
 	options := []client.HTTPOption{client.WithHTTPResume(0)} // other servers do not know the fields of a resumable stream
 	if o.key != "" {

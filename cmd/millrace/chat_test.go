@@ -96,7 +96,8 @@ func TestCommandsChangeTheConversation(t *testing.T) {
 	require.Equal(t, s.requests[0], s.requests[1], "an answer to the same messages")
 	require.Equal(t, []string{"system be kind", "user two"}, roles(s.requests[2]))
 	require.Equal(t, []string{"user three"}, roles(s.requests[3]))
-	require.Contains(t, out, "temperature 0.5\ntop_p 0.9 (the server's)\ntop_k 40 (the server's)\nmin_p 0 (the server's)\nmax_tokens 9\nseed (the server's)\n")
+	require.Contains(t, out,
+		"temperature 0.5\ntop_p 0.9 (the server's)\ntop_k 40 (the server's)\nmin_p 0 (the server's)\nmax_tokens 9\nseed (the server's)\n")
 	require.Contains(t, out, `error: found "depth", expected temperature`)
 	require.Contains(t, out, "error: found command /dance, expected one of /system")
 }
@@ -169,7 +170,8 @@ func TestCtrlCEndsTheAnswer(t *testing.T) {
 	}
 	require.NoError(t, v.run(t.Context(), newReader(strings.NewReader("one\ntwo\nthree"), &out)))
 	require.Contains(t, out.String(), "you said \n(stopped)\n")
-	require.Equal(t, []string{"user one", "assistant you said ", "user three"}, roles(s.requests[2]), "an answer without text leaves nothing")
+	require.Equal(t, []string{"user one", "assistant you said ", "user three"}, roles(s.requests[2]),
+		"an answer without text leaves nothing")
 }
 
 // TestTheSecondCtrlCAtThePromptEnds the program.
@@ -207,7 +209,8 @@ func TestAConversationIsSavedAndLoaded(t *testing.T) {
 	require.InDelta(t, 0.5, *s.requests[0].Temperature, 0)
 
 	for text, want := range map[string]string{
-		"{}": "found no messages", "x": "found no messages", `{"messages": [{"role": "tool", "content": "x"}]}`: `found a message of role "tool"`,
+		"{}": "found no messages", "x": "found no messages",
+		`{"messages": [{"role": "tool", "content": "x"}]}`:                   `found a message of role "tool"`,
 		`{"messages": [{"role": "user", "content": "x"}], "temperature": 7}`: "temperature: found 7",
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))

@@ -23,7 +23,8 @@ func openDataDir(ctx context.Context, s *config.Serve, log zerolog.Logger) (*dat
 	var held *datadir.HeldError
 	switch {
 	case errors.As(err, &held):
-		return nil, fmt.Errorf("--data-dir: %w: expected a folder that no other server uses: stop that process, take another --data-dir, or join it with --nats nats://%s", err, held.Holder.NATS)
+		return nil,
+			fmt.Errorf("--data-dir: %w: expected a folder that no other server uses: stop that process, take another --data-dir, or join it with --nats nats://%s", err, held.Holder.NATS)
 	case err != nil:
 		return nil, fmt.Errorf("--data-dir: %w", err)
 	case d.Loose:

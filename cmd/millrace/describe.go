@@ -20,11 +20,11 @@ func (m *openModel) describe(kept string) api.Description {
 		fmt.Fprintf(sum, "%d %s", len(part), part) //nolint:errcheck // a hash takes everything
 	}
 	d := api.Description{
-		Architecture: shortName(m.program.Architecture), Format: weights.Format(m.config.Path()), Weights: kept, Digest: hex.EncodeToString(sum.Sum(nil)),
-		Parameters: m.program.WeightBytes(model.Sizes{Weight: 1}), Bytes: int64(m.costs.WeightBytes),
-		Layers: m.config.Layers, Heads: m.config.Heads, KVHeads: m.config.KVHeads, Hidden: m.config.Hidden, FeedForward: m.config.Intermediate,
-		Vocab: m.config.Vocab,
-		GPU:   device.IsOptional(m.device.Backend),
+		Architecture: shortName(m.program.Architecture), Format: weights.Format(m.config.Path()), Weights: kept,
+		Digest: hex.EncodeToString(sum.Sum(nil)), Parameters: m.program.WeightBytes(model.Sizes{Weight: 1}),
+		Bytes: int64(m.costs.WeightBytes), Layers: m.config.Layers, Heads: m.config.Heads, KVHeads: m.config.KVHeads,
+		Hidden: m.config.Hidden, FeedForward: m.config.Intermediate, Vocab: m.config.Vocab,
+		GPU: device.IsOptional(m.device.Backend),
 	}
 	return d
 }

@@ -260,7 +260,8 @@ func (r *report) checkModel(o *doctorOptions) {
 	info, n := m.Engine().Info(), m.Numerics()
 	r.Numerics, r.Class = n.Digest(), n.Class
 	r.add("model", statusOK, "%s: %s, %d layers, weights %s, a KV slab of %d tokens %s (%s), linear ops by %s",
-		dir, m.Program.Architecture, m.Program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.KVType, info.Linear)
+		dir, m.Program.Architecture, m.Program.Layers, amount(info.WeightBytes), device.SlabTokens, amount(info.SlabBytes), info.KVType,
+		info.Linear)
 	r.add("numerics", statusOK, "%s (%s): streams continue at processes with the same", r.Numerics, r.Class)
 }
 

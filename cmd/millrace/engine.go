@@ -129,7 +129,8 @@ func openEngine(s *config.Serve, loading *loadingModel, to *links, tracer trace.
 			Uint64("kv_committed_bytes", m.committed()).
 			Dur("took", time.Since(loading.begin)).Msg("model loaded")
 		if m.device.Backend == "sycl" && m.device.OnCPU && s.DeviceName == "auto" {
-			log.Warn().Str("device", m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: millrace doctor says what an Intel GPU lacks; --device cpu says that the CPU is meant")
+			log.Warn().Str("device",
+				m.device.Name).Msg("--backend sycl found no Intel GPU and computes on the CPU, where --backend cpu is faster: millrace doctor says what an Intel GPU lacks; --device cpu says that the CPU is meant")
 		}
 	}
 	return e, nil
@@ -165,7 +166,8 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 	}
 	if m.Runner != nil {
 		if n := m.tokenizer.VocabSize(); n > m.Vocab() {
-			log.Warn().Int("tokenizer", n).Int("model", m.Vocab()).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
+			log.Warn().Int("tokenizer", n).Int("model",
+				m.Vocab()).Msg("the tokenizer has tokens that the model lacks: prompts with them are refused")
 		}
 		if err := m.tokenizer.NoText(); err != nil {
 			log.Warn().Err(err).Msg("no texts: each request with one is refused")
@@ -179,8 +181,8 @@ func (e *engine) open(s *config.Serve, loading *loadingModel, to *links, tracer 
 		kept := m.program.WeightsText(m.weights)
 		c.Model, c.Backend, c.Weights = m.Runner, m.device.Backend, kept
 		c.Facts = api.WeightFacts{
-			ContextLength: m.program.MaxPositions, Shortened: m.config.Shortened, Sampling: recommended(m.config.Generation, log), Embedding: embedding(m.config),
-			Description: m.describe(kept),
+			ContextLength: m.program.MaxPositions, Shortened: m.config.Shortened, Sampling: recommended(m.config.Generation, log),
+			Embedding: embedding(m.config), Description: m.describe(kept),
 		}
 		c.Pools = m.pools
 		e.metrics.Cache(m.Slabs(), m.KV().SlabTokens)
@@ -219,8 +221,8 @@ func embedding(c *family.Config) api.Embedding {
 // schedConfig configures the scheduler for sequences of at most longest tokens.
 func schedConfig(s *config.Serve, kv kvmgr.Spec, longest int) sched.Config {
 	return sched.Config{
-		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize, MaxWaiting: s.MaxWaiting,
-		DraftRows:          min(s.DraftRows, s.MaxBatchTokens),
+		MaxBatchTokens: max(s.MaxBatchTokens, s.MaxBatchSize), ChunkTokens: s.PrefillChunk, MaxBatchSize: s.MaxBatchSize,
+		MaxWaiting: s.MaxWaiting, DraftRows: min(s.DraftRows, s.MaxBatchTokens),
 		WaitingServedRatio: s.WaitingServedRatio,
 		Predict:            s.Admission == config.AdmissionPredicted,
 		MaxSequenceTokens:  longest,

@@ -64,7 +64,8 @@ func TestEvalComparesTypes(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(text, []byte(strings.ToValidUTF8(string(raw[:500]), "")), 0o600))
 	for compare, types := range map[string]string{"--compare-weights": "int8,nf4", "--compare-kv": "int8,int4"} {
-		code, stdout, stderr := millrace(t, nil, "eval", "--text", text, "--context", "32", compare, types, "--prompts", "1", "--prompt-tokens",
+		code, stdout, stderr := millrace(t, nil, "eval", "--text", text, "--context", "32", compare, types, "--prompts", "1",
+			"--prompt-tokens",
 			"4", "--gen", "2", "--json")
 		require.Equal(t, 0, code, stderr)
 		var r eval.Report

@@ -58,10 +58,12 @@ settings of arXiv:2401.05391.`,
 	takesModel(cmd)
 	f := cmd.Flags()
 	config.RegisterModel(f, &o.model)
-	f.StringVar(&o.device.Backend, "backend", "", "sycl or cuda: load the model and count the kernels that each op launches (default: load nothing)")
+	f.StringVar(&o.device.Backend, "backend", "",
+		"sycl or cuda: load the model and count the kernels that each op launches (default: load nothing)")
 	f.StringVar(&o.device.DeviceName, "device", "auto", "device of the sycl or cuda backend, as for serve")
 	f.StringVar(&o.device.ISA, "isa", "", "instruction set of the backend, one that doctor lists (default: the best)")
-	f.StringVar(&o.device.DType, "dtype", "auto", "type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
+	f.StringVar(&o.device.DType, "dtype", "auto",
+		"type of products, and of the KV cache where --kv-type is auto: auto (bf16; on sycl and cuda f16 unless the checkpoint is bf16), or f16 or bf16 on sycl and cuda")
 	config.RegisterKVType(f, &o.device.KVType)
 	config.RegisterKVEviction(f, &o.device.KVEviction)
 	f.IntVar(&o.steps.Prefill, "prefill", 512, "tokens of the prompt")
@@ -164,7 +166,8 @@ type rooflineFlags struct {
 }
 
 func (r *rooflineFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&r.device, "roofline", "", "device whose least time for each op to print: a name of the table of docs/simulation.md, "+roofline.ThisCPU+" (measured now) or all")
+	f.StringVar(&r.device, "roofline", "",
+		"device whose least time for each op to print: a name of the table of docs/simulation.md, "+roofline.ThisCPU+" (measured now) or all")
 	f.IntVar(&r.tiles, "tiles", 1, "devices that share the model, with --roofline")
 	f.BoolVar(&r.paper, "paper", false, "print the least times of the models and settings of arXiv:2401.05391 beside its own figures")
 	f.StringVar(&r.curves, "curves", "", "with --paper: beginning of the name of an SVG file to write, the KV cache by requests")
@@ -192,7 +195,8 @@ func explainRoofline(cmd *cobra.Command, o explainOptions) error {
 	if err := o.beams.check(); err != nil {
 		return err
 	}
-	w := roofline.Workload{Prompt: o.steps.Prefill, Gen: o.beams.gen, Batch: o.beams.batch, Beams: max(o.beams.beams, 1), Tiles: o.roof.tiles}
+	w := roofline.Workload{Prompt: o.steps.Prefill, Gen: o.beams.gen, Batch: o.beams.batch, Beams: max(o.beams.beams, 1),
+		Tiles: o.roof.tiles}
 	if w.Prompt < 1 || w.Tiles < 1 {
 		return config.Usagef("--prefill %d, --tiles %d: expected at least 1", w.Prompt, w.Tiles)
 	}

@@ -54,7 +54,8 @@ func TestPaperPrintsBoundsBesideThePapersFigures(t *testing.T) {
 	curves := filepath.Join(t.TempDir(), "x")
 	code, stdout, stderr := millrace(t, nil, "explain", "--paper", "--curves", curves)
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{roofline.Notice, "Figure 4: KV cache of 4 beams, 1024 + 1024 tokens", "bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens",
+	for _, want := range []string{roofline.Notice, "Figure 4: KV cache of 4 beams, 1024 + 1024 tokens",
+		"bloom-176b      8  1024 + 128      4", "bends at a prompt of 512 tokens",
 		"batch 1: 727 GB/s, 73% of effective, 44% of peak"} {
 		require.Contains(t, stdout, want)
 	}
@@ -83,7 +84,8 @@ func TestRooflineNamesWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--roofline", "b300"}, `no device "b300" in the table: it has max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, a100-80gb, h100, h200, rtx-4090, xeon-8592, xeon-6980p, epyc-9654, epyc-9755, this-cpu and all`},
+		{[]string{"--roofline", "b300"},
+			`no device "b300" in the table: it has max-1550-tile, max-1100, flex-170, arc-a770, arc-b580, a100-80gb, h100, h200, rtx-4090, xeon-8592, xeon-6980p, epyc-9654, epyc-9755, this-cpu and all`},
 		{[]string{"--roofline", "max-1100", "--tiles", "0"}, "--tiles 0: expected at least 1"},
 		{[]string{"--roofline", "max-1100", "--context", "5"}, "--context: not together with --roofline"},
 		{[]string{"--paper", "DIR"}, "--model: not together with --paper"},

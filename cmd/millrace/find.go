@@ -63,7 +63,8 @@ func findModel(text string) (path, id string, err error) {
 	}
 	m, err := store.Find(n)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", fmt.Errorf("--model: found no folder %q and no downloaded model of that name, expected one of them: \"millrace pull %s\" downloads it", text, n)
+		return "", "",
+			fmt.Errorf("--model: found no folder %q and no downloaded model of that name, expected one of them: \"millrace pull %s\" downloads it", text, n)
 	}
 	if err != nil {
 		return "", "", err

@@ -88,15 +88,17 @@ func (r *report) checkIntelGPUs(root fs.FS, open func(name string) error) {
 func (g intelGPU) check(root fs.FS, open func(name string) error) (s status, detail string) {
 	switch {
 	case g.Driver == "":
-		return statusWarn, "the kernel has no driver for it (i915 or xe): take a newer kernel (Linux 6.2 for Arc A, 6.12 for Arc B), or install its firmware " +
-			"(Debian: sudo apt install firmware-intel-graphics; Ubuntu and Fedora: linux-firmware); sudo dmesg says which"
+		return statusWarn,
+			"the kernel has no driver for it (i915 or xe): take a newer kernel (Linux 6.2 for Arc A, 6.12 for Arc B), or install its firmware " +
+				"(Debian: sudo apt install firmware-intel-graphics; Ubuntu and Fedora: linux-firmware); sudo dmesg says which"
 	case g.Node == "":
 		return statusWarn, "the kernel's driver " + g.Driver + " made no render node for it: sudo dmesg says why"
 	}
 	err, missing := open(g.Node), missingLevelZero(root)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return statusWarn, g.Node + " is not there: a container needs it (docker run --device /dev/dri --group-add \"$(stat -c %g " + g.Node + ")\")"
+		return statusWarn,
+			g.Node + " is not there: a container needs it (docker run --device /dev/dri --group-add \"$(stat -c %g " + g.Node + ")\")"
 	case err != nil:
 		return statusWarn, fmt.Sprintf("%s cannot be opened (%v): sudo usermod -aG render $USER, and log in again", g.Node, err)
 	case len(missing) > 0:

@@ -38,9 +38,10 @@ func TestDoctorSaysWhatAnIntelGPULacks(t *testing.T) {
 		status status
 		says   string
 	}{
-		"nothing":          {func(fstest.MapFS) {}, nil, statusOK, "driver xe, /dev/dri/renderD128, Level Zero"},
-		"a driver":         {func(m fstest.MapFS) { m[arc+"uevent"].Data = nil }, nil, statusWarn, "take a newer kernel"},
-		"a render node":    {func(m fstest.MapFS) { delete(m, arc+"drm/renderD128/dev") }, nil, statusWarn, "xe made no render node for it"},
+		"nothing":  {func(fstest.MapFS) {}, nil, statusOK, "driver xe, /dev/dri/renderD128, Level Zero"},
+		"a driver": {func(m fstest.MapFS) { m[arc+"uevent"].Data = nil }, nil, statusWarn, "take a newer kernel"},
+		"a render node": {func(m fstest.MapFS) { delete(m, arc+"drm/renderD128/dev") }, nil, statusWarn,
+			"xe made no render node for it"},
 		"in the container": {func(fstest.MapFS) {}, unix.ENOENT, statusWarn, "docker run --device /dev/dri"},
 		"a group":          {func(fstest.MapFS) {}, unix.EACCES, statusWarn, "sudo usermod -aG render $USER"},
 		"the loader": {func(m fstest.MapFS) { delete(m, "usr/lib/x86_64-linux-gnu/"+levelZero[0].file) }, nil, statusWarn,

@@ -49,7 +49,8 @@ reads the file again by itself.`,
 				return err
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"key": key, "id": e.ID, "tenant": e.Tenant, "line": line})
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"key": key, "id": e.ID, "tenant": e.Tenant,
+					"line": line})
 			}
 			if _, err := fmt.Fprint(cmd.OutOrStdout(), line); err != nil {
 				return err

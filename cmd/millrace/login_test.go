@@ -125,7 +125,8 @@ func TestNKeysAndCredentialsOpenNATSForTheServerTheCommandAndTheClient(t *testin
 			request := `{"prompt":"x","proof":true}`
 			answer, err := c.Post(t.Context(), "/v1/completions", []byte(request))
 			require.NoError(t, err)
-			flags = []string{"verify", secret(t, "request.json", []byte(request)), secret(t, "answer.json", answer), "--url", url, "--api-key", key}
+			flags = []string{"verify", secret(t, "request.json", []byte(request)), secret(t, "answer.json", answer), "--url", url,
+				"--api-key", key}
 			code, _, stderr = millrace(t, nil, flags...)
 			require.Equal(t, 2, code)
 			require.Contains(t, stderr, "Authorization Violation")

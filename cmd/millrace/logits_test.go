@@ -77,7 +77,8 @@ func TestLogitsAgreeWithTheDemoModelsReference(t *testing.T) {
 			for j, top := range g.TopLogprobs {
 				row := r.Logits[len(g.PromptIDs)-1+j]
 				for _, want := range top {
-					require.InDelta(t, want.Logprob, logprob(row, want.ID), tolerance, "%s, golden %d, output %d, token %d", backend, i, j, want.ID)
+					require.InDelta(t, want.Logprob, logprob(row, want.ID), tolerance, "%s, golden %d, output %d, token %d", backend, i, j,
+						want.ID)
 				}
 			}
 		}

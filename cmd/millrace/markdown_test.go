@@ -42,7 +42,8 @@ func TestMarkdownIsShownAsItComes(t *testing.T) {
 	require.Contains(t, whole, "\x1b[36mcode")
 	require.Contains(t, whole, "\x1b[36mfunc  main() { // **not bold** and much longer than the width\x1b[0m\n")
 	plain := codes.ReplaceAllString(whole, "")
-	for _, want := range []string{"2 * 3 = 6", "snake_case_name", "a*b.", "• first item that is longer\n  than a line\n", "  • nested one\n",
+	for _, want := range []string{"2 * 3 = 6", "snake_case_name", "a*b.", "• first item that is longer\n  than a line\n",
+		"  • nested one\n",
 		"12. twelve\n", "│ a quote\n",
 		"| a | b |\n|---|---|\n", "───\n", "\n\nplain end"} {
 		require.Contains(t, plain, want)

@@ -160,7 +160,8 @@ func (m *openModel) simulate(o compute.Options, s *config.Serve) (err error) {
 	m.Runner, m.numerics = runner, runner.Numerics()
 	m.closers = append(m.closers, runner.Close)
 	m.device = device.Info{Backend: "sim", Name: d.String(), ISA: d.ID}
-	m.costs = device.ProgramInfo{WeightBytes: sim.WeightBytes(m.program), KVType: o.KV.String(), SlabBytes: sim.SlabBytes(m.program), MaxSlabs: runner.Slabs()}
+	m.costs = device.ProgramInfo{WeightBytes: sim.WeightBytes(m.program), KVType: o.KV.String(), SlabBytes: sim.SlabBytes(m.program),
+		MaxSlabs: runner.Slabs()}
 	return nil
 }
 

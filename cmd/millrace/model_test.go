@@ -143,7 +143,8 @@ func TestABeatTellsProcessesApartThatAnswerOtherwise(t *testing.T) {
 func TestWithADiskAllLayersShareSlabs(t *testing.T) {
 	for _, backend := range []string{"cpu", "sim"} {
 		for disk, groups := range map[string]kvmgr.Counts{"": {Full: 1, Windowed: 2}, t.TempDir(): {Full: 1}} {
-			s := &config.Serve{Model: "../../testdata/models/qwen2-window", KVDisk: disk, MaxBatchTokens: 32, MaxBatchSize: 4, KVMemory: 1 << 20}
+			s := &config.Serve{Model: "../../testdata/models/qwen2-window", KVDisk: disk, MaxBatchTokens: 32, MaxBatchSize: 4,
+				KVMemory: 1 << 20}
 			s.Backend, s.Packed = backend, "off"
 			if backend == "sim" {
 				s.DeviceName = deviceFile(t, `{"base": "flex-170", "speed": 0, "answer_tokens": 0}`)
@@ -160,7 +161,8 @@ func TestWithADiskAllLayersShareSlabs(t *testing.T) {
 // TestTheFirstLayersOfTheSettingMakeDraftTokens, unless there are none; where they cannot, the model is refused.
 func TestTheFirstLayersOfTheSettingMakeDraftTokens(t *testing.T) {
 	serve := func(rows int, disk string) *config.Serve {
-		s := &config.Serve{Model: "../../testdata/models/llama-gqa", KVDisk: disk, DraftRows: rows, DraftLayers: 1, MaxBatchTokens: 32, MaxBatchSize: 4, KVMemory: 1 << 20}
+		s := &config.Serve{Model: "../../testdata/models/llama-gqa", KVDisk: disk, DraftRows: rows, DraftLayers: 1, MaxBatchTokens: 32,
+			MaxBatchSize: 4, KVMemory: 1 << 20}
 		s.Backend, s.Packed = "cpu", "off"
 		return s
 	}

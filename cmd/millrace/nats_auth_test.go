@@ -163,7 +163,8 @@ func TestAKeysAnswersAreItsOwn(t *testing.T) {
 
 func TestAWrongKeyIsNoLoginAndAPlainError(t *testing.T) {
 	url, s, keys, _ := keyedServer(t, "acme")
-	for _, option := range []nats.Option{nats.Token(keys[0] + "a"), nats.Token("x"), nats.UserInfo("node", ""), nats.UserInfo("node", "node"),
+	for _, option := range []nats.Option{nats.Token(keys[0] + "a"), nats.Token("x"), nats.UserInfo("node", ""),
+		nats.UserInfo("node", "node"),
 		nats.UserInfo("client", "client"), nats.UserInfo("", "x")} {
 		_, err := nats.Connect(url, option)
 		require.ErrorIs(t, err, nats.ErrAuthorization)

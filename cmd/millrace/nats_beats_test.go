@@ -27,7 +27,8 @@ func TestTheEmbeddedServerKnowsWhoReceivesBeats(t *testing.T) {
 			own, err := to.nodes.SubscribeSync(cluster.BeatSubject)
 			require.NoError(t, err)
 			require.Eventually(t, to.unheard, 20*time.Second, time.Millisecond)
-			for _, subject := range []string{cluster.BeatSubject, ">", "millrace.registry.>", "millrace.registry.v2.*", "millrace.*.v2.beat",
+			for _, subject := range []string{cluster.BeatSubject, ">", "millrace.registry.>", "millrace.registry.v2.*",
+				"millrace.*.v2.beat",
 				"*.registry.*.beat"} {
 				other, err := to.nodes.SubscribeSync(subject)
 				require.NoError(t, err)

@@ -128,7 +128,8 @@ func launchNATS(o *server.Options, s *config.Serve, keys *auth.Keyring, log zero
 	notes.recovered()
 	if !ready {
 		e.server.Shutdown()
-		return nil, fmt.Errorf("embedded NATS server: found none that accepts connections on %s after %s, expected one", s.NATSListen, natsStart)
+		return nil, fmt.Errorf("embedded NATS server: found none that accepts connections on %s after %s, expected one", s.NATSListen,
+			natsStart)
 	}
 	inside := []nats.Option{nats.InProcessServer(e.server), nats.PingInterval(insidePing)}
 	e.node, e.front = append(e.node, inside...), append(e.front, inside...)
@@ -216,15 +217,17 @@ func (e *embedded) ownUsers(o *server.Options) error {
 		return err
 	}
 	node := &server.User{Username: "millrace-" + rand.Text(), Password: rand.Text(), Account: nodes}
-	front := &server.User{Username: "millrace-front-" + rand.Text(), Password: rand.Text(), Account: clients, Permissions: &server.Permissions{
-		Publish:   &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
-		Subscribe: &server.SubjectPermission{Allow: []string{"millrace.v1.>", "$SRV.>"}},
-	}}
+	front := &server.User{Username: "millrace-front-" + rand.Text(), Password: rand.Text(), Account: clients,
+		Permissions: &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"millrace.v1.>", "$SRV.>"}},
+		}}
 	o.Users = append(o.Users, node, front)
 	if nodes != nil {
 		e.account = nodes.Name
 	}
-	e.node, e.front = []nats.Option{nats.UserInfo(node.Username, node.Password)}, []nats.Option{nats.UserInfo(front.Username, front.Password)}
+	e.node, e.front = []nats.Option{nats.UserInfo(node.Username, node.Password)},
+		[]nats.Option{nats.UserInfo(front.Username, front.Password)}
 	return nil
 }
 

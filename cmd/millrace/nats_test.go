@@ -122,13 +122,15 @@ func TestAGatewayHasAUserInEachAccountOfAnotherServer(t *testing.T) {
 		"neither a URL nor":     secret(t, "junk", []byte("junk")),
 		"Authorization Violati": as("nobody"),
 	} {
-		_, err := openNATS(t.Context(), &config.Serve{NATS: as("gateway"), Roles: gatewayRole(), Security: config.Security{NATSClients: clients}},
+		_, err := openNATS(t.Context(), &config.Serve{NATS: as("gateway"), Roles: gatewayRole(),
+			Security: config.Security{NATSClients: clients}},
 			nil, zerolog.Nop())
 		require.ErrorContains(t, err, want)
 	}
 	_, err = openNATS(t.Context(), &config.Serve{NATS: as("client"), Roles: gatewayRole()}, nil, zerolog.Nop())
 	require.ErrorContains(t, err, "expected the login of a node")
-	to, err := openNATS(t.Context(), &config.Serve{NATS: as("compute"), Roles: config.Roles{Names: []string{"compute"}}}, nil, zerolog.Nop())
+	to, err := openNATS(t.Context(), &config.Serve{NATS: as("compute"), Roles: config.Roles{Names: []string{"compute"}}}, nil,
+		zerolog.Nop())
 	require.NoError(t, err)
 	require.Nil(t, to.front, "a worker has no clients")
 	to.stop()

@@ -58,7 +58,8 @@ func TestTheTableOfNodesHasWhatEachOffers(t *testing.T) {
 	down := worker
 	down.Down, down.Numerics, down.Class = "the device failed", "9999", ""
 	require.NoError(t, printNodes(&out, &nodesReport{Nodes: []cluster.Observed{
-		{Member: cluster.Member{Node: "n1", Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7}, BeatAge: 12345 * time.Microsecond},
+		{Member: cluster.Member{Node: "n1", Roles: []cluster.Role{cluster.Gateway}, Host: "h", Process: 7},
+			BeatAge: 12345 * time.Microsecond},
 		{Member: cluster.Member{Node: "n2", Roles: []cluster.Role{cluster.Compute, cluster.Detok}, Host: "h", Process: 8, Model: "m",
 			Draining: true, Text: "t1", Worker: &worker}},
 		{Member: cluster.Member{Node: "n3", Roles: []cluster.Role{cluster.Compute}, Host: "h", Process: 9, Model: "m", Worker: &down}},

@@ -136,7 +136,8 @@ func loadText(x *cluster.Worker, perSecond float64) string {
 	if x.PrefixTokens > 0 {
 		hits = fmt.Sprintf("%.1f%%", 100*float64(x.PrefixHits)/float64(x.PrefixTokens))
 	}
-	return fmt.Sprintf("%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%.1f", x.Running, x.Waiting, x.Slabs, x.UsedSlabs, x.Promised, x.Cached, x.FreeSlabs,
+	return fmt.Sprintf("%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%.1f", x.Running, x.Waiting, x.Slabs, x.UsedSlabs, x.Promised, x.Cached,
+		x.FreeSlabs,
 		hits, perSecond)
 }
 

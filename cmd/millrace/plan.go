@@ -54,7 +54,8 @@ Several devices are compared, each at the most users within --slo-tpot.`,
 	takesModel(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.model, "model", "", "directory of a Hugging Face model, its config.json, or a GGUF file (default: the demo model)")
-	f.StringVar(&o.shape, "shape", "", "numbers in place of a model: params=7e9,layers=32,kv-heads=32,head-dim=128; bits=4 for other than 16-bit weights")
+	f.StringVar(&o.shape, "shape", "",
+		"numbers in place of a model: params=7e9,layers=32,kv-heads=32,head-dim=128; bits=4 for other than 16-bit weights")
 	config.RegisterWeights(f, &o.weights)
 	config.RegisterKVType(f, &o.kvType)
 	f.StringSliceVar(&o.devices, "device", []string{roofline.ThisCPU},

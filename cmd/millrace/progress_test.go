@@ -33,7 +33,8 @@ func TestProgressIsLoggedAtEachTick(t *testing.T) {
 		ticks <- time.Time{}
 	}
 	stop()
-	require.Equal(t, "{\"level\":\"info\",\"percent\":10,\"message\":\"loading the model\"}\n{\"level\":\"info\",\"percent\":60,\"message\":\"loading the model\"}\n", log.String())
+	require.Equal(t,
+		"{\"level\":\"info\",\"percent\":10,\"message\":\"loading the model\"}\n{\"level\":\"info\",\"percent\":60,\"message\":\"loading the model\"}\n", log.String())
 
 	quiet := zerolog.New(&log).Hook(onlyLoading{})
 	quiet.Info().Msg("ready")

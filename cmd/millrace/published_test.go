@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// TestPublishedModelsAnswerAsTheirTwins: models in the files of older checkpoints, pytorch_model.bin with vocab.json and merges.txt, against
-// the same models as safetensors. Scripts: scripts/fixtures/make_published.py.
+// TestPublishedModelsAnswerAsTheirTwins: models in the files of older checkpoints, pytorch_model.bin with vocab.json and merges.txt,
+// against the same models as safetensors. Scripts: scripts/fixtures/make_published.py.
 func TestPublishedModelsAnswerAsTheirTwins(t *testing.T) {
 	for name, from := range map[string]string{"opt": "opt-prenorm", "gptj": "gptj"} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,8 @@ func TestAPublishedModelIsPulled(t *testing.T) {
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "millrace serve o/tiny serves it.")
 	dir := filepath.Join(os.Getenv("XDG_DATA_HOME"), "millrace", "models", "o", "tiny")
-	for _, file := range []string{"pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "vocab.json", "merges.txt", "added_tokens.json"} {
+	for _, file := range []string{"pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "vocab.json", "merges.txt",
+		"added_tokens.json"} {
 		require.FileExists(t, filepath.Join(dir, file))
 	}
 	code, _, stderr = millrace(t, nil, "generate", "--model", "o/tiny", "--prompt", "the other", "-n", "3")

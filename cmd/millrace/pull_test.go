@@ -54,12 +54,14 @@ func TestAPulledModelIsUsedByItsName(t *testing.T) {
 	servesDemo(t)
 	code, _, stderr := millrace(t, nil, "generate", "--model", "o/tiny", "--prompt", "Hello")
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, `found no folder "o/tiny" and no downloaded model of that name, expected one of them: "millrace pull o/tiny" downloads it`)
+	require.Contains(t, stderr,
+		`found no folder "o/tiny" and no downloaded model of that name, expected one of them: "millrace pull o/tiny" downloads it`)
 
 	code, stdout, stderr := millrace(t, nil, "pull", "o/tiny")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "millrace serve o/tiny serves it.")
-	require.Regexp(t, `o/tiny: LlamaForCausalLM, 8 layers, up to 2048 tokens. It needs 16.0 MiB of memory \(9.1 MiB with --weights int8\), and 3.9 MiB for the KV cache of 1000 tokens. .* available.`, stderr)
+	require.Regexp(t,
+		`o/tiny: LlamaForCausalLM, 8 layers, up to 2048 tokens. It needs 16.0 MiB of memory \(9.1 MiB with --weights int8\), and 3.9 MiB for the KV cache of 1000 tokens. .* available.`, stderr)
 
 	code, stdout, stderr = millrace(t, nil, "models")
 	require.Equal(t, 0, code, stderr)
@@ -126,7 +128,8 @@ func TestAGGUFFileIsReadFromItsBegin(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf.partial")
 	require.NoError(t, os.WriteFile(path, bytes.Replace(whole, []byte("qwen2"), []byte("rwkv6"), 1), 0o600))
 	_, err = admit(n, path)
-	require.ErrorContains(t, err, `o/m:Q8_0 is not served, and is not downloaded: general.architecture: found "rwkv6", expected a GGUF architecture of docs/models.md, where the nearest are `)
+	require.ErrorContains(t, err,
+		`o/m:Q8_0 is not served, and is not downloaded: general.architecture: found "rwkv6", expected a GGUF architecture of docs/models.md, where the nearest are `)
 }
 
 func TestWithoutANetworkDownloadedModelsAreUsed(t *testing.T) {

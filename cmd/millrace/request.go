@@ -35,7 +35,8 @@ type clientOptions struct {
 
 func (o *clientOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.key, "api-key", "", "API key, if the server requires one")
-	f.StringVar(&o.inbox, "inbox-prefix", "", "prefix of the subject of replies, if the NATS user has its own (default: _INBOX, or that of the API key)")
+	f.StringVar(&o.inbox, "inbox-prefix", "",
+		"prefix of the subject of replies, if the NATS user has its own (default: _INBOX, or that of the API key)")
 	o.Register(f)
 }
 

@@ -49,8 +49,8 @@ chat ends. Nothing is kept.
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.Register(all) // for the defaults of those without a flag here
 	for _, name := range []string{
-		"weights", "kv-type", "packed-weights", "backend", "device", "isa", "dtype", "threads", "tensor-parallel", "kv-memory", "kv-eviction", "listen",
-		"tool-parser",
+		"weights", "kv-type", "packed-weights", "backend", "device", "isa", "dtype", "threads", "tensor-parallel", "kv-memory",
+		"kv-eviction", "listen", "tool-parser",
 	} {
 		cmd.Flags().AddFlag(all.Lookup(name))
 	}

@@ -67,7 +67,8 @@ compute, a process may be prefill, which begins sequences, or decode, which cont
 	}
 	takesModel(cmd)
 	s.Register(cmd.Flags())
-	briefHelp(cmd, "model", "served-model-name", "weights", "kv-memory", "max-batch-size", "listen", "api-keys", "nats", "roles", "data-dir")
+	briefHelp(cmd, "model", "served-model-name", "weights", "kv-memory", "max-batch-size", "listen", "api-keys", "nats", "roles",
+		"data-dir")
 	return cmd
 }
 

@@ -96,7 +96,8 @@ func TestSimulateComparesAdmissions(t *testing.T) {
 
 func TestSimulateComparesDivisionsOfTheWorkers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sim")
-	code, out := simulateOut(t, "--device", "flex-170", "--qps", "20,40", "--requests", "200", "--workers", "3", "--prefill-workers", "0,1,2",
+	code, out := simulateOut(t, "--device", "flex-170", "--qps", "20,40", "--requests", "200", "--workers", "3", "--prefill-workers",
+		"0,1,2",
 		"--prompt-mean", "400", "--output-mean", "300", "--curves", path)
 	require.Zero(t, code)
 	require.Equal(t, 2, strings.Count(out, "3 compute"), out)
@@ -119,7 +120,8 @@ func TestSimulateRefusesWhatMakesNoSense(t *testing.T) {
 		{"--admission", "recompute", "--validate"}, {"--admission", "spill", "--validate"}, {"--kv-spill-size", "1"},
 		{"--admission", "spill", "--kv-spill-size", "0"},
 		{"--prefill-workers", "1"}, {"--prefill-workers", "-1"}, {"--prefill-workers", ""}, {"--workers", "3", "--prefill-workers", "0,3"},
-		{"--workers", "3", "--prefill-workers", "0,1", "--find-qps"}, {"--workers", "3", "--prefill-workers", "1", "--admission", "recompute"},
+		{"--workers", "3", "--prefill-workers", "0,1", "--find-qps"},
+		{"--workers", "3", "--prefill-workers", "1", "--admission", "recompute"},
 	} {
 		code, out := simulateOut(t, args...)
 		require.Equal(t, 2, code, "%v", args)

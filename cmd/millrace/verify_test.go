@@ -92,14 +92,16 @@ func otherAPIs(of string) map[string][]string {
 		return text
 	}
 	return map[string][]string{
-		"/v1/responses": {response, events(`{"type":"response.created","response":{"object":"response","status":"in_progress","output":[]}}`,
-			`{"type":"response.output_text.delta","delta":"ab"}`, `{"type":"response.completed","response":`+line.String()+`}`)},
+		"/v1/responses": {response,
+			events(`{"type":"response.created","response":{"object":"response","status":"in_progress","output":[]}}`,
+				`{"type":"response.output_text.delta","delta":"ab"}`, `{"type":"response.completed","response":`+line.String()+`}`)},
 		"/v1/messages": {
 			`{"id":"ID","type":"message","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"ab"},{"type":"tool_use","id":"ID","name":"f","input":{"a":1}}],
 				"stop_reason":"tool_use","stop_sequence":null,"proof":` + of + `}`,
 			events(`{"type":"message_start","message":{"id":"ID","type":"message","content":[]}}`,
 				`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`,
-				`{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_stop","index":0}`,
+				`{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`,
+				`{"type":"content_block_stop","index":0}`,
 				`{"type":"content_block_start","index":1,"content_block":{"type":"text","text":""}}`,
 				`{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"a"}}`,
 				`{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"b"}}`,
@@ -132,12 +134,14 @@ func TestVerifyKnowsTheAnswersOfOtherAPIs(t *testing.T) {
 				{good, proofOf(t, 1, 3), "proof.choices[0].hash"},
 			} {
 				if strings.Contains(one, change.old) {
-					err := verify(t.Context(), &bytes.Buffer{}, server, []byte(requests[path]), []byte(strings.Replace(one, change.old, change.now, 1)))
+					err := verify(t.Context(), &bytes.Buffer{}, server, []byte(requests[path]),
+						[]byte(strings.Replace(one, change.old, change.now, 1)))
 					require.ErrorContains(t, err, "the answer differs: ", change.old)
 					require.ErrorContains(t, err, change.want)
 				}
 			}
-			err := verify(t.Context(), &bytes.Buffer{}, server, []byte(requests[path]), []byte(strings.ReplaceAll(one, `"proof":`, `"no":`)))
+			err := verify(t.Context(), &bytes.Buffer{}, server, []byte(requests[path]),
+				[]byte(strings.ReplaceAll(one, `"proof":`, `"no":`)))
 			require.ErrorContains(t, err, "found an answer without a proof")
 		}
 	}
@@ -147,10 +151,14 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 	good := proofOf(t, 1, 2, 3)
 	computed := chatAnswer("abc", "[1,2,3]", good)
 	for saved, want := range map[string]string{
-		chatAnswer("abc", "[1,7,3]", good):                                                 "the answer differs: choice 0: token 1 is 7, expected 2",
-		chatAnswer("abc", "[1,2]", good):                                                   "choice 0: found 2 tokens, expected 3",
-		chatAnswer("abx", "[1,2,3]", good):                                                 "choice 0: another content",
-		chatAnswer("abc", "[1,7,3]", proofOf(t, 1, 7, 3)):                                  "token 1 is 7, expected 2; proof.choices[0].hash: found " + api.HashPrompt([]int32{1, 7, 3}),
+		chatAnswer("abc", "[1,7,3]",
+			good): "the answer differs: choice 0: token 1 is 7, expected 2",
+		chatAnswer("abc", "[1,2]", good):   "choice 0: found 2 tokens, expected 3",
+		chatAnswer("abx", "[1,2,3]", good): "choice 0: another content",
+		chatAnswer("abc", "[1,7,3]",
+			proofOf(t, 1, 7,
+				3)): "token 1 is 7, expected 2; proof.choices[0].hash: found " + api.HashPrompt([]int32{1,
+			7, 3}),
 		chatAnswer("abc", "[1,2,3]", strings.Replace(good, `"seed":"5"`, `"seed":"6"`, 1)): "proof.digest: found ",
 		strings.Replace(computed, `"stop","token`, `"length","token`,
 			1): "choice 0: another finish_reason",
@@ -167,7 +175,8 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 		require.NotErrorAs(t, err, new(*unchecked))
 		require.Equal(t, 1, exitCode(&failure{err}))
 	}
-	saved := strings.Replace(computed, `"content":"abc"`, `"content":"abc","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]`,
+	saved := strings.Replace(computed, `"content":"abc"`,
+		`"content":"abc","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]`,
 		1)
 	again := strings.Replace(saved, `"id":"a"`, `"id":"b"`, 1)
 	require.NoError(t, verify(t.Context(), &bytes.Buffer{}, &recomputer{answer: again}, []byte(`{"messages":[]}`), []byte(saved)),
@@ -207,7 +216,8 @@ func TestVerifySaysWhyItCannotCheck(t *testing.T) {
 func TestVerifyComparesTheBitsOfDecisions(t *testing.T) {
 	answerOf := func(bits, probability string) string {
 		p := proof.Decisions{Version: 1, Model: "m", Prompts: []proof.PromptProof{{Numerics: "n", Text: "t", Hash: "h"}},
-			Options: [][]proof.OptionProof{{{Tokens: []int32{1, 2}, Logprobs: []string{"bf000000", bits}}, {Tokens: []int32{3}, Logprobs: []string{"bf000001"}}}}}
+			Options: [][]proof.OptionProof{{{Tokens: []int32{1, 2}, Logprobs: []string{"bf000000", bits}},
+				{Tokens: []int32{3}, Logprobs: []string{"bf000001"}}}}}
 		p.Digest = p.Sum()
 		text, err := json.Marshal(p)
 		require.NoError(t, err)
@@ -223,8 +233,10 @@ func TestVerifyComparesTheBitsOfDecisions(t *testing.T) {
 	require.Contains(t, server.body, `"proof":{"version":1,"digest":"`)
 
 	for saved, want := range map[string]string{
-		answerOf("bf000003", "0.5"):                              "proof.options[0][0].logprobs: found bf000000,bf000003, expected bf000000,bf000002",
-		answerOf("bf000002", "0.6"):                              `answers[0]: found {"type":"predicate","probability":0.6}, expected {"type":"predicate","probability":0.5}`,
+		answerOf("bf000003",
+			"0.5"): "proof.options[0][0].logprobs: found bf000000,bf000003, expected bf000000,bf000002",
+		answerOf("bf000002",
+			"0.6"): `answers[0]: found {"type":"predicate","probability":0.6}, expected {"type":"predicate","probability":0.5}`,
 		strings.Replace(good, `"tokens":[3]`, `"tokens":[4]`, 1): "proof.digest: found ",
 	} {
 		err := verify(t.Context(), &out, server, request, []byte(saved))

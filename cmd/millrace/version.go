@@ -21,7 +21,8 @@ func newVersion() *cobra.Command {
 					"version": version, "commit": commit, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
 				})
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "millrace %s (commit %s, %s, %s/%s)\n", version, commit, runtime.Version(), runtime.GOOS,
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "millrace %s (commit %s, %s, %s/%s)\n", version, commit, runtime.Version(),
+				runtime.GOOS,
 				runtime.GOARCH)
 			return err
 		},

@@ -266,7 +266,8 @@ func (b *Batches) Create(ctx context.Context, q Request) (*Record, error) {
 	}
 	if active >= maxActive {
 		return nil, &api.Error{Code: api.CodeOverloaded, Reason: "batches_full", RetryAfter: time.Minute,
-			Message: fmt.Sprintf("found %d batches that have not ended, expected fewer than %d: wait for one, or cancel one", active, maxActive)}
+			Message: fmt.Sprintf("found %d batches that have not ended, expected fewer than %d: wait for one, or cancel one", active,
+				maxActive)}
 	}
 	if c, ok := api.CallerFrom(ctx).(api.Charged); ok { // its file will be checked
 		if err := c.Charge(); err != nil {

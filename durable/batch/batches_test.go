@@ -148,7 +148,8 @@ func (w *world) results(g *gateway, key string, r *Record) (ok, failures map[str
 func file(n int, prompt func(i int) string) string {
 	var b strings.Builder
 	for i := range n {
-		fmt.Fprintf(&b, `{"custom_id":"line-%d","method":"POST","url":"/v1/completions","body":{"prompt":%q,"max_tokens":4}}`+"\n", i, prompt(i))
+		fmt.Fprintf(&b, `{"custom_id":"line-%d","method":"POST","url":"/v1/completions","body":{"prompt":%q,"max_tokens":4}}`+"\n", i,
+			prompt(i))
 	}
 	return b.String()
 }
@@ -172,7 +173,8 @@ func TestABatchRunsItsLinesAndRefusesTheBadOnes(t *testing.T) {
 	ok, failures := w.results(g, "a", r)
 	for i := range 20 {
 		one := ok[fmt.Sprint("line-", i)]
-		require.Equal(t, fmt.Sprintf("prompt %d with %d", i, call.SeedOf("cmpl-"+key(r.ID, i))), text(t, one), "the seed is that of the line")
+		require.Equal(t, fmt.Sprintf("prompt %d with %d", i, call.SeedOf("cmpl-"+key(r.ID, i))), text(t, one),
+			"the seed is that of the line")
 		require.Equal(t, "batch_req_"+key(r.ID, i), one.ID)
 	}
 	require.Equal(t, 400, failures["bad"].Response.StatusCode)

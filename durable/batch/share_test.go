@@ -49,7 +49,8 @@ func TestLinesOfAKeyAboveItsLimitLeaveRoomForOthers(t *testing.T) {
 	var free atomic.Bool
 	w.engine.Refuse = func(r *api.Request) error {
 		if strings.Contains(r.Prompt, "limited") && !free.Load() {
-			return &api.Error{Code: api.CodeOverloaded, Reason: "requests_per_minute_exceeded", RetryAfter: time.Second, Message: "one a minute"}
+			return &api.Error{Code: api.CodeOverloaded, Reason: "requests_per_minute_exceeded", RetryAfter: time.Second,
+				Message: "one a minute"}
 		}
 		return nil
 	}

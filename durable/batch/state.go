@@ -171,7 +171,8 @@ func (r *Record) Finalize(now time.Time) error {
 // End notes that the files of results are written. Every line is in one of them, so the counts sum up to the total.
 func (r *Record) End(c Counts, output, errorFile string, now time.Time) error {
 	if c.Completed+c.Failed != c.Total || r.Begun && c.Total != r.Counts.Total {
-		return fmt.Errorf("batch: found %d results and %d errors of %d lines, expected %d lines", c.Completed, c.Failed, c.Total, r.Counts.Total)
+		return fmt.Errorf("batch: found %d results and %d errors of %d lines, expected %d lines", c.Completed, c.Failed, c.Total,
+			r.Counts.Total)
 	}
 	to := Completed
 	switch {

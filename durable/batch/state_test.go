@@ -186,7 +186,9 @@ func TestOnlyAnAnswerIsOK(t *testing.T) {
 	require.False(t, unanswered("x", "a", Fault{Code: "c"}).OK())
 	body, err := answered("x", l, []byte(`{"text":"<b>"}`)).encode()
 	require.NoError(t, err)
-	require.Equal(t, `{"id":"batch_req_x","custom_id":"a","response":{"status_code":200,"request_id":"x","body":{"text":"<b>"}},"error":null}`+"\n", string(body))
+	require.Equal(t,
+		`{"id":"batch_req_x","custom_id":"a","response":{"status_code":200,"request_id":"x","body":{"text":"<b>"}},"error":null}`+"\n",
+		string(body))
 }
 
 func FuzzLines(f *testing.F) {

@@ -132,8 +132,10 @@ func openStorage(ctx context.Context, nc *nats.Conn, opts *Options) (_ *stored, 
 		return nil, fmt.Errorf("batch: bucket %s: %w", Records, err)
 	}
 	if s.results, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: Results, Subjects: []string{ResultSubject + ">"}, Description: "Millrace: results of batches' lines", Storage: jetstream.FileStorage, // read at the leader: a replica may lack the newest
-		MaxAge: keepRecords, MaxBytes: opts.MaxBytes, Discard: jetstream.DiscardNew, Replicas: objects.Replicas(nc),
+		// read at the leader: a replica may lack the newest
+		Name: Results, Subjects: []string{ResultSubject + ">"}, Description: "Millrace: results of batches' lines",
+		Storage: jetstream.FileStorage,
+		MaxAge:  keepRecords, MaxBytes: opts.MaxBytes, Discard: jetstream.DiscardNew, Replicas: objects.Replicas(nc),
 	}); err != nil {
 		return nil, fmt.Errorf("batch: stream %s: %w", Results, err)
 	}

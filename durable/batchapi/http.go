@@ -144,7 +144,8 @@ func (s *server) begin(tenant string) (end func(), err error) {
 	}
 	if s.uploads[tenant] >= maxOfOne || all >= maxUploads {
 		return nil, &api.Error{Code: api.CodeOverloaded, Reason: "uploads_full", RetryAfter: time.Second,
-			Message: fmt.Sprintf("found %d uploads of the tenant and %d in all, expected fewer than %d and %d: try again", s.uploads[tenant], all,
+			Message: fmt.Sprintf("found %d uploads of the tenant and %d in all, expected fewer than %d and %d: try again",
+				s.uploads[tenant], all,
 				maxOfOne, maxUploads)}
 	}
 	s.uploads[tenant]++

@@ -28,10 +28,11 @@ func batchOf(r *batch.Record) batches.Batch {
 	at := func(s batch.Status) *int64 { return optional(r.Times[s]) }
 	b := batches.Batch{
 		ID: r.ID, Object: "batch", Endpoint: r.Endpoint, InputFile: r.Input, Window: r.Window, Status: string(r.Status),
-		OutputFile: optional(r.Output), ErrorFile: optional(r.Errors), CreatedAt: r.Times[batch.Validating], InProgressAt: at(batch.InProgress),
-		ExpiresAt: r.Deadline, FinalizingAt: at(batch.Finalizing), CompletedAt: at(batch.Completed), FailedAt: at(batch.Failed),
-		ExpiredAt:    at(batch.Expired),
-		CancellingAt: at(batch.Cancelling), CancelledAt: at(batch.Cancelled), RequestCounts: batches.BatchCounts(r.Counts), Metadata: r.Metadata,
+		OutputFile: optional(r.Output), ErrorFile: optional(r.Errors), CreatedAt: r.Times[batch.Validating],
+		InProgressAt: at(batch.InProgress), ExpiresAt: r.Deadline, FinalizingAt: at(batch.Finalizing), CompletedAt: at(batch.Completed),
+		FailedAt: at(batch.Failed), ExpiredAt: at(batch.Expired),
+		CancellingAt: at(batch.Cancelling), CancelledAt: at(batch.Cancelled), RequestCounts: batches.BatchCounts(r.Counts),
+		Metadata: r.Metadata,
 	}
 	if len(r.Faults) > 0 {
 		b.Errors = &batches.BatchErrors{Object: "list"}

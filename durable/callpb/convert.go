@@ -80,7 +80,8 @@ func Decode(id string, encoded []byte) (*call.Call, error) {
 	}
 	c.Repeated, c.Proof = w.GetRepeatedFields(), w.GetProof()
 	if p := w.GetParsing(); p != nil {
-		c.Parsing = call.Parsing{Format: p.GetFormat(), Calls: p.GetCalls(), Allowed: p.GetAllowed(), Single: p.GetSingle(), Held: p.GetHeld()}
+		c.Parsing = call.Parsing{Format: p.GetFormat(), Calls: p.GetCalls(), Allowed: p.GetAllowed(), Single: p.GetSingle(),
+			Held: p.GetHeld()}
 	}
 	for _, one := range w.GetRequests() {
 		r, err := decodeRequest(one, c)
@@ -100,9 +101,9 @@ func decodeRequest(w *Request, c *call.Call) (*api.Request, error) {
 	r := &api.Request{
 		ID: w.GetId(), Model: c.Model, N: c.N, Arrival: c.Created, ContinueFinal: w.GetContinueFinal(),
 		NoGenerationPrompt: w.GetNoGenerationPrompt(),
-		Prompt:             string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()), MaxTokens: int(w.GetMaxTokens()),
-		StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(), KeepSpecial: w.GetKeepSpecial(),
-		Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
+		Prompt:             string(w.GetPrompt()), PromptTokens: w.GetPromptTokens(), TopLogprobs: int(w.GetTopLogprobs()),
+		MaxTokens: int(w.GetMaxTokens()), StopTokens: w.GetStopTokens(), IgnoreEOS: w.GetIgnoreEos(), IncludeStop: w.GetIncludeStop(),
+		KeepSpecial: w.GetKeepSpecial(), Sampling: w.GetSampling().ToParams(), Beams: w.GetBeams().ToBeams(),
 		Priority: int(w.GetPriority()), CacheSalt: w.GetCacheSalt(), Grammar: w.GetGrammar().ToSpec(),
 		KeepTokens: w.GetKeepTokens(), ReasoningEnd: w.GetReasoningEnd(),
 		ClipMaxTokens: w.GetClipMaxTokens(), Truncate: w.GetTruncate(),

@@ -45,7 +45,10 @@ var bodies = []struct {
 	{call.Completion, `{"prompt":[1,2,3],"use_beam_search":true,"n":2,"num_beams":4,"length_penalty":0.5,"early_stopping":"never"}`},
 }
 
-func models() []api.Model { return []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 64}, TextFacts: api.TextFacts{Format: "hermes+think"}}} }
+func models() []api.Model {
+	return []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 64},
+		TextFacts: api.TextFacts{Format: "hermes+think"}}}
+}
 
 func decodedBody(t *testing.T, kind call.Kind, body string) *call.Call {
 	t.Helper()
@@ -138,7 +141,8 @@ func TestACallIsTheSameWheneverItIsSent(t *testing.T) {
 	require.True(t, Same(encode(1, one), encode(2, one)))
 	for _, other := range []string{
 		`{"prompt":"two","timeout":3,"logit_bias":{"1":1,"2":2,"3":3}}`, `{"prompt":"one","timeout":4,"logit_bias":{"1":1,"2":2,"3":3}}`,
-		`{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":4}}`, `{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":3},"stream":true}`,
+		`{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":4}}`,
+		`{"prompt":"one","timeout":3,"logit_bias":{"1":1,"2":2,"3":3},"stream":true}`,
 	} {
 		require.False(t, Same(encode(1, one), encode(1, other)), other)
 	}

@@ -128,7 +128,8 @@ func (s *session) failure(err error) error {
 func (s *session) read(ctx context.Context, lost bool) (*log.State, []api.Event, error) {
 	for begin := time.Now(); ; {
 		st, events, err := s.log.Load(ctx)
-		temporary := errors.Is(err, log.ErrNoJetStream) || errors.Is(err, log.ErrGap) && s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
+		temporary := errors.Is(err, log.ErrNoJetStream) || errors.Is(err, log.ErrGap) &&
+			s.c.peers.anyHas(ctx, s.gapQuery(), maxUnanswered) ||
 			lost && errors.Is(err, log.ErrNoLog) && (s.c.peers.anyHas(ctx, s.query(), 1) || s.c.logs.RecentlyCreated(ctx, s.c.opts.Rejoin))
 		if !temporary || s.isDraining() || !log.RetryWait(ctx, begin, s.c.opts.Rejoin) {
 			return st, events, err

@@ -53,7 +53,8 @@ func (o *Options) defaults() {
 		value    *time.Duration
 		fallback time.Duration
 	}{{&o.Keep, 30 * time.Second}, {&o.Age, time.Minute}, {&o.Window, 30 * time.Second}, {&o.Outage, time.Minute},
-		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 250 * time.Millisecond}, {&o.Timeout, 2 * time.Second}, {&o.Rejoin, 10 * time.Second}} {
+		{&o.Watch, 500 * time.Millisecond}, {&o.Answer, 250 * time.Millisecond}, {&o.Timeout, 2 * time.Second},
+		{&o.Rejoin, 10 * time.Second}} {
 		if *d.value == 0 {
 			*d.value = d.fallback
 		}

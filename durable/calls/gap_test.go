@@ -47,7 +47,8 @@ func TestAnOwnerWritesWhatItsLogLacks(t *testing.T) {
 					info, err := s.Info(t.Context())
 					require.NoError(t, err)
 					seq := info.State.FirstSeq + part*(info.State.LastSeq-info.State.FirstSeq)/2
-					if _, err := s.GetMsg(t.Context(), seq); !errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier round may have deleted it
+					// an earlier round may have deleted it
+					if _, err := s.GetMsg(t.Context(), seq); !errors.Is(err, jetstream.ErrMsgNotFound) {
 						require.NoError(t, err)
 						require.NoError(t, s.DeleteMsg(t.Context(), seq))
 					}

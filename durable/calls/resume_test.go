@@ -265,7 +265,8 @@ func TestOneOfTwoTakesOverAndBothReadersGetEverything(t *testing.T) {
 		for _, g := range []gateway{b, c} {
 			go func() { results <- gather(t.Context(), g, first.Call().ID) }()
 		}
-		require.Eventually(t, func() bool { return b.count(t, "takeovers_total")+c.count(t, "takeovers_total") == 1 }, wait, time.Millisecond)
+		require.Eventually(t, func() bool { return b.count(t, "takeovers_total")+c.count(t, "takeovers_total") == 1 }, wait,
+			time.Millisecond)
 		g.open(1 << 30)
 		want := undisturbed(t, first.Call())
 		require.Equal(t, want, <-results)

@@ -246,7 +246,8 @@ func TestATenantTakesNoMoreOfTheLogsThanItsShare(t *testing.T) {
 	require.NoError(t, err)
 	see(t, modest).until(2)
 	large := func(i int, how string) string {
-		return fmt.Sprintf(`{"prompt":"%s","max_tokens":40,"stream":true,"stream_resume":%s,"request_id":"big-%d"}`, strings.Repeat("x", 64<<10),
+		return fmt.Sprintf(`{"prompt":"%s","max_tokens":40,"stream":true,"stream_resume":%s,"request_id":"big-%d"}`,
+			strings.Repeat("x", 64<<10),
 			how, i)
 	}
 	n := 0

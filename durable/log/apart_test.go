@@ -426,7 +426,8 @@ func TestNoTenantReachesAnother(t *testing.T) {
 		w := explore(t, "", seed)
 		require.NoError(t, w.err, "seed %d", seed)
 		t.Log(w.counts)
-		for _, event := range []string{"started", "events read", "409", "refused by the limiter", "refused by the quota", "closed", "taken over",
+		for _, event := range []string{"started", "events read", "409", "refused by the limiter", "refused by the quota", "closed",
+			"taken over",
 			"written again", "cancelled", "died", "ended by another log", "not found"} {
 			require.NotZero(t, w.counts[event], event)
 		}
@@ -438,8 +439,8 @@ func TestEachCheckKeepsTenantsApart(t *testing.T) {
 	for _, check := range []string{
 		"a log's name has its tenant", "the tenant of a call's record", "the identity of a log", "the body of a request",
 		"the limiter", "a call is admitted before it is written", "the key that started a call is charged",
-		"new calls reserve quota", "answers reserve quota", "a share belongs to its tenant", "gateways report", "a gateway inherits reports",
-		"a log is counted once", "a reservation is freed",
+		"new calls reserve quota", "answers reserve quota", "a share belongs to its tenant", "gateways report",
+		"a gateway inherits reports", "a log is counted once", "a reservation is freed",
 		"the owner is queried",
 	} {
 		t.Run(check, func(t *testing.T) {

@@ -25,7 +25,8 @@ func records() []*Record {
 		{Token: 3, Log: ID{3}, Closed: true},
 		{Token: 1, Owner: new(string)},
 		{Token: 2, Events: []api.Event{
-			{Seq: 1, Choice: 3, Text: "é", Reasons: true, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "p"}, Tokens: []int32{0, 5, math.MaxInt32},
+			{Seq: 1, Choice: 3, Text: "é", Reasons: true, Pin: &api.Pin{Numerics: "n", Text: "t", Prompt: "p"},
+				Tokens:   []int32{0, 5, math.MaxInt32},
 				Logprobs: []api.TokenLogprob{outer}},
 			{Seq: 2, Usage: &api.Usage{PromptTokens: 1, CompletionTokens: 2, CachedTokens: 3}, Finish: api.FinishStop, Stop: "\n\n",
 				Ended: 1_700_000_000},

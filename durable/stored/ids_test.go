@@ -84,7 +84,8 @@ func TestTwoResponsesWithOneIDAtOnceAreOne(t *testing.T) {
 		for i := range 8 {
 			all.Go(func() {
 				text := fmt.Sprintf("text %d", i/2)
-				one, _, err := w.run(gateways[i%2], "a", fmt.Sprintf(`"stream_resume":true,"request_id":"r%d","background":true,"input":%q`, round,
+				one, _, err := w.run(gateways[i%2], "a", fmt.Sprintf(`"stream_resume":true,"request_id":"r%d","background":true,"input":%q`,
+					round,
 					text))
 				mu.Lock()
 				defer mu.Unlock()

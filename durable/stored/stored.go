@@ -38,7 +38,9 @@ func (o off) Run(ctx context.Context, c *call.Call) (call.Answer, error) {
 	case w.Previous != "":
 		return nil, api.Invalid("previous_response_id", "previous_response_id: %s", resend)
 	case w.Background:
-		return nil, api.Invalid("background", "background: found true where no responses are stored (--response-store 0, no JetStream, or a line of a batch), expected false")
+		return nil,
+			api.Invalid("background",
+				"background: found true where no responses are stored (--response-store 0, no JetStream, or a line of a batch), expected false")
 	}
 	responses.NotStored(c)
 	return o.Runner.Run(ctx, c)
@@ -148,7 +150,8 @@ func (s *Store) load(ctx context.Context, tenant, id string) (r *record, err err
 	const most = 3
 	for range most {
 		var missing *api.Error
-		if r, err = s.loadOnce(ctx, tenant, id); err == nil || ctx.Err() != nil || errors.As(err, &missing) && missing.Code == api.CodeNotFound {
+		if r, err = s.loadOnce(ctx, tenant, id); err == nil || ctx.Err() != nil || errors.As(err, &missing) &&
+			missing.Code == api.CodeNotFound {
 			break
 		}
 	}
@@ -257,7 +260,8 @@ func (s *Store) restore(ctx context.Context, tenant string, c *call.Call, previo
 		return &e
 	}
 	if len(r.Messages) == 0 {
-		return api.Invalid("previous_response_id", "previous_response_id: found a response with status %s, expected one with an answer", r.Status)
+		return api.Invalid("previous_response_id", "previous_response_id: found a response with status %s, expected one with an answer",
+			r.Status)
 	}
 	messages, _, _, err := api.DecodeChat(r.Messages, nil, nil)
 	if err != nil {

@@ -176,8 +176,8 @@ func statusError(resp *http.Response, n Name) error {
 	return fmt.Errorf("%s: %s", n, resp.Status)
 }
 
-// inFolders are the names of files in folders that a model needs: the configurations and weights of sentence-transformers' modules, and named
-// chat templates.
+// inFolders are the names of files in folders that a model needs: the configurations and weights of sentence-transformers' modules, and
+// named chat templates.
 var inFolders = regexp.MustCompile(`^(?:\d+_[A-Za-z]+/(?:config\.json|model\.safetensors|pytorch_model\.bin)|additional_chat_templates/[\w-]+\.jinja)$`)
 
 // Wanted returns the files that a model needs, with config.json first. With a variant it is the GGUF files whose names contain it.
@@ -214,7 +214,8 @@ func Wanted(files []File, variant string) ([]File, error) {
 	case variant != "":
 		return chooseGGUF(ggufs, variant)
 	case len(weights) == 0 && len(ggufs) > 0:
-		return nil, fmt.Errorf("found GGUF files only, expected a variant after the name, such as :%s (%s)", quantization(ggufs[0].Name), names(ggufs))
+		return nil, fmt.Errorf("found GGUF files only, expected a variant after the name, such as :%s (%s)", quantization(ggufs[0].Name),
+			names(ggufs))
 	case len(weights) == 0 || !has(others, configFile):
 		return nil, errors.New("found no config.json with weights as .safetensors or pytorch_model.bin, expected both, or GGUF files")
 	}
@@ -257,7 +258,9 @@ func chooseGGUF(ggufs []File, variant string) ([]File, error) {
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 	})
 	if len(found) > 1 && len(found[0]) == len(found[1]) {
-		return nil, fmt.Errorf("found %d GGUF files of variant %q (%s), expected one: a longer part of its name, or all of it, is a variant too", len(found), variant, strings.Join(found, ", "))
+		return nil,
+			fmt.Errorf("found %d GGUF files of variant %q (%s), expected one: a longer part of its name, or all of it, is a variant too",
+				len(found), variant, strings.Join(found, ", "))
 	}
 	files := models[found[0]]
 	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })

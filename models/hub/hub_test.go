@@ -44,8 +44,9 @@ type fakeHub struct {
 func newHub(t *testing.T) *fakeHub {
 	h := &fakeHub{commit: strings.Repeat("a", 40), cut: map[string]int{}, wrong: map[string]int{}, files: map[string][]byte{
 		"config.json": []byte(`{"a":1}`), "tokenizer.json": []byte(`{"b":2}`), "README.md": []byte("x"), ".gitattributes": []byte("y"),
-		"model.safetensors": bytes.Repeat([]byte("0123456789abcdef"), 20000), "pytorch_model.bin": []byte("z"), "onnx/config.json": []byte("{}"),
-		"consolidated.safetensors": []byte("copy"), "m-Q8_0.gguf": []byte("GGUF8"), "m-Q4_K_M.gguf": []byte("GGUF4"),
+		"model.safetensors": bytes.Repeat([]byte("0123456789abcdef"), 20000), "pytorch_model.bin": []byte("z"),
+		"onnx/config.json": []byte("{}"), "consolidated.safetensors": []byte("copy"), "m-Q8_0.gguf": []byte("GGUF8"),
+		"m-Q4_K_M.gguf": []byte("GGUF4"),
 	}}
 	h.storage = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
@@ -173,7 +174,8 @@ func TestAModelComesWithWhatItNeedsAndNothingElse(t *testing.T) {
 	require.Equal(t, "o/m", list[0].Name)
 	require.Equal(t, h.commit, list[0].Commit)
 	requests := len(h.ranges)
-	_, err = s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL, Token: h.token}, hub.Name{Owner: "o", Repo: "m"}, "", takes, func(hub.Progress) {})
+	_, err = s.Pull(t.Context(), &hub.Hub{Endpoint: h.URL, Token: h.token}, hub.Name{Owner: "o", Repo: "m"}, "", takes,
+		func(hub.Progress) {})
 	require.NoError(t, err)
 	require.Len(t, h.ranges, requests, "it is here")
 
@@ -315,10 +317,12 @@ func TestAModelThatIsNotServedIsNotDownloaded(t *testing.T) {
 
 func TestFilesInFoldersThatAModelNeedsAreDownloaded(t *testing.T) {
 	h, s := newHub(t), hub.Store{Dir: t.TempDir()}
-	for _, name := range []string{"modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "3_Dense/pytorch_model.bin", "additional_chat_templates/tool_use.jinja"} {
+	for _, name := range []string{"modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+		"3_Dense/pytorch_model.bin", "additional_chat_templates/tool_use.jinja"} {
 		h.files[name] = []byte(`{"in": "` + name + `"}`)
 	}
-	h.files["1_Pooling/notes.json"], h.files["original/config.json"], h.files["2_Dense/pytorch_model.bin"] = []byte("{}"), []byte("{}"), []byte("{}")
+	h.files["1_Pooling/notes.json"], h.files["original/config.json"], h.files["2_Dense/pytorch_model.bin"] = []byte("{}"), []byte("{}"),
+		[]byte("{}")
 	m, err := pull(t, h, s, "o/m")
 	require.NoError(t, err)
 	requireWhole(t, h, m)
@@ -349,16 +353,20 @@ func TestFilesOfAModelAreChosen(t *testing.T) {
 		want  []string
 		err   string
 	}{
-		{file("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json", "consolidated.safetensors"),
-			[]string{"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, ""},
+		{file("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+			"consolidated.safetensors"),
+			[]string{"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"},
+			""},
 		{file("config.json", "weights.safetensors", "chat_template.jinja", "merges.txt", "tokenizer.model"),
 			[]string{"config.json", "chat_template.jinja", "merges.txt", "tokenizer.model", "weights.safetensors"}, ""},
 		{file("pytorch_model.bin"), nil, "found no config.json with weights as .safetensors or pytorch_model.bin, expected both"},
 		{file("config.json", "training_args.bin", "optimizer.bin"), nil, "found no config.json with weights"},
 		{file("pytorch_model.bin", "training_args.bin", "merges.txt", "vocab.json", "config.json", "flax_model.msgpack"),
 			[]string{"config.json", "merges.txt", "vocab.json", "pytorch_model.bin"}, ""},
-		{file("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json", "tokenizer.model", "config.json"),
-			[]string{"config.json", "pytorch_model.bin.index.json", "tokenizer.model", "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"}, ""},
+		{file("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json", "tokenizer.model",
+			"config.json"),
+			[]string{"config.json", "pytorch_model.bin.index.json", "tokenizer.model", "pytorch_model-00001-of-00002.bin",
+				"pytorch_model-00002-of-00002.bin"}, ""},
 		{file("a-Q8_0.gguf", "a-Q4_0.gguf"), nil, "such as :Q8_0 (a-Q8_0.gguf, a-Q4_0.gguf)"},
 	} {
 		got, err := hub.Wanted(c.files, "")
@@ -377,7 +385,8 @@ func TestFilesOfAModelAreChosen(t *testing.T) {
 	require.ErrorContains(t, err, "found 2 GGUF files")
 
 	parts := []string{"Q4_K_M/m-Q4_K_M-00001-of-00002.gguf", "Q4_K_M/m-Q4_K_M-00002-of-00002.gguf"}
-	all := append(file("config.json", "m-UD-Q4_K_M.gguf", "m.Q8_0.gguf", "mmproj-Q8_0.gguf", "m-Q6_K-00001-of-00002.gguf"), file(parts[1], parts[0])...)
+	all := append(file("config.json", "m-UD-Q4_K_M.gguf", "m.Q8_0.gguf", "mmproj-Q8_0.gguf", "m-Q6_K-00001-of-00002.gguf"),
+		file(parts[1], parts[0])...)
 	for variant, want := range map[string][]string{
 		"q4_k_m": parts, "m-Q4_K_M": parts, "UD-Q4_K_M": {"m-UD-Q4_K_M.gguf"}, "Q8_0": {"m.Q8_0.gguf"}, "m-UD-Q4_K_M": {"m-UD-Q4_K_M.gguf"},
 	} {

@@ -61,8 +61,9 @@ func (r *Receiver) take(m *collector.ExportTraceServiceRequest) {
 		for _, scope := range of.GetScopeSpans() {
 			for _, s := range scope.GetSpans() {
 				span := Span{
-					Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
-					Name: s.GetName(), Roles: roles, Attributes: attributes(s.GetAttributes()), Failed: s.GetStatus().GetCode() == 2,
+					Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()),
+					Parent: hex.EncodeToString(s.GetParentSpanId()), Name: s.GetName(), Roles: roles,
+					Attributes: attributes(s.GetAttributes()), Failed: s.GetStatus().GetCode() == 2,
 				}
 				for _, e := range s.GetEvents() {
 					span.Events = append(span.Events, e.GetName())
