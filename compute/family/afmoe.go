@@ -37,8 +37,8 @@ var afmoe = family{
 // afmoeSpell sets the defaults of AfmoeConfig.
 func afmoeSpell(f *fields) {
 	f.defaults(map[string]any{
-		"head_dim": 128, "max_position_embeddings": 16384, "rms_norm_eps": 1e-5, "sliding_window": 1024, "num_experts": 64, "num_experts_per_tok": 6,
-		"moe_intermediate_size": 1408, "intermediate_size": 6144,
+		"head_dim": 128, "max_position_embeddings": 16384, "rms_norm_eps": 1e-5, "sliding_window": 1024, "num_experts": 64,
+		"num_experts_per_tok": 6, "moe_intermediate_size": 1408, "intermediate_size": 6144,
 	})
 	f.patternTypes(4, "global_attn_every_n_layers")
 }

@@ -18,7 +18,8 @@ func albertConfig(f *fields, c *Config) plan {
 	p.embedding = f.integer(128, 1, maxWidth, "embedding_size")
 	p.names = bertNames{
 		q: "attention.query", k: "attention.key", v: "attention.value", out: "attention.dense", attnNorm: "attention.LayerNorm",
-		up: "ffn", down: "ffn_output", mlpNorm: "full_layer_layer_norm", embedNorm: bertOwnNames.embedNorm, project: "encoder.embedding_hidden_mapping_in",
+		up: "ffn", down: "ffn_output", mlpNorm: "full_layer_layer_norm", embedNorm: bertOwnNames.embedNorm,
+		project: "encoder.embedding_hidden_mapping_in",
 	}
 	steps := c.Layers
 	groups, inner := f.integer(1, 1, max(steps, 1), "num_hidden_groups"), f.integer(1, 1, maxLayers/max(steps, 1), "inner_group_num")

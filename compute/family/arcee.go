@@ -27,7 +27,8 @@ var apertus = family{
 	gguf: &ggufForm{
 		name:  "apertus",
 		parts: map[string]string{"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
-		keys:  map[string]string{"xielu.alpha_p": "gguf.xielu.alpha_p", "xielu.alpha_n": "gguf.xielu.alpha_n", "xielu.beta": "gguf.xielu.beta", "xielu.eps": ""},
+		keys: map[string]string{"xielu.alpha_p": "gguf.xielu.alpha_p", "xielu.alpha_n": "gguf.xielu.alpha_n",
+			"xielu.beta": "gguf.xielu.beta", "xielu.eps": ""},
 	},
 
 	models:   "Apertus 8B, 70B",
@@ -36,8 +37,8 @@ var apertus = family{
 
 // apertus15 is Apertus with more tokens than its head has rows: those of images and sound.
 var apertus15 = family{
-	class: "Apertus1p5TextForCausalLM", also: []string{"Apertus1p5ForConditionalGeneration"}, bare: "Apertus1p5TextModel", kind: "apertus1p5_text",
-	spell:   apertus15Spell,
+	class: "Apertus1p5TextForCausalLM", also: []string{"Apertus1p5ForConditionalGeneration"}, bare: "Apertus1p5TextModel",
+	kind: "apertus1p5_text", spell: apertus15Spell,
 	config:  apertusConfig,
 	tensors: apertus15Tokens,
 
@@ -96,7 +97,8 @@ func apertusConfig(f *fields, c *Config) plan {
 
 func softplus(x float64) float64 { return math.Log1p(math.Exp(x)) }
 
-// xielu makes the op end with xIELU, whose parameters the checkpoint has for each layer; own are those of a GGUF file, nil: there are tensors.
+// xielu makes the op end with xIELU, whose parameters the checkpoint has for each layer; own are those of a GGUF file, nil: there are
+// tensors.
 func (b *builder) xielu(op *model.Op, at string, own []float64) {
 	const beta = 0.5
 	if own != nil { // of a GGUF file
@@ -112,12 +114,14 @@ func (b *builder) xielu(op *model.Op, at string, own []float64) {
 
 // xieluLists are alpha_p and alpha_n of each layer in a GGUF file; nil: the checkpoint has tensors.
 func (f *fields) xieluLists(c *Config) (all [][]float64) {
-	positive, negative := list[float64](f, "gguf.xielu.alpha_p", "a list of numbers"), list[float64](f, "gguf.xielu.alpha_n", "a list of numbers")
+	positive, negative := list[float64](f, "gguf.xielu.alpha_p", "a list of numbers"),
+		list[float64](f, "gguf.xielu.alpha_n", "a list of numbers")
 	if positive == nil && negative == nil {
 		return nil
 	}
 	if f.err == nil && (len(positive) < c.Layers || len(negative) < c.Layers) {
-		f.fault("gguf.xielu.alpha_p", fmt.Sprintf("%d and %d numbers", len(positive), len(negative)), fmt.Sprintf("two for each of %d layers", c.Layers))
+		f.fault("gguf.xielu.alpha_p", fmt.Sprintf("%d and %d numbers", len(positive), len(negative)),
+			fmt.Sprintf("two for each of %d layers", c.Layers))
 		return nil
 	}
 	for i, beta := range list[float64](f, "gguf.xielu.beta", "a list of numbers") {

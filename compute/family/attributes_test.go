@@ -44,7 +44,8 @@ func TestOLMoDefaults(t *testing.T) {
 	require.Equal(t, []any{"linear", 500000.0}, []any{c.Rope.Type, c.Rope.Theta}, "of layers without a window")
 
 	c, p = llamaPlanOf(t, "OlmoeForCausalLM", object{"intermediate_size": "absent"})
-	require.Equal(t, []int{4096, 64, 8, 2048}, []int{c.MaxPositions, p.experts.routing.Experts, p.experts.routing.TopK, p.experts.intermediate})
+	require.Equal(t, []int{4096, 64, 8, 2048}, []int{c.MaxPositions, p.experts.routing.Experts, p.experts.routing.TopK,
+		p.experts.intermediate})
 	require.False(t, p.experts.routing.Normalize)
 	requireFault(t, "OlmoeForCausalLM", "clip_qkv: found 8, expected null", object{"clip_qkv": 8})
 
@@ -69,9 +70,11 @@ func TestGemma2Defaults(t *testing.T) {
 func TestHunyuanNumbersOfExpertsMayBeLists(t *testing.T) {
 	moe := object{"num_experts": []int{8, 8, 8, 8}, "moe_topk": []int{2, 2, 2, 2}, "head_dim": 32}
 	c, p := llamaPlanOf(t, "HunYuanMoEV1ForCausalLM", moe)
-	require.Equal(t, []int{8, 2, 104, 104}, []int{p.experts.routing.Experts, p.experts.routing.TopK, p.experts.intermediate, p.experts.shared})
+	require.Equal(t, []int{8, 2, 104, 104}, []int{p.experts.routing.Experts, p.experts.routing.TopK, p.experts.intermediate,
+		p.experts.shared})
 	require.True(t, p.normLast && c.QKNorm)
-	requireFault(t, "HunYuanMoEV1ForCausalLM", "moe_topk: found [2,1], expected the same number for each layer", with(moe, object{"moe_topk": []int{2, 1}}))
+	requireFault(t, "HunYuanMoEV1ForCausalLM", "moe_topk: found [2,1], expected the same number for each layer",
+		with(moe, object{"moe_topk": []int{2, 1}}))
 	c, _ = llamaPlanOf(t, "HunYuanDenseV1ForCausalLM", object{"head_dim": 32, "rope_scaling": object{"type": "dynamic", "alpha": 1000}})
 	require.InDelta(t, 10000*math.Pow(1000, 32.0/30), c.Rope.Theta, 1)
 }
@@ -99,7 +102,8 @@ func TestLlama4Layers(t *testing.T) {
 	require.True(t, p.plainNorms && p.interleaved && p.experts.weighsIn)
 
 	c, p = llamaPlanOf(t, "Llama4ForCausalLM", object{
-		"moe_layers": []int{1}, "no_rope_layers": []int{1, 0, 1, 1}, "attention_chunk_size": nil, "use_qk_norm": false, "attn_temperature_tuning": false,
+		"moe_layers": []int{1}, "no_rope_layers": []int{1, 0, 1, 1}, "attention_chunk_size": nil, "use_qk_norm": false,
+		"attn_temperature_tuning": false,
 	})
 	require.Nil(t, c.Windows)
 	require.Equal(t, []bool{false, true, false, false}, p.unrotated)
@@ -133,13 +137,15 @@ func TestPhimoeScalesOfLongrope(t *testing.T) {
 	for i := range factors {
 		factors[i] = 1
 	}
-	rope := object{"type": "longrope", "short_factor": factors, "long_factor": factors, "short_mscale": 1.25, "long_mscale": 1.5, "original_max_position_embeddings": 4096}
+	rope := object{"type": "longrope", "short_factor": factors, "long_factor": factors, "short_mscale": 1.25, "long_mscale": 1.5,
+		"original_max_position_embeddings": 4096}
 	c, p := llamaPlanOf(t, "PhimoeForCausalLM", object{"rope_scaling": rope})
 	require.InDelta(t, 1.5, c.Rope.AttentionFactor, 0)
 	require.InDelta(t, 0.01, p.experts.routing.Jitter, 1e-6)
 	c, _ = llamaPlanOf(t, "PhimoeForCausalLM", object{"rope_scaling": rope, "max_position_embeddings": 4096})
 	require.InDelta(t, 1.25, c.Rope.AttentionFactor, 0)
-	requireFault(t, "PhimoeForCausalLM", "rope_scaling: found linear, expected longrope", object{"rope_scaling": object{"type": "linear", "factor": 2}})
+	requireFault(t, "PhimoeForCausalLM", "rope_scaling: found linear, expected longrope",
+		object{"rope_scaling": object{"type": "linear", "factor": 2}})
 }
 
 func TestMLPsWithoutAGate(t *testing.T) {
@@ -166,9 +172,11 @@ func TestKEXAONELayers(t *testing.T) {
 	require.Equal(t, []int{16, 8}, []int{p.experts.routing.Experts, p.experts.routing.TopK})
 	require.Equal(t, 2048, p.experts.shared)
 	require.Equal(t, layerNorms{}, p.norms)
-	_, p = llamaPlanOf(t, "ExaoneMoeForCausalLM", object{"num_key_value_heads": 8, "num_experts_per_tok": 2, "mlp_layer_types": []string{"sparse", "dense", "sparse", "dense"}})
+	_, p = llamaPlanOf(t, "ExaoneMoeForCausalLM", object{"num_key_value_heads": 8, "num_experts_per_tok": 2,
+		"mlp_layer_types": []string{"sparse", "dense", "sparse", "dense"}})
 	require.Equal(t, []int{1, 3}, p.experts.dense)
-	requireFault(t, "ExaoneMoeForCausalLM", "mlp_layer_types: found 1 entries, expected one for each of 4 layers", object{"num_key_value_heads": 8, "mlp_layer_types": []string{"dense"}})
+	requireFault(t, "ExaoneMoeForCausalLM", "mlp_layer_types: found 1 entries, expected one for each of 4 layers",
+		object{"num_key_value_heads": 8, "mlp_layer_types": []string{"dense"}})
 }
 
 func TestVaultGemmaHasNoNormsAfterBlocks(t *testing.T) {
@@ -185,7 +193,8 @@ func TestLatentDefaults(t *testing.T) {
 		l, e := p.latents, p.experts
 		all := []int{l.queryRank, l.rank, l.plain, l.rotated, l.value}
 		if e != nil {
-			all = append(all, e.routing.Experts, e.routing.TopK, e.intermediate, e.shared, len(e.dense), e.routing.Groups, e.routing.TopGroups)
+			all = append(all, e.routing.Experts, e.routing.TopK, e.intermediate, e.shared, len(e.dense), e.routing.Groups,
+				e.routing.TopGroups)
 		}
 		return all
 	}
@@ -216,7 +225,8 @@ func TestLatentDefaults(t *testing.T) {
 	require.InDelta(t, 1e-5/0.49, m.Eps, 1e-9)
 	require.InDelta(t, 1, g.logitsScaling, 0)
 
-	requireFault(t, "DeepseekV2ForCausalLM", "topk_method: found \"noaux_tc\", expected greedy or group_limited_greedy", object{"num_experts_per_tok": 6, "topk_method": "noaux_tc"})
+	requireFault(t, "DeepseekV2ForCausalLM", "topk_method: found \"noaux_tc\", expected greedy or group_limited_greedy",
+		object{"num_experts_per_tok": 6, "topk_method": "noaux_tc"})
 	requireFault(t, "DeepseekV3ForCausalLM", "qk_rope_head_dim: found 7, expected an even number", object{"qk_rope_head_dim": 7})
 	requireFault(t, "DeepseekV3ForCausalLM", "kv_lora_rank: found 0, expected an integer in 1..", object{"kv_lora_rank": 0})
 }

@@ -14,8 +14,9 @@ var axk1 = family{
 // axk1Spell sets the defaults of AXK1Config.
 func axk1Spell(f *fields) {
 	f.latentDefaults(1536, map[string]any{
-		"intermediate_size": 18432, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 32768,
-		"n_routed_experts": 192, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,
+		"intermediate_size": 18432, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+		"max_position_embeddings": 32768, "n_routed_experts": 192, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_group": 8,
+		"topk_group": 4, "routed_scaling_factor": 2.5,
 	})
 	if f.has("mlp_layer_types") {
 		return

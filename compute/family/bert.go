@@ -14,12 +14,13 @@ var bert = family{
 	gguf: &ggufForm{ // of RoBERTa too, whose positions begin at 0 there
 		name: "bert", decoder: "bert.", layers: "encoder.layer.",
 		names: map[string]string{
-			"token_embd": "embeddings.word_embeddings", "position_embd": "embeddings.position_embeddings", "token_types": "embeddings.token_type_embeddings",
-			"token_embd_norm": "embeddings.LayerNorm",
+			"token_embd": "embeddings.word_embeddings", "position_embd": "embeddings.position_embeddings",
+			"token_types": "embeddings.token_type_embeddings", "token_embd_norm": "embeddings.LayerNorm",
 		},
 		parts: map[string]string{
-			"attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value", "attn_output": "attention.output.dense",
-			"attn_output_norm": "attention.output.LayerNorm", "ffn_up": "intermediate.dense", "ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm",
+			"attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
+			"attn_output": "attention.output.dense", "attn_output_norm": "attention.output.LayerNorm", "ffn_up": "intermediate.dense",
+			"ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm",
 		},
 		head:  map[string]string{"cls": "classifier.dense", "cls.output": "classifier.out_proj"},
 		keys:  bertKeys,
@@ -56,11 +57,13 @@ var nomicBERT = family{
 	gguf: &ggufForm{ // with the names of the files that Nomic published
 		name: "nomic-bert", decoder: "nomic_bert.", layers: nomicOwnNames.layers,
 		names: map[string]string{
-			"token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings", "token_embd_norm": nomicOwnNames.embedNorm,
+			"token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings",
+			"token_embd_norm": nomicOwnNames.embedNorm,
 		},
 		parts: map[string]string{
-			"attn_qkv": nomicOwnNames.fused, "attn_output": nomicOwnNames.out, "attn_output_norm": nomicOwnNames.attnNorm, "ffn_gate": nomicOwnNames.gate,
-			"ffn_up": nomicOwnNames.up, "ffn_down": nomicOwnNames.down, "layer_output_norm": nomicOwnNames.mlpNorm,
+			"attn_qkv": nomicOwnNames.fused, "attn_output": nomicOwnNames.out, "attn_output_norm": nomicOwnNames.attnNorm,
+			"ffn_gate": nomicOwnNames.gate, "ffn_up": nomicOwnNames.up, "ffn_down": nomicOwnNames.down,
+			"layer_output_norm": nomicOwnNames.mlpNorm,
 		},
 		keys:  bertKeys,
 		spell: bertGGUF,
@@ -70,8 +73,8 @@ var nomicBERT = family{
 	features: "BERT with a rotary embedding, gated SiLU, and no biases",
 }
 
-// bertPlan is an encoder of attention both ways whose norms come after the residual sums, or before attention and MLP: seven ops per layer. Source:
-// transformers, modeling_bert.py, modeling_roberta.py, modeling_nomic_bert.py and those of DistilBERT, ELECTRA, ALBERT and others.
+// bertPlan is an encoder of attention both ways whose norms come after the residual sums, or before attention and MLP: seven ops per layer.
+// Source: transformers, modeling_bert.py, modeling_roberta.py, modeling_nomic_bert.py and those of DistilBERT, ELECTRA, ALBERT and others.
 type bertPlan struct {
 	prefix    string // before the names of the encoder's tensors
 	positions int    // position of the first token in the table; -1: there is none
@@ -102,7 +105,8 @@ type bertNames struct {
 
 var bertOwnNames = bertNames{
 	layers: "encoder.layer.", q: "attention.self.query", k: "attention.self.key", v: "attention.self.value", out: "attention.output.dense",
-	attnNorm: "attention.output.LayerNorm", up: "intermediate.dense", down: "output.dense", mlpNorm: "output.LayerNorm", embedNorm: "embeddings.LayerNorm",
+	attnNorm: "attention.output.LayerNorm", up: "intermediate.dense", down: "output.dense", mlpNorm: "output.LayerNorm",
+	embedNorm: "embeddings.LayerNorm",
 }
 
 func bertConfig(f *fields, c *Config) plan {
@@ -112,7 +116,8 @@ func bertConfig(f *fields, c *Config) plan {
 	if kind := f.text("absolute", "position_embedding_type"); kind != "absolute" {
 		f.fault("position_embedding_type", fmt.Sprintf("%.40q", kind), "absolute")
 	}
-	p := bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, dense: "pooler.dense", inEncoder: true}
+	p := bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, dense: "pooler.dense",
+		inEncoder: true}
 	if weights.IsGGUF(c.File) {
 		p.dense, p.inEncoder = "classifier.dense", false
 	}
@@ -137,7 +142,8 @@ func robertaConfig(f *fields, c *Config) plan {
 	p.positions = f.integer(1, 0, maxVocab, "pad_token_id") + 1
 	c.MaxPositions -= p.positions
 	if f.err == nil && c.MaxPositions < 1 {
-		f.fault("max_position_embeddings", fmt.Sprint(c.MaxPositions+p.positions), fmt.Sprintf("more than %d: positions begin after pad_token_id", p.positions))
+		f.fault("max_position_embeddings", fmt.Sprint(c.MaxPositions+p.positions),
+			fmt.Sprintf("more than %d: positions begin after pad_token_id", p.positions))
 	}
 	return p
 }
@@ -161,10 +167,12 @@ func nomicConfig(f *fields, c *Config) plan {
 	bertSizes(f, c, "silu", 1e-12)
 	f.wholeHeads(ropeConfig(f, c, f.integer(2048, 1, maxPositions, "max_position_embeddings")))
 	return bertPlan{
-		prefix: "nomic_bert.", positions: -1, types: f.integer(2, 1, 2, "type_vocab_size"), rotary: c.HeadDim, gated: true, dense: "pooler.dense", inEncoder: true,
+		prefix: "nomic_bert.", positions: -1, types: f.integer(2, 1, 2, "type_vocab_size"), rotary: c.HeadDim, gated: true,
+		dense: "pooler.dense", inEncoder: true,
 		names: bertNames{
-			layers: "layers.", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj", out: "self_attn.o_proj", attnNorm: "post_attention_layernorm",
-			gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj", mlpNorm: "post_mlp_layernorm", embedNorm: "embeddings.LayerNorm",
+			layers: "layers.", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj", out: "self_attn.o_proj",
+			attnNorm: "post_attention_layernorm", gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
+			mlpNorm: "post_mlp_layernorm", embedNorm: "embeddings.LayerNorm",
 		},
 	}
 }

@@ -23,7 +23,8 @@ func bioGPTConfig(f *fields, c *Config) plan {
 	p := bioGPTPlan{blockPlan{
 		names: blockNames{
 			decoder: "biogpt.", table: "embed_tokens", positions: "embed_positions", norm: "layer_norm",
-			layers: "layers.", attnNorm: "self_attn_layer_norm", attention: "self_attn.", out: "self_attn.out_proj", mlpNorm: "final_layer_norm", up: "fc1", down: "fc2",
+			layers: "layers.", attnNorm: "self_attn_layer_norm", attention: "self_attn.", out: "self_attn.out_proj",
+			mlpNorm: "final_layer_norm", up: "fc1", down: "fc2",
 		},
 		positionOffset: optPositionOffset,
 	}}

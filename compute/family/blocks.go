@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// blockPlan is a decoder of layer norms, and rotary embeddings or learned positions, whose attention and MLP run one after the other or side by side: eight ops
-// per layer, seven if both read one norm.
+// blockPlan is a decoder of layer norms, and rotary embeddings or learned positions, whose attention and MLP run one after the other or
+// side by side: eight ops per layer, seven if both read one norm.
 type blockPlan struct {
 	names    blockNames
 	rotary   int  // rotated part of a head; 0: none
@@ -55,7 +55,8 @@ type blockNames struct {
 func llamaNames() blockNames {
 	return blockNames{
 		decoder: "model.", table: "embed_tokens", norm: "norm",
-		layers: "layers.", attnNorm: "input_layernorm", attention: "self_attn.", out: "self_attn.o_proj", mlpNorm: "post_attention_layernorm",
+		layers: "layers.", attnNorm: "input_layernorm", attention: "self_attn.", out: "self_attn.o_proj",
+		mlpNorm: "post_attention_layernorm",
 	}
 }
 
@@ -87,7 +88,8 @@ func (p blockPlan) build(b *builder) {
 
 	b.layer = model.None
 	table := b.tokenTable(n.table+".weight", c.Hidden)
-	b.embed("embed", x, table, b.tensorIf(n.positions != "", n.positions+".weight", c.MaxPositions+p.positionOffset, c.Hidden), p.positionOffset)
+	b.embed("embed", x, table, b.tensorIf(n.positions != "", n.positions+".weight", c.MaxPositions+p.positionOffset, c.Hidden),
+		p.positionOffset)
 	b.last().EmbedScale = cmp.Or(p.embedScale, 1)
 	for i := range c.Layers {
 		b.layer = i
@@ -164,7 +166,8 @@ func (p blockPlan) headNorms(b *builder, at string, qkv int) {
 	}
 	norm := func(name string, first, heads int) {
 		if p.plainNorms { // weights for each head
-			b.partNorm(model.NormLayer, "attn."+name, qkv, first*c.HeadDim, heads*c.HeadDim, heads, b.flat(at+name+".weight", heads, c.HeadDim), model.None)
+			b.partNorm(model.NormLayer, "attn."+name, qkv, first*c.HeadDim, heads*c.HeadDim, heads,
+				b.flat(at+name+".weight", heads, c.HeadDim), model.None)
 			return
 		}
 		weight, bias := b.tensor(at+name+".weight", c.HeadDim), b.tensor(at+name+".bias", c.HeadDim)

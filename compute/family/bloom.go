@@ -16,7 +16,8 @@ var bloom = family{
 		name: "bloom", decoder: "transformer.", layers: "h.",
 		names: map[string]string{"token_embd": "word_embeddings", "token_embd_norm": "word_embeddings_layernorm", "output_norm": "ln_f"},
 		parts: map[string]string{
-			"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
+			"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", "ffn_up": "mlp.dense_h_to_4h",
+			"ffn_down": "mlp.dense_4h_to_h",
 		},
 		keys: map[string]string{"attention.layer_norm_epsilon": "layer_norm_epsilon"},
 	},

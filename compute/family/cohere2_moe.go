@@ -25,11 +25,13 @@ var cohere2Moe = family{
 // cohere2MoeSpell sets the defaults of Cohere2MoeConfig.
 func cohere2MoeSpell(f *fields) {
 	f.defaults(map[string]any{
-		"head_dim": 128, "sliding_window": 4096, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true, "prefix_dense_sliding_window_pattern": 1,
+		"head_dim": 128, "sliding_window": 4096, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
+		"prefix_dense_sliding_window_pattern": 1,
 	})
 	layers := f.size(maxLayers, "num_hidden_layers")
 	first := min(f.integer(0, 0, maxLayers, "first_k_dense_replace"), layers)
-	prefix, pattern := f.integer(1, 1, maxLayers, "prefix_dense_sliding_window_pattern"), f.integer(4, 1, maxLayers, "sliding_window_pattern")
+	prefix, pattern := f.integer(1, 1, maxLayers, "prefix_dense_sliding_window_pattern"),
+		f.integer(4, 1, maxLayers, "sliding_window_pattern")
 	types, mlps := make([]string, layers), make([]string, layers)
 	for i := range types {
 		place, every := i-first, pattern

@@ -8,8 +8,8 @@ import (
 
 // cohereCompass is Command-R7B rotated by halves, with a rotary embedding by the type of the layer.
 var cohereCompass = family{
-	class: "CohereCompassForCausalLM", also: []string{"CohereCompassForConditionalGeneration"}, bare: "CohereCompassTextModel", kind: "cohere_compass_text",
-	spell:   cohereCompassSpell,
+	class: "CohereCompassForCausalLM", also: []string{"CohereCompassForConditionalGeneration"}, bare: "CohereCompassTextModel",
+	kind: "cohere_compass_text", spell: cohereCompassSpell,
 	config:  cohereCompassConfig,
 	tensors: cohereNorm,
 
@@ -39,7 +39,8 @@ func cohereCompassConfig(f *fields, c *Config) plan {
 	return p
 }
 
-// typesWithoutRope are the types of layers whose rope_parameters are null. Those of the others, which must be equal, become those of all layers.
+// typesWithoutRope are the types of layers whose rope_parameters are null. Those of the others, which must be equal, become those of all
+// layers.
 func (f *fields) typesWithoutRope(types []string) map[string]bool {
 	s, without := f.object("rope_parameters"), map[string]bool{}
 	var rotated json.RawMessage

@@ -34,16 +34,19 @@ func TestCohereCompassRotatesLayersByTheirType(t *testing.T) {
 }
 
 func TestApertus15LeavesTokensWithoutAnOutputOut(t *testing.T) {
-	c, err := parse(t, object{"architectures": []string{"Apertus1p5ForConditionalGeneration"}, "text_config": with(llamaJSON(), object{"output_vocab_size": 100})})
+	c, err := parse(t, object{"architectures": []string{"Apertus1p5ForConditionalGeneration"},
+		"text_config": with(llamaJSON(), object{"output_vocab_size": 100})})
 	require.NoError(t, err)
 	require.Equal(t, 100, c.Vocab)
 }
 
 func TestMuseGlimmerRotatesAllButEveryFourthLayerFromTheLast(t *testing.T) {
-	c, err := parse(t, object{"architectures": []string{"MuseGlimmerForConditionalGeneration"}, "text_config": with(llamaJSON(), object{"num_hidden_layers": 6, "sliding_window": 7})})
+	c, err := parse(t, object{"architectures": []string{"MuseGlimmerForConditionalGeneration"},
+		"text_config": with(llamaJSON(), object{"num_hidden_layers": 6, "sliding_window": 7})})
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true, false, false, false, true}, c.plan.(musePlan).unrotated)
 	require.Equal(t, []int{7, 0, 7, 7, 7, 0}, c.Windows)
-	_, err = parse(t, object{"architectures": []string{"MuseGlimmerForConditionalGeneration"}, "text_config": with(llamaJSON(), object{"layer_rope_theta": []int{0}})})
+	_, err = parse(t, object{"architectures": []string{"MuseGlimmerForConditionalGeneration"},
+		"text_config": with(llamaJSON(), object{"layer_rope_theta": []int{0}})})
 	require.ErrorContains(t, err, "layer_rope_theta: found 1 entries, expected one for each of 3 layers")
 }

@@ -99,7 +99,8 @@ func LoadConfig(dir string) (*Config, error) {
 	path := configPath(dir)
 	f, err := readFields(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &weights.FormatError{File: dir, Found: "no config.json" + weights.OtherFiles(dir), Expected: "a Hugging Face model directory"}
+		return nil, &weights.FormatError{File: dir, Found: "no config.json" + weights.OtherFiles(dir),
+			Expected: "a Hugging Face model directory"}
 	}
 	if err != nil {
 		return nil, err

@@ -100,8 +100,9 @@ func TestConfigMaxPositionsFollowTheScaling(t *testing.T) {
 func TestLongRoPEIsChosenByTheLongestSequence(t *testing.T) {
 	short, long := []float32{1, 1, 1, 2, 2}, []float32{1, 2, 3, 4, 5}
 	for original, want := range map[int][]float32{100: short, 101: short, 99: long, 20: long} {
-		cfg, err := parse(t, with(llamaJSON(), object{"architectures": []string{"Phi3ForCausalLM"}, "original_max_position_embeddings": original,
-			"rope_scaling": object{"type": "longrope", "short_factor": short, "long_factor": long}}))
+		cfg, err := parse(t, with(llamaJSON(), object{"architectures": []string{"Phi3ForCausalLM"},
+			"original_max_position_embeddings": original,
+			"rope_scaling":                     object{"type": "longrope", "short_factor": short, "long_factor": long}}))
 		require.NoError(t, err)
 		require.Equal(t, want, cfg.Rope.Divisors, original)
 		require.Equal(t, 100, cfg.MaxPositions)
@@ -142,7 +143,8 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		change object
 		want   string
 	}{
-		{"architecture", object{"architectures": []string{"RwkvForCausalLM"}}, "architectures: found RwkvForCausalLM, expected an architecture of docs/models.md, where the nearest are "},
+		{"architecture", object{"architectures": []string{"RwkvForCausalLM"}},
+			"architectures: found RwkvForCausalLM, expected an architecture of docs/models.md, where the nearest are "},
 		{"no architecture", object{"architectures": "absent"}, "architectures: found nothing, expected an architecture of docs/models.md"},
 		{"architecture no list", object{"architectures": 7}, "architectures: found 7, expected a list of strings"},
 		{"zero", object{"hidden_size": 0}, "hidden_size: found 0, expected an integer in 1..262144"},
@@ -153,13 +155,15 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		{"string", object{"vocab_size": "131"}, `vocab_size: found "131", expected an integer`},
 		{"missing", object{"intermediate_size": "absent"}, "intermediate_size: found nothing, expected an integer"},
 		{"heads", object{"num_key_value_heads": 4}, "num_key_value_heads: found 4, expected a divisor of the 6 attention heads"},
-		{"hidden over heads", object{"head_dim": nil, "hidden_size": 50}, "hidden_size: found 50, expected a multiple of the 6 attention heads"},
+		{"hidden over heads", object{"head_dim": nil, "hidden_size": 50},
+			"hidden_size: found 50, expected a multiple of the 6 attention heads"},
 		{"odd head", object{"head_dim": 9}, "head_dim: found 9, expected an even number"},
 		{"eps", object{"rms_norm_eps": 0}, "rms_norm_eps: found 0, expected a number in 1e-12..0.1"},
 		{"activation", object{"hidden_act": "mish"}, `hidden_act: found "mish", expected silu`},
 		{"flag", object{"attention_bias": 1}, "attention_bias: found 1, expected true or false"},
 		{"theta", object{"rope_theta": -1}, "rope_theta: found -1, expected a number"},
-		{"rope type", object{"rope_scaling": object{"type": "ntk"}}, `rope_scaling.rope_type: found "ntk", expected default, dynamic, linear, llama3, longrope, proportional or yarn`},
+		{"rope type", object{"rope_scaling": object{"type": "ntk"}},
+			`rope_scaling.rope_type: found "ntk", expected default, dynamic, linear, llama3, longrope, proportional or yarn`},
 		{"longrope without factors", object{"rope_scaling": object{"type": "longrope", "short_factor": []float64{1, 1, 1, 1, 1}}},
 			"rope_scaling.long_factor: found nothing, expected 5 numbers in 0.001..10000"},
 		{"longrope of another size", object{"rope_scaling": object{"type": "su", "short_factor": []int{1, 2}}},
@@ -170,7 +174,8 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 			"original_max_position_embeddings: found 1, expected 2 or more, for longrope"},
 		{"phi3 partial rotary", object{"architectures": []string{"Phi3ForCausalLM"}, "partial_rotary_factor": 0.5},
 			"partial_rotary_factor: found 0.5, expected one that rotates an even number of the 10 elements of a head"},
-		{"rope factor", object{"rope_scaling": object{"type": "linear", "factor": 0}}, "rope_scaling.factor: found 0, expected a number in 1..10000"},
+		{"rope factor", object{"rope_scaling": object{"type": "linear", "factor": 0}},
+			"rope_scaling.factor: found 0, expected a number in 1..10000"},
 		{"rope factor missing", object{"rope_parameters": object{"rope_type": "llama3"}}, "rope_parameters.factor: found nothing"},
 		{"rope bounds", object{"rope_scaling": object{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
 			"rope_scaling.high_freq_factor: found 4, expected more than low_freq_factor 4"},
@@ -181,20 +186,25 @@ func TestConfigFaultsNameFieldFoundAndExpected(t *testing.T) {
 		{"bos of lists", object{"bos_token_id": [][]int{{1}}}, "bos_token_id: found [[1]], expected a token id in 0.."},
 		{"architectures of other tasks", object{"architectures": []string{"LlamaForTokenClassification", "LlamaTower"}},
 			"architectures: found LlamaForTokenClassification, LlamaTower, expected an architecture of docs/models.md, where the nearest are LlamaForSequenceClassification, "},
-		{"another model_type", object{"architectures": nil, "model_type": "rwkv"}, "architectures: found nothing, expected an architecture of docs/models.md"},
+		{"another model_type", object{"architectures": nil, "model_type": "rwkv"},
+			"architectures: found nothing, expected an architecture of docs/models.md"},
 		{"no repetition_penalty", object{"repetition_penalty": 0}, "repetition_penalty: found 0, expected a number in 0.01..100"},
 		{"rope of layers that differ", object{"layer_types": []string{"full_attention", "sliding_attention"}, "rope_parameters": object{
 			"full_attention": object{"rope_theta": 5000}, "sliding_attention": object{"rope_theta": 6000}}},
 			`rope_parameters.sliding_attention: found {"rope_theta":6000}, expected the parameters of full_attention`},
 		{"rope of no layer", object{"rope_parameters": object{"sliding_attention": object{"rope_theta": 6000}}},
 			"rope_parameters.full_attention: found nothing, expected an object"},
-		{"quantized otherwise", object{"quantization_config": object{"quant_method": "exl2"}}, `quantization_config.quant_method: found "exl2", expected one of auto-round, awq`},
-		{"quantized to 3 bits", object{"quantization_config": object{"quant_method": "gptq", "bits": 3}}, "quantization_config.bits: found 3, expected 4 or 8"},
-		{"gptj rotary", object{"architectures": []string{"GPTJForCausalLM"}, "num_attention_heads": 6, "num_key_value_heads": nil, "rotary_dim": 10},
+		{"quantized otherwise", object{"quantization_config": object{"quant_method": "exl2"}},
+			`quantization_config.quant_method: found "exl2", expected one of auto-round, awq`},
+		{"quantized to 3 bits", object{"quantization_config": object{"quant_method": "gptq", "bits": 3}},
+			"quantization_config.bits: found 3, expected 4 or 8"},
+		{"gptj rotary", object{"architectures": []string{"GPTJForCausalLM"}, "num_attention_heads": 6, "num_key_value_heads": nil,
+			"rotary_dim": 10},
 			"rotary_dim: found 10, expected an even number of 8 at most"},
 		{"opt norms without weights", object{"architectures": []string{"OPTForCausalLM"}, "num_key_value_heads": nil, "ffn_dim": 9,
 			"layer_norm_elementwise_affine": false}, "layer_norm_elementwise_affine: found false, expected true"},
-		{"layer types", object{"architectures": []string{"Qwen3ForCausalLM"}, "use_sliding_window": true, "layer_types": []string{"full_attention"}},
+		{"layer types", object{"architectures": []string{"Qwen3ForCausalLM"}, "use_sliding_window": true,
+			"layer_types": []string{"full_attention"}},
 			"layer_types: found 1 entries, expected one for each of 3 layers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -255,8 +265,10 @@ func TestRopeOfLayerTypes(t *testing.T) {
 	scaled := object{"rope_theta": 5000, "rope_type": "linear", "factor": 2}
 	for _, change := range []object{
 		{"rope_parameters": object{"full_attention": scaled}},
-		{"rope_parameters": object{"full_attention": scaled, "sliding_attention": object{"rope_theta": 7}}, "layer_types": []string{"full_attention"}},
-		{"rope_parameters": object{"full_attention": scaled, "sliding_attention": scaled}, "layer_types": []string{"full_attention", "sliding_attention"}},
+		{"rope_parameters": object{"full_attention": scaled, "sliding_attention": object{"rope_theta": 7}},
+			"layer_types": []string{"full_attention"}},
+		{"rope_parameters": object{"full_attention": scaled, "sliding_attention": scaled},
+			"layer_types": []string{"full_attention", "sliding_attention"}},
 	} {
 		cfg, err := parse(t, with(llamaJSON(), change))
 		require.NoError(t, err)

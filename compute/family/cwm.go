@@ -12,7 +12,8 @@ var cwm = family{
 
 // cwmSpell sets the defaults of CwmConfig.
 func cwmSpell(f *fields) {
-	f.defaults(map[string]any{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 8192})
+	f.defaults(map[string]any{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+		"sliding_window": 8192})
 	if !f.has("rope_parameters") && !f.has("rope_scaling") {
 		f.set("rope_scaling", map[string]any{
 			"rope_type": "llama3", "factor": 16, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192,

@@ -121,8 +121,8 @@ func deepseekV2Experts(f *fields, c *Config) *experts {
 func deepseekV3Spell(f *fields) {
 	f.latentDefaults(1536, map[string]any{
 		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096,
-		"first_k_dense_replace": 3, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_group": 8, "topk_group": 4,
-		"routed_scaling_factor": 2.5,
+		"first_k_dense_replace": 3, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_group": 8,
+		"topk_group": 4, "routed_scaling_factor": 2.5,
 	})
 }
 
@@ -136,8 +136,8 @@ func deepseekV3Config(f *fields, c *Config) plan {
 // glm4MoeLiteSpell sets the defaults of Glm4MoeLiteConfig.
 func glm4MoeLiteSpell(f *fields) {
 	f.latentDefaults(768, map[string]any{
-		"kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "max_position_embeddings": 202752, "rms_norm_eps": 1e-5,
-		"n_routed_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1536, "routed_scaling_factor": 1.8,
+		"kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "max_position_embeddings": 202752,
+		"rms_norm_eps": 1e-5, "n_routed_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1536, "routed_scaling_factor": 1.8,
 	})
 }
 
@@ -157,8 +157,8 @@ func mistral4Spell(f *fields) {
 	})
 	if !f.has("rope_parameters") && !f.has("rope_scaling") {
 		f.set("rope_parameters", map[string]any{
-			"rope_type": "yarn", "rope_theta": 1e4, "factor": 128, "original_max_position_embeddings": 8192, "mscale": 1, "mscale_all_dim": 1,
-			"llama_4_scaling_beta": 0.1,
+			"rope_type": "yarn", "rope_theta": 1e4, "factor": 128, "original_max_position_embeddings": 8192, "mscale": 1,
+			"mscale_all_dim": 1, "llama_4_scaling_beta": 0.1,
 		})
 	}
 }
@@ -175,7 +175,8 @@ func mistral4Config(f *fields, c *Config) plan {
 // youtuSpell sets the defaults of YoutuConfig.
 func youtuSpell(f *fields) {
 	f.latentDefaults(1536, map[string]any{
-		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 131072, "tie_word_embeddings": true,
+		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 131072,
+		"tie_word_embeddings": true,
 	})
 }
 
@@ -185,8 +186,8 @@ func youtuConfig(f *fields, c *Config) plan { return latentSizes(f, c) }
 // minicpm3Spell sets the defaults of MiniCPM3Config. A scale of null is none; without the member there is one.
 func minicpm3Spell(f *fields) {
 	f.latentDefaults(768, map[string]any{
-		"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
-		"scale_emb": 12,
+		"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+		"tie_word_embeddings": true, "scale_emb": 12,
 	})
 	hidden, heads := f.size(maxWidth, "hidden_size"), f.size(maxHeads, "num_attention_heads")
 	if f.err == nil {

@@ -16,7 +16,8 @@ func deepseekOCR2Spell(f *fields) {
 	delete(f.members, "head_dim") // the class computes it
 	f.sizes(32000, 4096, 11008, 32, 32)
 	f.defaults(map[string]any{
-		"first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "tie_word_embeddings": true,
+		"first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407,
+		"tie_word_embeddings": true,
 	})
 }
 

@@ -26,7 +26,8 @@ var glmMoeDsa = family{
 func deepseekV32Spell(f *fields) {
 	f.sizes(129280, 7168, 18432, 61, 128)
 	f.latentDefaults(1536, map[string]any{
-		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 163840, "n_group": 8, "topk_group": 4,
+		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 163840,
+		"n_group": 8, "topk_group": 4,
 	})
 	sparseLatentsSpell(f)
 }
@@ -35,7 +36,8 @@ func deepseekV32Spell(f *fields) {
 func glmMoeDsaSpell(f *fields) {
 	f.sizes(154880, 6144, 12288, 78, 64)
 	f.latentDefaults(2048, map[string]any{
-		"kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "max_position_embeddings": 202752, "rms_norm_eps": 1e-5,
+		"kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "max_position_embeddings": 202752,
+		"rms_norm_eps": 1e-5,
 	})
 	sparseLatentsSpell(f)
 }
@@ -44,17 +46,19 @@ func glmMoeDsaSpell(f *fields) {
 func sparseLatentsSpell(f *fields) {
 	f.prefer(map[string]string{"num_experts": "n_routed_experts"})
 	f.defaults(map[string]any{
-		"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "routed_scaling_factor": 2.5, "first_k_dense_replace": 3,
+		"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "routed_scaling_factor": 2.5,
+		"first_k_dense_replace": 3,
 	})
 	delete(f.members, "rope_interleave") // the classes rotate neighbors
 }
 
-// sparseLatentsConfig: source is transformers, modeling_deepseek_v32.py and modeling_glm_moe_dsa.py. A query meets the index_topk keys to which the indexer gives
-// the highest scores. A sequence of no more tokens needs no indexer: all keys are chosen.
+// sparseLatentsConfig: source is transformers, modeling_deepseek_v32.py and modeling_glm_moe_dsa.py. A query meets the index_topk keys to
+// which the indexer gives the highest scores. A sequence of no more tokens needs no indexer: all keys are chosen.
 func sparseLatentsConfig(f *fields, c *Config) plan {
 	p := latentSizes(f, c)
 	p.experts = glm4Experts(f, c)
 	p.experts.denseByType(f, c)
-	c.shorten(f.integer(2048, 1, maxPositions, "index_topk"), "its indexer, which is not run, chooses index_topk keys: all of a sequence of no more tokens")
+	c.shorten(f.integer(2048, 1, maxPositions, "index_topk"),
+		"its indexer, which is not run, chooses index_topk keys: all of a sequence of no more tokens")
 	return p
 }

@@ -28,7 +28,8 @@ func TestMembersThatAreAbsentHaveTheDefaultsOfTheClass(t *testing.T) {
 			c, err := parse(t, object{"architectures": []string{class}, "vocab_size": 131, "hidden_size": 1280, "intermediate_size": 104,
 				"num_hidden_layers": 5, "num_attention_heads": 32})
 			require.NoError(t, err)
-			require.Equal(t, want, defaults{c.KVHeads, c.HeadDim, c.MaxPositions, c.Rope.Theta, c.Eps, c.TieEmbeddings, c.QKVBias, c.OutBias, c.MLPBias, c.QKNorm})
+			require.Equal(t, want, defaults{c.KVHeads, c.HeadDim, c.MaxPositions, c.Rope.Theta, c.Eps, c.TieEmbeddings, c.QKVBias,
+				c.OutBias, c.MLPBias, c.QKNorm})
 		})
 	}
 }
@@ -45,7 +46,8 @@ func TestSmolLM3RotatesLayersByTheListOrTheInterval(t *testing.T) {
 	}{
 		{"default", object{"sliding_window": 7}, []bool{false, false, false, true}, nil},
 		{"interval", object{"no_rope_layer_interval": 2, "use_sliding_window": true}, []bool{false, true, false, true}, nil},
-		{"list", object{"no_rope_layers": []int{0, 1, 1, 1, 0}, "use_sliding_window": true, "sliding_window": 7}, []bool{true, false, false, false}, []int{7, 0, 0, 0}},
+		{"list", object{"no_rope_layers": []int{0, 1, 1, 1, 0}, "use_sliding_window": true, "sliding_window": 7},
+			[]bool{true, false, false, false}, []int{7, 0, 0, 0}},
 		{"types go first", object{"use_sliding_window": true, "sliding_window": 7, "layer_types": []string{sliding, full, full, full}},
 			[]bool{false, false, false, true}, []int{7, 0, 0, 0}},
 	} {
@@ -75,13 +77,16 @@ func TestExaone4RotatesLayersWithAWindowIfAnyHasOne(t *testing.T) {
 	}{
 		{"default", object{"sliding_window": "absent"}, []int{4096, 4096, 4096, 0}, []bool{false, false, false, true}},
 		{"pattern", object{"sliding_window": 7, "sliding_window_pattern": 2}, []int{7, 0, 7, 0}, []bool{false, true, false, true}},
-		{"types go first", object{"sliding_window": 7, "sliding_window_pattern": "LLLG", "layer_types": []string{full, full, full, sliding}},
+		{"types go first", object{"sliding_window": 7, "sliding_window_pattern": "LLLG",
+			"layer_types": []string{full, full, full, sliding}},
 			[]int{0, 0, 0, 7}, []bool{true, true, true, false}},
-		{"all full", object{"sliding_window": 7, "layer_types": []string{full, full, full, full}}, []int{0, 0, 0, 0}, []bool{true, true, true, true}},
+		{"all full", object{"sliding_window": 7, "layer_types": []string{full, full, full, full}}, []int{0, 0, 0, 0},
+			[]bool{true, true, true, true}},
 		{"null", object{"sliding_window": nil, "sliding_window_pattern": nil}, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg, err := parse(t, with(with(llamaJSON(), object{"architectures": []string{"Exaone4ForCausalLM"}, "num_hidden_layers": 4}), c.changes))
+			cfg, err := parse(t, with(with(llamaJSON(), object{"architectures": []string{"Exaone4ForCausalLM"}, "num_hidden_layers": 4}),
+				c.changes))
 			require.NoError(t, err)
 			require.Equal(t, c.windows, cfg.Windows)
 			require.Equal(t, c.unrotated, cfg.plan.(llamaPlan).unrotated)

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// deltaNet is the mixer of Qwen3-Next, Qwen3.5 and OLMo Hybrid: a convolution over q, k and v, then the gated delta rule (arXiv:2412.06464).
+// deltaNet is the mixer of Qwen3-Next, Qwen3.5 and OLMo Hybrid: a convolution over q, k and v, then the gated delta rule
+// (arXiv:2412.06464).
 type deltaNet struct {
 	keyHeads, heads int
 	keys, values    int // of a head
@@ -69,8 +70,10 @@ func (d *deltaNet) open(b *builder) func(at string, in int) (out int, back model
 func (d *deltaNet) parts(b *builder, at string) (qkv, gates []model.Part) {
 	keys, values, in := d.keyHeads*d.keys, d.heads*d.values, b.cfg.Hidden
 	if d.each {
-		return []model.Part{b.part(at+"q_proj", false, keys, in), b.part(at+"k_proj", false, keys, in), b.part(at+"v_proj", false, values, in)},
-			[]model.Part{b.part(at+"g_proj", false, values, in), b.part(at+"b_proj", false, d.heads, in), b.part(at+"a_proj", false, d.heads, in)}
+		return []model.Part{b.part(at+"q_proj", false, keys, in), b.part(at+"k_proj", false, keys, in),
+				b.part(at+"v_proj", false, values, in)},
+			[]model.Part{b.part(at+"g_proj", false, values, in), b.part(at+"b_proj", false, d.heads, in),
+				b.part(at+"a_proj", false, d.heads, in)}
 	}
 	if d.whole {
 		all := 2*keys + 2*values + 2*d.heads

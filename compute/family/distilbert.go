@@ -14,7 +14,8 @@ var distilBERT = family{
 
 // distilSpell gives members the names of BERT, and sets the defaults of DistilBertConfig.
 func distilSpell(f *fields) {
-	f.prefer(map[string]string{"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "hidden_dim": "intermediate_size", "activation": "hidden_act"})
+	f.prefer(map[string]string{"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+		"hidden_dim": "intermediate_size", "activation": "hidden_act"})
 	f.sizes(30522, 768, 3072, 6, 12)
 }
 

@@ -4,8 +4,8 @@ import "github.com/millrace/millrace/compute/model"
 
 // electra is ELECTRA.
 var electra = family{
-	class: "ElectraModel", also: []string{"ElectraForSequenceClassification", "ElectraForPreTraining", "ElectraForMaskedLM"}, kind: "electra",
-	config: electraConfig,
+	class: "ElectraModel", also: []string{"ElectraForSequenceClassification", "ElectraForPreTraining", "ElectraForMaskedLM"},
+	kind: "electra", config: electraConfig,
 
 	models:   "ELECTRA, the MS MARCO cross-encoder",
 	features: "BERT with a token table of its own width (`embedding_size`), classifier with a dense layer and GELU",

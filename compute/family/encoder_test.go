@@ -24,13 +24,16 @@ func TestAClassifierHasItsLabels(t *testing.T) {
 		more object
 		want Classifier
 	}{
-		"none":        {nil, Classifier{[]string{"LABEL_0", "LABEL_1"}, Softmax, Identity}},
-		"a number":    {object{"num_labels": 1}, Classifier{[]string{"LABEL_0"}, Sigmoid, Sigmoid}},
-		"names":       {object{"id2label": object{"1": "b", "0": "a", "2": "c"}}, Classifier{[]string{"a", "b", "c"}, Softmax, Identity}},
-		"several":     {object{"problem_type": "multi_label_classification"}, Classifier{[]string{"LABEL_0", "LABEL_1"}, Sigmoid, Identity}},
+		"none":     {nil, Classifier{[]string{"LABEL_0", "LABEL_1"}, Softmax, Identity}},
+		"a number": {object{"num_labels": 1}, Classifier{[]string{"LABEL_0"}, Sigmoid, Sigmoid}},
+		"names":    {object{"id2label": object{"1": "b", "0": "a", "2": "c"}}, Classifier{[]string{"a", "b", "c"}, Softmax, Identity}},
+		"several": {object{"problem_type": "multi_label_classification"},
+			Classifier{[]string{"LABEL_0", "LABEL_1"}, Sigmoid, Identity}},
 		"a regressor": {object{"num_labels": 1, "problem_type": "regression"}, Classifier{[]string{"LABEL_0"}, Identity, Sigmoid}},
-		"an identity": {object{"num_labels": 1, "sentence_transformers": object{"activation_fn": "torch.nn.modules.linear.Identity"}}, Classifier{[]string{"LABEL_0"}, Sigmoid, Identity}},
-		"older":       {object{"num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, Classifier{[]string{"LABEL_0"}, Sigmoid, Identity}},
+		"an identity": {object{"num_labels": 1, "sentence_transformers": object{"activation_fn": "torch.nn.modules.linear.Identity"}},
+			Classifier{[]string{"LABEL_0"}, Sigmoid, Identity}},
+		"older": {object{"num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+			Classifier{[]string{"LABEL_0"}, Sigmoid, Identity}},
 	} {
 		got, err := parse(t, with(bertJSON(class), c.more))
 		require.NoError(t, err, name)
@@ -122,7 +125,9 @@ func TestEncodersHaveTheirPooling(t *testing.T) {
 // TestAnEncoderWithoutFilesHasTheMean has nothing in its folder but the configuration.
 func TestAnEncoderWithoutFilesHasTheMean(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"bert","vocab_size":9,"hidden_size":8,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":1}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"),
+		[]byte(`{"model_type":"bert","vocab_size":9,"hidden_size":8,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":1}`),
+		0o600))
 	c, err := LoadConfig(dir)
 	require.NoError(t, err)
 	require.Equal(t, Pooling{Mode: "mean", Normalize: true}, c.Pooling)

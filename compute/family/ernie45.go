@@ -58,14 +58,15 @@ var ernie45Moe = family{
 // ernie45MoeSpell sets the defaults of Ernie4_5_MoeConfig.
 func ernie45MoeSpell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_theta": 500000, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
-		"moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
+		"num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_theta": 500000, "rms_norm_eps": 1e-5,
+		"tie_word_embeddings": true, "moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
 	})
 }
 
 func ernie45MoeConfig(f *fields, c *Config) plan {
 	p := ernie45Config(f, c).(llamaPlan)
-	e := readExperts(f, []string{"moe_num_experts", "num_experts"}, []string{"moe_k", "num_experts_per_tok"}, []string{"moe_intermediate_size"})
+	e := readExperts(f, []string{"moe_num_experts", "num_experts"}, []string{"moe_k", "num_experts_per_tok"},
+		[]string{"moe_intermediate_size"})
 	e.routing.Scores, e.routing.Normalize = model.RouteSoftmax, true
 	e.shared = e.intermediate * f.integer(2, 0, maxExperts, "moe_num_shared_experts")
 	first, step := f.integer(1, 0, maxLayers, "moe_layer_start_index"), f.integer(1, 1, maxLayers, "moe_layer_interval")
@@ -84,8 +85,8 @@ func ernie45MoeConfig(f *fields, c *Config) plan {
 	return p
 }
 
-// ernie45MoeTensors: models with images have two routers in a layer, whose weights have rows that are inputs, and their biases in one tensor. The first is that
-// of text.
+// ernie45MoeTensors: models with images have two routers in a layer, whose weights have rows that are inputs, and their biases in one
+// tensor. The first is that of text.
 func ernie45MoeTensors(_ *Config, w *weights.Checkpoint) error {
 	const second = "mlp.gate.weight_1"
 	routers := named(w, func(name string) bool { return strings.HasSuffix(name, second) })

@@ -28,7 +28,8 @@ var exaoneMoe = family{
 	gguf: &ggufForm{
 		name:  "exaone-moe",
 		parts: map[string]string{"exp_probs_b.bias": "mlp.e_score_correction_bias"},
-		keys:  merged(mixtureKeys, windowKeys, map[string]string{"expert_count": "num_experts", "expert_shared_count": "num_shared_experts"}),
+		keys: merged(mixtureKeys, windowKeys, map[string]string{"expert_count": "num_experts",
+			"expert_shared_count": "num_shared_experts"}),
 		spell: exaoneMoeGGUF,
 	},
 
@@ -40,7 +41,8 @@ var exaoneMoe = family{
 func exaoneMoeSpell(f *fields) {
 	exaone4Spell(f)
 	f.rename(map[string]string{"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"})
-	f.defaults(map[string]any{"n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5})
+	f.defaults(map[string]any{"n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024,
+		"routed_scaling_factor": 2.5})
 }
 
 // exaoneMoeConfig: source is transformers, modeling_exaone_moe.py.
@@ -59,7 +61,8 @@ func exaone4Plan(f *fields, c *Config) llamaPlan {
 	llamaSizes(f, c, 0, 0)
 	c.QKNorm = true
 	c.windows(f, 0, 0)
-	return llamaPlan{norms: layerNorms{attended: "post_attention_layernorm", mlpDone: "post_feedforward_layernorm"}, unrotated: c.fullLayers()}
+	return llamaPlan{norms: layerNorms{attended: "post_attention_layernorm", mlpDone: "post_feedforward_layernorm"},
+		unrotated: c.fullLayers()}
 }
 
 // exaone4GGUF: three of four layers have the window, if there is one.

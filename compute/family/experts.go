@@ -43,7 +43,8 @@ type expertSlots struct{ logits, chosen, mid, sharedMid, sharedLogit, sharedChos
 
 // qwenExperts are the names that most checkpoints took from Qwen's mixtures.
 func qwenExperts() expertNames {
-	return expertNames{layer: "mlp.", router: "gate", gate: "gate_proj", up: "up_proj", down: "down_proj", shared: "mlp.shared_expert.", sharedGate: "shared_expert_gate"}
+	return expertNames{layer: "mlp.", router: "gate", gate: "gate_proj", up: "up_proj", down: "down_proj", shared: "mlp.shared_expert.",
+		sharedGate: "shared_expert_gate"}
 }
 
 // maxExperts is kMostExperts of the kernels.

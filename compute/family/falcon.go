@@ -15,7 +15,8 @@ var falcon = family{
 			"ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
 		},
 		keys: map[string]string{
-			"attention.layer_norm_epsilon": "layer_norm_epsilon", "feed_forward_length": "ffn_hidden_size", "attention.head_count_kv": "num_kv_heads",
+			"attention.layer_norm_epsilon": "layer_norm_epsilon", "feed_forward_length": "ffn_hidden_size",
+			"attention.head_count_kv": "num_kv_heads",
 		},
 		spell: falconGGUF,
 	},

@@ -47,9 +47,9 @@ func falconH1Config(f *fields, c *Config) plan {
 	multiplier := func(name string) float32 { return float32(f.number(1, 1e-6, 1e6, name)) }
 	p := falconH1Plan{
 		llamaPlan:   bambaPlan(),
-		attentionIn: multiplier("attention_in_multiplier"), attentionOut: multiplier("attention_out_multiplier"), key: multiplier("key_multiplier"),
-		ssmIn: multiplier("ssm_in_multiplier"), ssmOut: multiplier("ssm_out_multiplier"), head: multiplier("lm_head_multiplier"),
-		ssm: f.multipliers("ssm_multipliers", 5), mlp: f.multipliers("mlp_multipliers", 2),
+		attentionIn: multiplier("attention_in_multiplier"), attentionOut: multiplier("attention_out_multiplier"),
+		key: multiplier("key_multiplier"), ssmIn: multiplier("ssm_in_multiplier"), ssmOut: multiplier("ssm_out_multiplier"),
+		head: multiplier("lm_head_multiplier"), ssm: f.multipliers("ssm_multipliers", 5), mlp: f.multipliers("mlp_multipliers", 2),
 	}
 	p.embedScale = multiplier("embedding_multiplier")
 	m := mambaOf(f, c, "mamba_d_ssm")
@@ -75,8 +75,8 @@ func (f *fields) multipliers(name string, n int) []float32 {
 	return all
 }
 
-// falconH1Tensors multiplies weights with the factors of what they read and give, and biases with the latter. That of the logits is the last norm's, but of a
-// model without logits.
+// falconH1Tensors multiplies weights with the factors of what they read and give, and biases with the latter. That of the logits is the
+// last norm's, but of a model without logits.
 func falconH1Tensors(c *Config, w *weights.Checkpoint) error {
 	p := c.plan.(falconH1Plan)
 	m := p.mixer.(*mamba2)

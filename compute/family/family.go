@@ -13,8 +13,9 @@ import (
 
 // family is a kind of models: the checkpoints that are read, and the programs that they become. Each is declared in a file of its own.
 type family struct {
-	class   string                                   // in config.json's architectures: "LlamaForCausalLM"
-	also    []string                                 // classes of models with images whose text model is this; of an encoder those with other heads
+	class string // in config.json's architectures: "LlamaForCausalLM"
+	// classes of models with images whose text model is this; of an encoder those with other heads
+	also    []string
 	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
 	kind    string                                   // model_type of config.json
 	spell   func(*fields)                            // brings config.json into the common form; nil: it has it
@@ -31,18 +32,18 @@ type plan interface{ build(*builder) }
 // families are all that are served, in the order of the documentation.
 func families() []*family {
 	return []*family{
-		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified,
-		&olmo2, &olmo3, &olmoHybrid, &ministral3, &hunyuan, &arcee, &apertus, &apertus15,
-		&graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
+		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2,
+		&vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified, &olmo2, &olmo3, &olmoHybrid, &ministral3, &hunyuan, &arcee, &apertus,
+		&apertus15, &graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
 		&helium, &cwm, &ministral,
-		&qwen3Next, &qwen35, &qwen35Moe, &laraMini, &lfm2, &lfm2Moe, &lfm3, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &mambaLM, &falconMamba, &jamba, &nemotronH,
-		&qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared, &graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe, &solarOpen,
-		&deepseekV2, &deepseekV3, &deepseekV32, &glmMoeDsa, &deepseekOCR2, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear,
-		&gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &minimaxM3, &minimaxText, &hunyuanMoe, &phimoe,
-		&starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2, &cohereCompass, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
-		&gptneoxJapanese, &codeGen, &mpt, &bioGPT, &xglm, &yoco,
-		&bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT, &nomicBERT,
-		&distilBERT, &electra, &albert, &camemBERT, &ernie, &megatronBERT, &data2vecText, &robertaPreNorm, &xlmRobertaXL,
+		&qwen3Next, &qwen35, &qwen35Moe, &laraMini, &lfm2, &lfm2Moe, &lfm3, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &mambaLM,
+		&falconMamba, &jamba, &nemotronH, &qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared,
+		&graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe, &solarOpen, &deepseekV2,
+		&deepseekV3, &deepseekV32, &glmMoeDsa, &deepseekOCR2, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear, &gptOss,
+		&llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &minimaxM3, &minimaxText, &hunyuanMoe, &phimoe, &starcoder2, &gptneox, &phi,
+		&stablelm, &cohere, &cohere2, &cohereCompass, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2,
+		&persimmon, &gptneoxJapanese, &codeGen, &mpt, &bioGPT, &xglm, &yoco, &bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT,
+		&nomicBERT, &distilBERT, &electra, &albert, &camemBERT, &ernie, &megatronBERT, &data2vecText, &robertaPreNorm, &xlmRobertaXL,
 	}
 }
 

@@ -93,7 +93,8 @@ func TestGGUFTensorsGetTheNamesOfHuggingFace(t *testing.T) {
 	} {
 		require.Equal(t, want, layout.Name(name))
 	}
-	for name, want := range map[string]int64{"blk.0.attn_q.weight": 6, "blk.0.attn_k.bias": 6, "blk.0.attn_v.weight": 0, "attn_q.weight": 0} {
+	for name, want := range map[string]int64{"blk.0.attn_q.weight": 6, "blk.0.attn_k.bias": 6, "blk.0.attn_v.weight": 0,
+		"attn_q.weight": 0} {
 		require.Equal(t, want, layout.Interleaved(name), name)
 	}
 	layout, err = ggufLayout(weights.Metadata{"general.architecture": "qwen2"})

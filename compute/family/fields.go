@@ -259,7 +259,8 @@ func (f *fields) missing(values map[string]any) {
 	}
 }
 
-// liftText copies the members of text_config, which a model with images has for its text model, to its side, where there is none of the name.
+// liftText copies the members of text_config, which a model with images has for its text model, to its side, where there is none of the
+// name.
 func (f *fields) liftText() {
 	sub := f.object("text_config")
 	for member, raw := range sub.members {

@@ -20,8 +20,9 @@ var flint = family{
 // flintSpell sets the defaults of FlintConfig.
 func flintSpell(f *fields) {
 	f.defaults(map[string]any{
-		"intermediate_size": 6144, "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 262144, "sliding_window": 513, "num_experts": 256,
-		"num_experts_per_tok": 6, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 1024, "norm_topk_prob": true, "mlp_only_layers": []int{0, 1},
+		"intermediate_size": 6144, "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 262144, "sliding_window": 513,
+		"num_experts": 256, "num_experts_per_tok": 6, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 1024,
+		"norm_topk_prob": true, "mlp_only_layers": []int{0, 1},
 	})
 	types := make([]string, f.size(maxLayers, "num_hidden_layers"))
 	for i := range types {

@@ -17,7 +17,8 @@ var gemma = family{
 // gemmaSpell sets the defaults of GemmaConfig. Its first configurations have "gelu" for the approximation by tanh.
 func gemmaSpell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": true,
+		"num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "hidden_act": "gelu_pytorch_tanh",
+		"tie_word_embeddings": true,
 	})
 	if f.text("", "hidden_act") == "gelu" {
 		f.set("hidden_act", "gelu_pytorch_tanh")

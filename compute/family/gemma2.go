@@ -57,7 +57,8 @@ func vaultGemmaConfig(f *fields, c *Config) plan {
 
 // sandwichNorms are before and after each block.
 var sandwichNorms = layerNorms{
-	attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
+	attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm",
+	mlpDone: "post_feedforward_layernorm",
 }
 
 func gemma2Plan(f *fields, c *Config) llamaPlan {

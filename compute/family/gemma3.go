@@ -11,8 +11,8 @@ import (
 // gemma3 is the text model of Gemma 3: norms before and after each block, an embedding times the root of its width, and two rotary
 // embeddings, one for layers with a window.
 var gemma3 = family{
-	class: "Gemma3ForCausalLM", also: []string{"Gemma3TextForSequenceClassification", "Gemma3ForConditionalGeneration"}, bare: "Gemma3TextModel", kind: "gemma3_text",
-	spell:   gemma3Spell,
+	class: "Gemma3ForCausalLM", also: []string{"Gemma3TextForSequenceClassification", "Gemma3ForConditionalGeneration"},
+	bare: "Gemma3TextModel", kind: "gemma3_text", spell: gemma3Spell,
 	config:  gemma3Config,
 	tensors: gemmaNorms,
 	gguf: &ggufForm{
@@ -65,13 +65,15 @@ func gemma3Config(f *fields, c *Config) plan {
 		head, c.NoHead = &classHead{}, false
 		f.set("sliding_window", f.integer(4096, 1, maxPositions, "sliding_window")/2+1)
 	}
-	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(10000, minTheta, maxTheta, "rope_local_base_freq"))
+	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"),
+		f.number(10000, minTheta, maxTheta, "rope_local_base_freq"))
 	c.windows(f, 0, 0)
 	return llamaPlan{
 		encoder: head,
 		local:   &local,
 		norms: layerNorms{
-			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm", mlpDone: "post_feedforward_layernorm",
+			attention: "input_layernorm", attended: "post_attention_layernorm", mlp: "pre_feedforward_layernorm",
+			mlpDone: "post_feedforward_layernorm",
 		},
 		embedScale:        float32(math.Sqrt(float64(c.Hidden))), // Gemma3TextScaledWordEmbedding
 		embedScaleRounded: true,

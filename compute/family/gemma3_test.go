@@ -12,14 +12,16 @@ import (
 // gemmaJSON is a valid configuration of 7 layers.
 func gemmaJSON() object {
 	return object{
-		"architectures": []string{"Gemma3ForCausalLM"}, "vocab_size": 131, "hidden_size": 48, "intermediate_size": 104, "num_hidden_layers": 7,
-		"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "sliding_window": 9, "max_position_embeddings": 100,
+		"architectures": []string{"Gemma3ForCausalLM"}, "vocab_size": 131, "hidden_size": 48, "intermediate_size": 104,
+		"num_hidden_layers": 7, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "sliding_window": 9,
+		"max_position_embeddings": 100,
 	}
 }
 
 func TestGemmaBothSpellingsSayTheSame(t *testing.T) {
 	four, err := parse(t, with(gemmaJSON(), object{
-		"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling": object{"rope_type": "linear", "factor": 8}, "sliding_window_pattern": 3,
+		"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling": object{"rope_type": "linear", "factor": 8},
+		"sliding_window_pattern": 3,
 	}))
 	require.NoError(t, err)
 	five, err := parse(t, with(gemmaJSON(), object{
@@ -48,7 +50,8 @@ func TestGemmaLeavesOutDefaults(t *testing.T) {
 	require.Equal(t, "Gemma3ForCausalLM", c.Architecture)
 	require.Equal(t, "bfloat16", c.DType)
 	require.Equal(t, []int32{1, 106}, c.Generation.EOS)
-	require.Equal(t, []int{262208, 2560, 34, 8, 4, 256, 10240, 131072}, []int{c.Vocab, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.Intermediate, c.MaxPositions})
+	require.Equal(t, []int{262208, 2560, 34, 8, 4, 256, 10240, 131072},
+		[]int{c.Vocab, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.Intermediate, c.MaxPositions})
 	require.Equal(t, []int{1024, 1024, 1024, 1024, 1024, 0, 1024}, c.Windows[:7])
 	require.InDelta(t, 1e6, c.Rope.Theta, 0)
 	require.True(t, c.TieEmbeddings && c.QKNorm && !c.QKVBias)
@@ -59,21 +62,24 @@ func TestGemmaLeavesOutDefaults(t *testing.T) {
 
 func TestGemmaFaultsNameFieldFoundAndExpected(t *testing.T) {
 	for want, change := range map[string]object{
-		"final_logit_softcapping: found 30, expected null":                                 {"final_logit_softcapping": 30},
-		"use_bidirectional_attention: found true, expected false, with a head for classes": {"use_bidirectional_attention": true, "architectures": []string{"Gemma3TextForSequenceClassification"}},
-		"attn_logit_softcapping: found 50, expected null":                                  {"attn_logit_softcapping": 50},
-		"sliding_window_pattern: found 0, expected an integer in 1..":                      {"sliding_window_pattern": 0},
-		"hidden_activation: found \"mish\", expected silu":                                 {"hidden_activation": "mish"},
-		"query_pre_attn_scalar: found 0, expected a number in 1..":                         {"query_pre_attn_scalar": 0},
-		"rope_parameters.sliding_attention.rope_type: found \"linear\", expected default":  {"rope_parameters": object{sliding: object{"rope_type": "linear"}}},
-		"rope_parameters.sliding_attention: found 4, expected an object":                   {"rope_parameters": object{sliding: 4}},
-		"rope_local_base_freq: found 1, expected a number in 2..":                          {"rope_local_base_freq": 1},
-		"text_config.num_key_value_heads: found 4, expected a divisor of the 6 attention":  {"num_key_value_heads": nil, "text_config": object{"num_key_value_heads": 4}},
-		"text_config: found 4, expected an object":                                         {"text_config": 4},
-		"partial_rotary_factor: found 0.5, expected 1 for this architecture":               {"partial_rotary_factor": 0.5},
-		"rope_parameters.full_attention: found 7, expected an object":                      {"rope_parameters": object{sliding: object{}, full: 7}},
-		"layer_types: found 1 entries, expected one for each of 7 layers":                  {"layer_types": []string{full}},
-		"rope_parameters.full_attention.rope_type: found \"ntk\", expected default, dyn":   {"rope_parameters": object{full: object{"rope_type": "ntk"}}},
+		"final_logit_softcapping: found 30, expected null": {"final_logit_softcapping": 30},
+		"use_bidirectional_attention: found true, expected false, with a head for classes": {"use_bidirectional_attention": true,
+			"architectures": []string{"Gemma3TextForSequenceClassification"}},
+		"attn_logit_softcapping: found 50, expected null":                                 {"attn_logit_softcapping": 50},
+		"sliding_window_pattern: found 0, expected an integer in 1..":                     {"sliding_window_pattern": 0},
+		"hidden_activation: found \"mish\", expected silu":                                {"hidden_activation": "mish"},
+		"query_pre_attn_scalar: found 0, expected a number in 1..":                        {"query_pre_attn_scalar": 0},
+		"rope_parameters.sliding_attention.rope_type: found \"linear\", expected default": {"rope_parameters": object{sliding: object{"rope_type": "linear"}}},
+		"rope_parameters.sliding_attention: found 4, expected an object":                  {"rope_parameters": object{sliding: 4}},
+		"rope_local_base_freq: found 1, expected a number in 2..":                         {"rope_local_base_freq": 1},
+		"text_config.num_key_value_heads: found 4, expected a divisor of the 6 attention": {"num_key_value_heads": nil,
+			"text_config": object{"num_key_value_heads": 4}},
+		"text_config: found 4, expected an object":                           {"text_config": 4},
+		"partial_rotary_factor: found 0.5, expected 1 for this architecture": {"partial_rotary_factor": 0.5},
+		"rope_parameters.full_attention: found 7, expected an object": {"rope_parameters": object{sliding: object{},
+			full: 7}},
+		"layer_types: found 1 entries, expected one for each of 7 layers":                {"layer_types": []string{full}},
+		"rope_parameters.full_attention.rope_type: found \"ntk\", expected default, dyn": {"rope_parameters": object{full: object{"rope_type": "ntk"}}},
 	} {
 		_, err := parse(t, with(gemmaJSON(), change))
 		require.ErrorContains(t, err, "config.json: "+want)
@@ -123,8 +129,9 @@ func TestGemmaNormsHaveOneAdded(t *testing.T) {
 			differ[parts[len(parts)-2]]++
 		}
 	}
-	require.Equal(t, map[string]int{"input_layernorm": 4, "post_attention_layernorm": 4, "pre_feedforward_layernorm": 4, "post_feedforward_layernorm": 4,
-		"q_norm": 4, "k_norm": 4, "norm": 1}, differ)
+	require.Equal(t, map[string]int{"input_layernorm": 4, "post_attention_layernorm": 4, "pre_feedforward_layernorm": 4,
+		"post_feedforward_layernorm": 4,
+		"q_norm":                     4, "k_norm": 4, "norm": 1}, differ)
 }
 
 func TestGemmaGGUFHasTheScaleOfLlamaCpp(t *testing.T) {

@@ -19,8 +19,9 @@ var gemma3n = family{
 		names: gemmaTables,
 		parts: merged(gemmaParts, map[string]string{
 			"altup_correct_coef": "altup.correction_coefs", "altup_correct_scale.weight": "altup.correct_output_scale",
-			"altup_predict_coef": "altup.prediction_coefs", "altup_router": "altup.modality_router", "altup_router_norm": "altup.router_norm",
-			"laurel_l": "laurel.linear_left", "laurel_r": "laurel.linear_right", "laurel_post_norm": "laurel.post_laurel_norm",
+			"altup_predict_coef": "altup.prediction_coefs", "altup_router": "altup.modality_router",
+			"altup_router_norm": "altup.router_norm", "laurel_l": "laurel.linear_left", "laurel_r": "laurel.linear_right",
+			"laurel_post_norm": "laurel.post_laurel_norm",
 		}),
 		keys: merged(gemmaKeys, map[string]string{
 			"altup.active_idx": "altup_active_idx", "altup.num_inputs": "altup_num_inputs", "activation_sparsity_scale": "gguf.sparsity",
@@ -41,7 +42,8 @@ type gemma3nPlan struct {
 	sparsity        []float64 // the share of each layer's gates that is 0, if they are normally distributed; 0: none
 }
 
-// gemma3nSpell takes text_config for the whole, and sets the defaults of Gemma3nTextConfig. A cap of null is none; without the member there is one.
+// gemma3nSpell takes text_config for the whole, and sets the defaults of Gemma3nTextConfig. A cap of null is none; without the member there
+// is one.
 func gemma3nSpell(f *fields) {
 	f.liftText()
 	f.sizes(262400, 2048, 16384, 35, 8)

@@ -20,15 +20,17 @@ var gemma4 = family{
 		name:  "gemma4",
 		names: gemmaTables,
 		parts: merged(gemmaParts, map[string]string{
-			"layer_output_scale.weight": "layer_scalar", "pre_ffw_norm_2": "pre_feedforward_layernorm_2", "post_ffw_norm_1": "post_feedforward_layernorm_1",
-			"post_ffw_norm_2": "post_feedforward_layernorm_2", "ffn_gate_inp": "router.proj", "ffn_gate_inp.scale": "router.scale",
-			"ffn_down_exps.scale": "router.per_expert_scale", "ffn_gate_up_exps.weight": "experts.gate_up_proj",
-			"ffn_gate_exps": "experts.gate_proj", "ffn_up_exps": "experts.up_proj", "ffn_down_exps": "experts.down_proj",
+			"layer_output_scale.weight": "layer_scalar", "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+			"post_ffw_norm_1": "post_feedforward_layernorm_1", "post_ffw_norm_2": "post_feedforward_layernorm_2",
+			"ffn_gate_inp": "router.proj", "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
+			"ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_gate_exps": "experts.gate_proj", "ffn_up_exps": "experts.up_proj",
+			"ffn_down_exps": "experts.down_proj",
 		}),
 		keys: merged(gemmaKeys, map[string]string{
 			"attention.key_length": "global_head_dim", "attention.key_length_swa": "head_dim", "rope.dimension_count_swa": "gguf.rotated",
-			"attention.value_length": "gguf.values", "attention.value_length_swa": "gguf.window_values", "rope.dimension_count": "gguf.full_rotated",
-			"expert_count": "num_experts", "expert_used_count": "top_k_experts", "expert_feed_forward_length": "moe_intermediate_size",
+			"attention.value_length": "gguf.values", "attention.value_length_swa": "gguf.window_values",
+			"rope.dimension_count": "gguf.full_rotated", "expert_count": "num_experts", "expert_used_count": "top_k_experts",
+			"expert_feed_forward_length": "moe_intermediate_size",
 		}),
 		spell:   gemma4GGUF,
 		tensors: gemma4Tensors,
@@ -81,7 +83,8 @@ func gemma4Config(f *fields, c *Config) plan {
 	if f.flag(false, "enable_moe_block") {
 		e := readExperts(f, []string{"num_experts"}, []string{"top_k_experts"}, []string{"moe_intermediate_size"})
 		e.routing.Normalize = true
-		e.names = expertNames{router: "router.proj", factors: "router.per_expert_scale", gate: "gate_proj", up: "up_proj", down: "down_proj"}
+		e.names = expertNames{router: "router.proj", factors: "router.per_expert_scale", gate: "gate_proj", up: "up_proj",
+			down: "down_proj"}
 		p.experts = e
 	}
 	return p
@@ -194,14 +197,16 @@ func (p gemma4Plan) layerScale(b *builder, at string) float32 {
 // gemma4Tensors divides the factors of what routers read by the root of its width, as Gemma4TextRouter does.
 func gemma4Tensors(c *Config, w *weights.Checkpoint) error {
 	root := float32(1 / math.Sqrt(float64(c.Hidden)))
-	return w.Replace(named(w, func(name string) bool { return strings.HasSuffix(name, "router.scale") }), func(x float32) float32 { return x * root })
+	return w.Replace(named(w, func(name string) bool { return strings.HasSuffix(name, "router.scale") }),
+		func(x float32) float32 { return x * root })
 }
 
-// gemma4GGUF: numbers that differ by the layer are lists; which pairs of a head turn is a tensor of divisors, and no values in a layer means that they are
-// the keys.
+// gemma4GGUF: numbers that differ by the layer are lists; which pairs of a head turn is a tensor of divisors, and no values in a layer
+// means that they are the keys.
 func gemma4GGUF(f *fields) {
 	f.gemmaGGUF()
-	for name, size := range map[string]string{"gguf.rotated": "head_dim", "gguf.window_values": "head_dim", "gguf.values": "global_head_dim", "gguf.full_rotated": "global_head_dim"} {
+	for name, size := range map[string]string{"gguf.rotated": "head_dim", "gguf.window_values": "head_dim",
+		"gguf.values": "global_head_dim", "gguf.full_rotated": "global_head_dim"} {
 		if own := f.integer(0, 1, maxHeadDim, size); f.integer(own, 0, maxHeadDim, name) != own {
 			f.fault(name, excerpt(f.members[name]), fmt.Sprintf("the size of a head, %d", own))
 		}
@@ -215,8 +220,10 @@ func gemma4GGUF(f *fields) {
 		f.set("intermediate_size", widths[0])
 		f.set("use_double_wide_mlp", widths[layers-1] != widths[0])
 		for i, width := range widths[:layers] {
-			if shared := i >= layers-f.integer(0, 0, layers, "num_kv_shared_layers"); width != widths[0] && (!shared || width != 2*widths[0]) {
-				f.fault("intermediate_size", fmt.Sprint(width), fmt.Sprintf("%d, or twice that in layers that share keys and values", widths[0]))
+			if shared := i >= layers-f.integer(0, 0, layers, "num_kv_shared_layers"); width != widths[0] &&
+				(!shared || width != 2*widths[0]) {
+				f.fault("intermediate_size", fmt.Sprint(width),
+					fmt.Sprintf("%d, or twice that in layers that share keys and values", widths[0]))
 			}
 		}
 	}
@@ -259,7 +266,8 @@ func gemma4GGUF(f *fields) {
 	f.set("rope_parameters", map[string]any{
 		sliding: map[string]any{"rope_type": "default", "rope_theta": f.number(10000, minTheta, maxTheta, "rope_local_base_freq")},
 		full: map[string]any{
-			"rope_type": "proportional", "rope_theta": f.number(1e6, minTheta, maxTheta, "rope_theta"), "partial_rotary_factor": 2 * float64(turning) / float64(dim),
+			"rope_type": "proportional", "rope_theta": f.number(1e6, minTheta, maxTheta, "rope_theta"),
+			"partial_rotary_factor": 2 * float64(turning) / float64(dim),
 		},
 	})
 }

@@ -33,7 +33,8 @@ func TestGemma4Defaults(t *testing.T) {
 // TestGemma4HeadsOfFullLayers in both spellings.
 func TestGemma4HeadsOfFullLayers(t *testing.T) {
 	types := []string{sliding, full, sliding, full}
-	_, old := gemma4PlanOf(t, object{"layer_types": types, "global_head_dim": 64, "num_global_key_value_heads": 2, "attention_k_eq_v": true})
+	_, old := gemma4PlanOf(t, object{"layer_types": types, "global_head_dim": 64, "num_global_key_value_heads": 2,
+		"attention_k_eq_v": true})
 	each := object{}
 	for _, layer := range []int{1, 3} {
 		each[strconv.Itoa(layer)] = object{"head_dim": 64, "num_key_value_heads": 2}
@@ -72,15 +73,16 @@ func TestSharedKeysAreThoseOfTheLastLayerOfTheType(t *testing.T) {
 
 func TestGemma4FaultsNameFieldFoundAndExpected(t *testing.T) {
 	for want, change := range map[string]object{
-		"use_bidirectional_attention: found \"all\", expected vision or null":              {"use_bidirectional_attention": "all"},
-		"num_kv_shared_layers: found 4, expected one that leaves a layer of sliding":       {"num_kv_shared_layers": 4},
-		"num_kv_shared_layers: found 5, expected an integer in 0..4":                       {"num_kv_shared_layers": 5},
-		"vocab_size_per_layer_input: found 100, expected at least vocab_size, 131":         {"vocab_size_per_layer_input": 100},
-		"per_layer_config.1.head_dim: found 0, expected an integer in 1..":                 {"per_layer_config": object{"1": object{"head_dim": 0}}},
-		"per_layer_config: found 4, expected an object":                                    {"per_layer_config": 4},
-		"num_hidden_layers: found 3 KV heads of 512 elements in layer 3, expected a divis": {"attention_k_eq_v": true, "num_global_key_value_heads": 3},
-		"num_experts: found nothing, expected an integer in 1..":                           {"enable_moe_block": true},
-		"rope_parameters.full_attention.factor: found 0, expected a number in 0.001..":     {"rope_parameters": object{full: object{"rope_type": "proportional", "factor": 0}}},
+		"use_bidirectional_attention: found \"all\", expected vision or null":        {"use_bidirectional_attention": "all"},
+		"num_kv_shared_layers: found 4, expected one that leaves a layer of sliding": {"num_kv_shared_layers": 4},
+		"num_kv_shared_layers: found 5, expected an integer in 0..4":                 {"num_kv_shared_layers": 5},
+		"vocab_size_per_layer_input: found 100, expected at least vocab_size, 131":   {"vocab_size_per_layer_input": 100},
+		"per_layer_config.1.head_dim: found 0, expected an integer in 1..":           {"per_layer_config": object{"1": object{"head_dim": 0}}},
+		"per_layer_config: found 4, expected an object":                              {"per_layer_config": 4},
+		"num_hidden_layers: found 3 KV heads of 512 elements in layer 3, expected a divis": {"attention_k_eq_v": true,
+			"num_global_key_value_heads": 3},
+		"num_experts: found nothing, expected an integer in 1..":                       {"enable_moe_block": true},
+		"rope_parameters.full_attention.factor: found 0, expected a number in 0.001..": {"rope_parameters": object{full: object{"rope_type": "proportional", "factor": 0}}},
 	} {
 		requireFault(t, "Gemma4ForCausalLM", want, change)
 	}
@@ -98,12 +100,14 @@ func TestGemma3nDefaults(t *testing.T) {
 	require.Equal(t, []int{13, 14, 13}, []int{p.layers[13].source, p.layers[14].source, p.layers[28].source}, "15 layers share")
 	require.Equal(t, []float64{1e6, 10000}, []float64{c.Rope.Theta, p.local.Theta})
 
-	c, err = parse(t, plain("Gemma3nForCausalLM", object{"final_logit_softcapping": nil, "num_kv_shared_layers": 0, "intermediate_size": []int{8, 16, 24, 8}}))
+	c, err = parse(t, plain("Gemma3nForCausalLM", object{"final_logit_softcapping": nil, "num_kv_shared_layers": 0,
+		"intermediate_size": []int{8, 16, 24, 8}}))
 	require.NoError(t, err)
 	p = c.plan.(gemma3nPlan)
 	require.Equal(t, []float32{0}, []float32{p.softcap})
 	require.Equal(t, []float64{0, 0, 0, 0}, p.sparsity, "of 10 layers or less none are sparse")
-	require.Equal(t, []int{8, 16, 24, 8}, []int{p.layers[0].intermediate, p.layers[1].intermediate, p.layers[2].intermediate, p.layers[3].intermediate})
+	require.Equal(t, []int{8, 16, 24, 8}, []int{p.layers[0].intermediate, p.layers[1].intermediate, p.layers[2].intermediate,
+		p.layers[3].intermediate})
 }
 
 func TestGemma3nFaultsNameFieldFoundAndExpected(t *testing.T) {
@@ -111,14 +115,16 @@ func TestGemma3nFaultsNameFieldFoundAndExpected(t *testing.T) {
 		"intermediate_size: found 2 entries, expected one for each of 4 layers":           {"intermediate_size": []int{8, 8}},
 		"intermediate_size: found 0, expected integers in 1..":                            {"intermediate_size": []int{8, 0, 8, 8}},
 		"activation_sparsity_pattern: found 1 entries, expected one for each of 4 layers": {"activation_sparsity_pattern": []float64{0.5}},
-		"activation_sparsity_pattern: found 1, expected numbers from 0 to below 1":        {"activation_sparsity_pattern": []float64{0, 0, 0, 1}},
-		"altup_active_idx: found 4, expected an integer in 0..3":                          {"altup_active_idx": 4},
-		"altup_num_inputs: found 9, expected an integer in 2..8":                          {"altup_num_inputs": 9},
-		"hidden_size_per_layer_input: found 0, expected the width of a layer's input":     {"hidden_size_per_layer_input": 0},
-		"hidden_activation: found silu, expected gelu_pytorch_tanh, of sparse gates":      {"hidden_activation": "silu", "activation_sparsity_pattern": []float64{0.5, 0, 0, 0}},
-		"num_kv_shared_layers: found 15, expected an integer in 0..4":                     {"num_kv_shared_layers": 15},
-		"rope_parameters.sliding_attention.rope_type: found \"yarn\", expected default":   {"rope_parameters": object{sliding: object{"rope_type": "yarn"}}},
-		"hidden_size_per_layer_input: found -1, expected an integer in 0..":               {"hidden_size_per_layer_input": -1},
+		"activation_sparsity_pattern: found 1, expected numbers from 0 to below 1": {"activation_sparsity_pattern": []float64{0, 0,
+			0, 1}},
+		"altup_active_idx: found 4, expected an integer in 0..3":                      {"altup_active_idx": 4},
+		"altup_num_inputs: found 9, expected an integer in 2..8":                      {"altup_num_inputs": 9},
+		"hidden_size_per_layer_input: found 0, expected the width of a layer's input": {"hidden_size_per_layer_input": 0},
+		"hidden_activation: found silu, expected gelu_pytorch_tanh, of sparse gates": {"hidden_activation": "silu",
+			"activation_sparsity_pattern": []float64{0.5, 0, 0, 0}},
+		"num_kv_shared_layers: found 15, expected an integer in 0..4":                   {"num_kv_shared_layers": 15},
+		"rope_parameters.sliding_attention.rope_type: found \"yarn\", expected default": {"rope_parameters": object{sliding: object{"rope_type": "yarn"}}},
+		"hidden_size_per_layer_input: found -1, expected an integer in 0..":             {"hidden_size_per_layer_input": -1},
 	} {
 		requireFault(t, "Gemma3nForCausalLM", want, with(object{"num_kv_shared_layers": 0}, change))
 	}

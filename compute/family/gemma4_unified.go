@@ -2,8 +2,8 @@ package family
 
 // gemma4Unified is the text model of Gemma 4 without inputs of layers and experts.
 var gemma4Unified = family{
-	class: "Gemma4UnifiedForCausalLM", also: []string{"Gemma4UnifiedForConditionalGeneration"}, bare: "Gemma4UnifiedTextModel", kind: "gemma4_unified_text",
-	spell:  gemma4UnifiedSpell,
+	class: "Gemma4UnifiedForCausalLM", also: []string{"Gemma4UnifiedForConditionalGeneration"}, bare: "Gemma4UnifiedTextModel",
+	kind: "gemma4_unified_text", spell: gemma4UnifiedSpell,
 	config: gemma4Config,
 
 	models:   "the text of Gemma 4 12B",

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// gemmaLayers is what Gemma 3n and Gemma 4 have in common: layers of several shapes, the last of which have the keys and values of earlier ones, norms of
-// queries, keys and values, scores that are not divided, and inputs of each layer by the token.
+// gemmaLayers is what Gemma 3n and Gemma 4 have in common: layers of several shapes, the last of which have the keys and values of earlier
+// ones, norms of queries, keys and values, scores that are not divided, and inputs of each layer by the token.
 type gemmaLayers struct {
 	layers   []gemmaLayer
 	local    Rope // of layers with a window
@@ -31,7 +31,8 @@ func gemmaLayersConfig(f *fields, c *Config) (p gemmaLayers) {
 	decoderSizes(f, c, 0)
 	c.attentionBias(f, false)
 	c.QKNorm = true
-	p.local = twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(10000, minTheta, maxTheta, "rope_local_base_freq"))
+	p.local = twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"),
+		f.number(10000, minTheta, maxTheta, "rope_local_base_freq"))
 	c.windows(f, 0, 0)
 	p.perLayer = f.integer(256, 0, maxWidth, "hidden_size_per_layer_input")
 	p.perVocab = f.size(maxVocab, "vocab_size_per_layer_input")
@@ -50,7 +51,8 @@ func gemmaLayersConfig(f *fields, c *Config) (p gemmaLayers) {
 		}
 		source := lastIndex(types[:first], types[i])
 		if source < 0 {
-			f.fault("num_kv_shared_layers", fmt.Sprint(shared), fmt.Sprintf("one that leaves a layer of %s before those that share its keys", types[i]))
+			f.fault("num_kv_shared_layers", fmt.Sprint(shared),
+				fmt.Sprintf("one that leaves a layer of %s before those that share its keys", types[i]))
 			return p
 		}
 		p.layers[i].source = source
@@ -91,7 +93,8 @@ func (s *slotsByWidth) of(b *builder, width int) int {
 	return slot
 }
 
-// attention returns what appends the ops of a layer's attention from the slot in, up to the slot that it returns. Tensors' names begin with at.
+// attention returns what appends the ops of a layer's attention from the slot in, up to the slot that it returns. Tensors' names begin with
+// at.
 func (p *gemmaLayers) attention(b *builder) func(at string, in int) (out int) {
 	c := b.cfg
 	qkv, attended := newSlots("qkv", model.SlotF32), newSlots("attended", model.SlotOperand)
@@ -153,8 +156,9 @@ func (p *gemmaLayers) outPart(b *builder, at string) model.Part {
 // perLayerInputs are the slots of what layers get by the token.
 type perLayerInputs struct{ all, gate, gated int }
 
-// openInputs appends the ops that make the inputs of all layers from the embedding x: of the sum of two terms, one is the token's row of a table, the
-// other a norm of a projection of x. Both are divided by the root of 2. A projection that is divided by the root of its width is a norm with another
+// openInputs appends the ops that make the inputs of all layers from the embedding x: of the sum of two terms, one is the token's row of a
+// table, the other a norm of a projection of x. Both are divided by the root of 2. A projection that is divided by the root of its width is
+// a norm with another
 // epsilon.
 func (p *gemmaLayers) openInputs(b *builder, x int) (s perLayerInputs) {
 	c := b.cfg
@@ -163,7 +167,8 @@ func (p *gemmaLayers) openInputs(b *builder, x int) (s perLayerInputs) {
 	s.gate, s.gated = b.slot("layer_input.gate", model.SlotF32, p.perLayer), b.slot("layer_input", model.SlotOperand, p.perLayer)
 	table := b.tensor("embed_tokens_per_layer.weight", p.perVocab, width)
 	b.linear("inputs.projection", x, s.all, model.ActNone, b.part("per_layer_model_projection", false, width, c.Hidden))
-	b.partNorm(model.NormRMS, "inputs.norm", s.all, 0, width, c.Layers, b.tensor("per_layer_projection_norm.weight", p.perLayer), model.None)
+	b.partNorm(model.NormRMS, "inputs.norm", s.all, 0, width, c.Layers, b.tensor("per_layer_projection_norm.weight", p.perLayer),
+		model.None)
 	b.last().Eps *= float32(c.Hidden)
 	b.last().NormScale = math.Sqrt2 / 2
 	b.addEmbed("inputs.embed", s.all, table, b.rounded(float32(math.Sqrt(float64(p.perLayer))), table)*(math.Sqrt2/2))
@@ -203,8 +208,8 @@ var gemmaParts = merged(sandwichParts, map[string]string{
 
 // gemmaTables are those outside of them.
 var gemmaTables = map[string]string{
-	"per_layer_token_embd": "embed_tokens_per_layer", "per_layer_model_proj": "per_layer_model_projection", "per_layer_proj_norm": "per_layer_projection_norm",
-	"altup_proj": "altup_projections", "altup_unembd_proj": "altup_unembed_projections",
+	"per_layer_token_embd": "embed_tokens_per_layer", "per_layer_model_proj": "per_layer_model_projection",
+	"per_layer_proj_norm": "per_layer_projection_norm", "altup_proj": "altup_projections", "altup_unembd_proj": "altup_unembed_projections",
 }
 
 // gemmaKeys are the keys of both.

@@ -16,19 +16,21 @@ import (
 
 // ggufForm is how a family's GGUF files differ from its Hugging Face checkpoints.
 type ggufForm struct {
-	name        string                                   // general.architecture
-	also        []string                                 // other names: of models with images
-	only        func(keys ggufKeys) bool                 // which files of that name are the family's, where several have it; nil: all
-	interleaved bool                                     // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
-	partial     bool                                     // rope.dimension_count is the rotated part of a head
-	decoder     string                                   // before the names of all tensors but the head's; "": "model."
-	layers      string                                   // before the number of a layer; "": "layers."
-	names       map[string]string                        // names of tensors outside of layers that differ from Llama's, without .weight and .bias
-	parts       map[string]string                        // those of a layer's tensors; with .weight or .bias, the name there has none
-	head        map[string]string                        // those of a head for classes, which have no prefix; nil: there is none
-	keys        map[string]string                        // keys beside Llama's, without the architecture, to members of config.json; "": of no effect
-	spell       func(*fields)                            // sets what has no key; nil: nothing
-	tensors     func(*Config, *weights.Checkpoint) error // replaces tensors; nil: none
+	name        string                   // general.architecture
+	also        []string                 // other names: of models with images
+	only        func(keys ggufKeys) bool // which files of that name are the family's, where several have it; nil: all
+	interleaved bool                     // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
+	partial     bool                     // rope.dimension_count is the rotated part of a head
+	decoder     string                   // before the names of all tensors but the head's; "": "model."
+	layers      string                   // before the number of a layer; "": "layers."
+	// names of tensors outside of layers that differ from Llama's, without .weight and .bias
+	names map[string]string
+	parts map[string]string // those of a layer's tensors; with .weight or .bias, the name there has none
+	head  map[string]string // those of a head for classes, which have no prefix; nil: there is none
+	// keys beside Llama's, without the architecture, to members of config.json; "": of no effect
+	keys    map[string]string
+	spell   func(*fields)                            // sets what has no key; nil: nothing
+	tensors func(*Config, *weights.Checkpoint) error // replaces tensors; nil: none
 }
 
 // ggufKeys are the keys of an architecture.
@@ -61,7 +63,8 @@ func ggufNames() []string {
 func ggufFamily(m weights.Metadata) (known *family, name string) {
 	name, _ = m["general.architecture"].(string)
 	return find(func(f *family) bool {
-		return f.gguf != nil && (f.gguf.name == name || slices.Contains(f.gguf.also, name)) && (f.gguf.only == nil || f.gguf.only(ggufKeys{m, name}))
+		return f.gguf != nil && (f.gguf.name == name || slices.Contains(f.gguf.also, name)) &&
+			(f.gguf.only == nil || f.gguf.only(ggufKeys{m, name}))
 	}), name
 }
 
@@ -190,8 +193,8 @@ func (f *fields) withoutNext() {
 	}
 }
 
-// uniform is the one number of a list with an entry for each layer, where layers without such a thing have 0. It takes the place of the list. The result is
-// the list, nil if the member is a number.
+// uniform is the one number of a list with an entry for each layer, where layers without such a thing have 0. It takes the place of the
+// list. The result is the list, nil if the member is a number.
 func (f *fields) uniform(name string) []int {
 	_, raw := f.get(name)
 	var all []int
@@ -251,8 +254,8 @@ func ggufEnds(m weights.Metadata) []int64 {
 // maxList is the length of a list at most. Those of a configuration have an entry for each layer.
 const maxList = 1 << 12
 
-// spelled is a value of the metadata as a configuration has it: a number of 32 bits, as the converter writes them, has its shortest text, which is mostly the one
-// that it was read from. Infinite numbers of a list, which JSON does not have, become their names.
+// spelled is a value of the metadata as a configuration has it: a number of 32 bits, as the converter writes them, has its shortest text,
+// which is mostly the one that it was read from. Infinite numbers of a list, which JSON does not have, become their names.
 func spelled(v any) any {
 	if x, ok := v.(float64); ok && float64(float32(x)) == x && !math.IsInf(x, 0) {
 		return json.Number(strconv.FormatFloat(x, 'g', -1, 32))
@@ -314,7 +317,8 @@ func (f *fields) setClasses(known *family, keys ggufKeys) {
 		return
 	}
 	if int64(len(labels)) != out.Shape[0] {
-		f.fault(keys.kind+".classifier.output_labels", fmt.Sprintf("%d labels", len(labels)), fmt.Sprintf("%d, the rows of cls.output", out.Shape[0]))
+		f.fault(keys.kind+".classifier.output_labels", fmt.Sprintf("%d labels", len(labels)),
+			fmt.Sprintf("%d, the rows of cls.output", out.Shape[0]))
 	}
 	names := map[string]string{}
 	for i, label := range labels {
@@ -348,7 +352,8 @@ func (f *fields) setRopeScaling(m weights.Metadata, kind string) {
 	scaling := map[string]any{"rope_type": name, "factor": factor}
 	if name == "longrope" { // the factors are tensors
 		delete(scaling, "factor")
-		scaling["short_factor"], scaling["long_factor"] = ggufFactors(f.tensors, "rope_factors_short.weight"), ggufFactors(f.tensors, "rope_factors_long.weight")
+		scaling["short_factor"], scaling["long_factor"] = ggufFactors(f.tensors, "rope_factors_short.weight"),
+			ggufFactors(f.tensors, "rope_factors_long.weight")
 	}
 	f.alias["rope_scaling.rope_type"], f.alias["rope_scaling.factor"] = at+"type", factorKey
 	f.alias["rope_scaling.short_factor"], f.alias["rope_scaling.long_factor"] = "rope_factors_short.weight", "rope_factors_long.weight"
@@ -398,7 +403,8 @@ func (f *fields) refuse(keys ggufKeys, read map[string]string, partial bool) {
 		switch v := keys.Metadata[key]; v {
 		case nil, false, int64(0), float64(0):
 		default:
-			if strings.HasPrefix(own, "rope.scaling.") && (v == 1.0 || own == "rope.scaling.attn_factor" && longrope) { // a factor of 1 changes nothing
+			// a factor of 1 changes nothing
+			if strings.HasPrefix(own, "rope.scaling.") && (v == 1.0 || own == "rope.scaling.attn_factor" && longrope) {
 				continue
 			}
 			f.fault(key, excerpt([]byte(fmt.Sprint(v))), "none")
@@ -424,7 +430,8 @@ func (f *fields) refuse(keys ggufKeys, read map[string]string, partial bool) {
 // ggufIdle says whether a key is read elsewhere, or has no effect on the program.
 func ggufIdle(key string) bool {
 	switch key {
-	case "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+	case "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast",
+		"rope.scaling.yarn_beta_slow",
 		"rope.scale_linear", "rope.dimension_count", "attention.value_length", "pooling_type", // read
 		"classifier.output_labels",                                   // read
 		"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", // of the tokens, and of the training
@@ -443,14 +450,16 @@ func ggufRope(g *weights.GGUF, c *Config) error {
 		return nil
 	}
 	if t.DType != weights.F32 || !slices.Equal(t.Shape, []int64{int64(c.HeadDim / 2)}) || c.Rope.Type != "default" {
-		return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprintf("%s %v with rope scaling %s", t.Type, t.Shape, c.Rope.Type),
+		return &weights.FormatError{File: g.Path, Name: name,
+			Found:    fmt.Sprintf("%s %v with rope scaling %s", t.Type, t.Shape, c.Rope.Type),
 			Expected: fmt.Sprintf("F32 [%d] without another scaling", c.HeadDim/2)}
 	}
 	c.Rope.Divisors = make([]float32, c.HeadDim/2)
 	for i := range c.Rope.Divisors {
 		v := math.Float32frombits(binary.LittleEndian.Uint32(t.Data[4*i:]))
 		if !(v >= minFactor && v <= maxFactor) {
-			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v), Expected: fmt.Sprintf("divisors of %g to %g", minFactor, float64(maxFactor))}
+			return &weights.FormatError{File: g.Path, Name: name, Found: fmt.Sprint(v),
+				Expected: fmt.Sprintf("divisors of %g to %g", minFactor, float64(maxFactor))}
 		}
 		c.Rope.Divisors[i] = v
 	}
@@ -460,7 +469,8 @@ func ggufRope(g *weights.GGUF, c *Config) error {
 // windowKeys are the keys of windows; which layers have them is left to ggufTypes.
 var windowKeys = map[string]string{"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": ggufPattern}
 
-// ggufPattern is the member of sliding_window_pattern, which no config.json has: a flag for each layer with a window, or a number, see ggufTypes.
+// ggufPattern is the member of sliding_window_pattern, which no config.json has: a flag for each layer with a window, or a number, see
+// ggufTypes.
 const ggufPattern = "gguf.sliding_window_pattern"
 
 // ggufTypes sets layer_types: the layers that have a flag have a window; of a number n, or missing, all but each n-th.

@@ -61,7 +61,8 @@ func ggufHeads(m weights.Metadata, key string, missing int64) (int64, error) {
 	return n, nil
 }
 
-// ggufParts are the names of a layer's tensors that most families have, to those of Hugging Face. Source: gguf-py/gguf/tensor_mapping.py of llama.cpp.
+// ggufParts are the names of a layer's tensors that most families have, to those of Hugging Face. Source: gguf-py/gguf/tensor_mapping.py of
+// llama.cpp.
 var ggufParts = map[string]string{
 	"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
 	"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
@@ -69,7 +70,8 @@ var ggufParts = map[string]string{
 	"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 	"ffn_gate_inp": "mlp.gate", "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
 	"ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj", "ffn_down_exps": "mlp.experts.down_proj",
-	"ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj",
+	"ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj",
+	"ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 
 // huggingFaceName translates a tensor's name; those that have no counterpart stay as they are.
@@ -103,12 +105,14 @@ func (g *ggufForm) huggingFaceName(name string) string {
 // sparseMoeParts are the names of experts as Mixtral has them.
 var sparseMoeParts = map[string]string{
 	"ffn_gate_inp": "block_sparse_moe.gate", "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
-	"ffn_gate_exps": "block_sparse_moe.experts.w1", "ffn_up_exps": "block_sparse_moe.experts.w3", "ffn_down_exps": "block_sparse_moe.experts.w2",
+	"ffn_gate_exps": "block_sparse_moe.experts.w1", "ffn_up_exps": "block_sparse_moe.experts.w3",
+	"ffn_down_exps": "block_sparse_moe.experts.w2",
 }
 
 // sandwichParts are the names of norms before and after each block, as Gemma 2 has them.
 var sandwichParts = map[string]string{
-	"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+	"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+	"post_ffw_norm": "post_feedforward_layernorm",
 }
 
 // merged is the union of maps; a later one goes before.

@@ -34,7 +34,8 @@ func (t tables) Tensor(name string) (weights.Tensor, bool) { return t.Describe(n
 
 func ggufTables() tables {
 	t := weights.Tensor{DType: weights.F16, Shape: []int64{131, 48}}
-	return tables{"model.embed_tokens.weight": t, "transformer.wte.weight": t, "bert.embeddings.word_embeddings.weight": t, "model.embeddings.tok_embeddings.weight": t}
+	return tables{"model.embed_tokens.weight": t, "transformer.wte.weight": t, "bert.embeddings.word_embeddings.weight": t,
+		"model.embeddings.tok_embeddings.weight": t}
 }
 
 func TestGGUFMetadataGivesTheConfigurationWithLlamaCppsDefaults(t *testing.T) {
@@ -74,9 +75,11 @@ func TestGGUFFaultsNameTheFilesKeys(t *testing.T) {
 		value any // nil: absent
 		want  string
 	}{
-		{"general.architecture", "gemma5", `general.architecture: found "gemma5", expected a GGUF architecture of docs/models.md, where the nearest are gemma`},
+		{"general.architecture", "gemma5",
+			`general.architecture: found "gemma5", expected a GGUF architecture of docs/models.md, where the nearest are gemma`},
 		{"llama.embedding_length", nil, "llama.embedding_length: found nothing, expected an integer"},
-		{"llama.embedding_length", int64(50), "llama.attention.key_length: found nothing, expected a number, as 50 is no multiple of 6 heads"},
+		{"llama.embedding_length", int64(50),
+			"llama.attention.key_length: found nothing, expected a number, as 50 is no multiple of 6 heads"},
 		{"llama.block_count", int64(-1), "llama.block_count: found -1, expected an integer in 1.."},
 		{"llama.attention.head_count", []any{int64(6), int64(6)}, "llama.attention.head_count: found [6,6]"},
 		{"llama.attention.head_count_kv", int64(4), "llama.attention.head_count_kv: found 4, expected a divisor of the 6 attention heads"},
@@ -180,12 +183,12 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 		"expert_count": int64(8), "expert_used_count": int64(2), "expert_feed_forward_length": int64(40), "expert_shared_count": int64(1),
 	}
 	latents := weights.Metadata{
-		"attention.key_length": int64(32), "attention.key_length_mla": int64(24), "attention.value_length_mla": int64(32), "rope.dimension_count": int64(8),
-		"attention.kv_lora_rank": int64(24), "attention.head_count_kv": int64(1),
+		"attention.key_length": int64(32), "attention.key_length_mla": int64(24), "attention.value_length_mla": int64(32),
+		"rope.dimension_count": int64(8), "attention.kv_lora_rank": int64(24), "attention.head_count_kv": int64(1),
 	}
 	states := weights.Metadata{
-		"ssm.conv_kernel": int64(4), "ssm.inner_size": int64(96), "ssm.state_size": int64(16), "ssm.group_count": int64(1), "ssm.time_step_rank": int64(6),
-		"attention.head_count_kv": []any{int64(0), int64(2)},
+		"ssm.conv_kernel": int64(4), "ssm.inner_size": int64(96), "ssm.state_size": int64(16), "ssm.group_count": int64(1),
+		"ssm.time_step_rank": int64(6), "attention.head_count_kv": []any{int64(0), int64(2)},
 	}
 	for _, c := range []struct {
 		kind  string
@@ -195,23 +198,35 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 		want  string
 	}{
 		{"glm4moe", []weights.Metadata{experts}, "expert_gating_func", int64(3), "glm4moe.expert_gating_func: found 3, expected 2"},
-		{"lfm2", nil, "attention.head_count_kv", []any{int64(2)}, "lfm2.attention.head_count_kv: found 1 entries, expected one for each of 2 layers"},
-		{"lfm2", nil, "attention.head_count_kv", []any{int64(2), int64(3)}, "lfm2.attention.head_count_kv: found [2,3], expected one number, or 0, for each layer"},
-		{"deepseek2", []weights.Metadata{experts, latents}, "attention.key_length_mla", int64(8), "deepseek2.attention.key_length_mla: found 8, expected more than rope.dimension_count, 8"},
-		{"mistral4", []weights.Metadata{experts, latents}, "attention.temperature_scale", 0.1, "mistral4.attention.temperature_scale: found 0.1, expected none without"},
-		{"granitehybrid", []weights.Metadata{states, {"logit_scale": 2.0}}, "ssm.inner_size", int64(97), "granitehybrid.ssm.inner_size: found 97, expected a multiple of"},
+		{"lfm2", nil, "attention.head_count_kv", []any{int64(2)},
+			"lfm2.attention.head_count_kv: found 1 entries, expected one for each of 2 layers"},
+		{"lfm2", nil, "attention.head_count_kv", []any{int64(2), int64(3)},
+			"lfm2.attention.head_count_kv: found [2,3], expected one number, or 0, for each layer"},
+		{"deepseek2", []weights.Metadata{experts, latents}, "attention.key_length_mla", int64(8),
+			"deepseek2.attention.key_length_mla: found 8, expected more than rope.dimension_count, 8"},
+		{"mistral4", []weights.Metadata{experts, latents}, "attention.temperature_scale", 0.1,
+			"mistral4.attention.temperature_scale: found 0.1, expected none without"},
+		{"granitehybrid", []weights.Metadata{states, {"logit_scale": 2.0}}, "ssm.inner_size", int64(97),
+			"granitehybrid.ssm.inner_size: found 97, expected a multiple of"},
 		{"afmoe", []weights.Metadata{experts}, "expert_weights_norm", false, "afmoe.expert_weights_norm: found false, expected true"},
-		{"hunyuan-moe", []weights.Metadata{experts}, "expert_shared_count", int64(2), "hunyuan-moe.expert_shared_count: found 2, expected 1"},
-		{"hy_v3", []weights.Metadata{experts}, "expert_shared_feed_forward_length", int64(41), "hy_v3.expert_shared_feed_forward_length: found 41, expected a multiple of"},
-		{"olmo2", nil, "attention.sliding_window_pattern", []any{true}, "olmo2.attention.sliding_window_pattern: found [true], expected none"},
+		{"hunyuan-moe", []weights.Metadata{experts}, "expert_shared_count", int64(2),
+			"hunyuan-moe.expert_shared_count: found 2, expected 1"},
+		{"hy_v3", []weights.Metadata{experts}, "expert_shared_feed_forward_length", int64(41),
+			"hy_v3.expert_shared_feed_forward_length: found 41, expected a multiple of"},
+		{"olmo2", nil, "attention.sliding_window_pattern", []any{true},
+			"olmo2.attention.sliding_window_pattern: found [true], expected none"},
 		{"exaone4", []weights.Metadata{{"attention.sliding_window": int64(8)}}, "attention.sliding_window_pattern", []any{true},
 			"exaone4.attention.sliding_window_pattern: found 1 entries, expected one for each of 2 layers"},
 		{"starcoder", nil, "attention.head_count_kv", int64(6), "starcoder.attention.head_count_kv: found 6, expected 1"},
-		{"starcoder", []weights.Metadata{{"attention.head_count_kv": int64(1)}}, "feed_forward_length", int64(0), "starcoder.feed_forward_length: found 0, expected an integer in 1.."},
-		{"kimi-linear", []weights.Metadata{experts, latents}, "expert_gating_func", int64(1), "kimi-linear.expert_gating_func: found 1, expected 2"},
+		{"starcoder", []weights.Metadata{{"attention.head_count_kv": int64(1)}}, "feed_forward_length", int64(0),
+			"starcoder.feed_forward_length: found 0, expected an integer in 1.."},
+		{"kimi-linear", []weights.Metadata{experts, latents}, "expert_gating_func", int64(1),
+			"kimi-linear.expert_gating_func: found 1, expected 2"},
 		{"bert", nil, "attention.causal", true, "bert.attention.causal: found true, expected false"},
-		{"modern-bert", nil, "classifier.pooling_type", int64(3), "modern-bert.classifier.pooling_type: found 3, expected an integer in 1..2"},
-		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0}, "apertus.xielu.alpha_p: found 2 and 0 numbers, expected two for each of 2 layers"},
+		{"modern-bert", nil, "classifier.pooling_type", int64(3),
+			"modern-bert.classifier.pooling_type: found 3, expected an integer in 1..2"},
+		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0},
+			"apertus.xielu.alpha_p: found 2 and 0 numbers, expected two for each of 2 layers"},
 	} {
 		t.Run(c.kind+" "+c.key, func(t *testing.T) {
 			m := ggufOf(c.kind, nil)
@@ -281,7 +296,8 @@ func TestGGUFOfDeepSeekIsOneOfItsFamilies(t *testing.T) {
 		known, _ := ggufFamily(ggufOf("deepseek2", keys))
 		require.Equal(t, want, known.class)
 	}
-	known, _ := ggufFamily(ggufOf("deepseek2", weights.Metadata{"expert_count": int64(64), "block_count": int64(47), "vocab_size": int64(154880)}))
+	known, _ := ggufFamily(ggufOf("deepseek2", weights.Metadata{"expert_count": int64(64), "block_count": int64(47),
+		"vocab_size": int64(154880)}))
 	require.Equal(t, "DeepseekV3ForCausalLM", known.class)
 }
 
@@ -289,9 +305,9 @@ func TestGGUFOfDeepSeekIsOneOfItsFamilies(t *testing.T) {
 func TestGGUFYaRNOfLatentsScalesScoresAlone(t *testing.T) {
 	m := ggufOf("deepseek2", weights.Metadata{
 		"expert_count": int64(8), "expert_used_count": int64(2), "expert_feed_forward_length": int64(40), "expert_gating_func": int64(2),
-		"attention.key_length_mla": int64(24), "attention.value_length_mla": int64(32), "rope.dimension_count": int64(8), "attention.kv_lora_rank": int64(24),
-		"rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": int64(32),
-		"rope.scaling.yarn_log_multiplier": float64(float32(0.1)),
+		"attention.key_length_mla": int64(24), "attention.value_length_mla": int64(32), "rope.dimension_count": int64(8),
+		"attention.kv_lora_rank": int64(24), "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0,
+		"rope.scaling.original_context_length": int64(32), "rope.scaling.yarn_log_multiplier": float64(float32(0.1)),
 	})
 	f, err := ggufFields("a.gguf", m, ggufTables())
 	require.NoError(t, err)

@@ -36,7 +36,8 @@ var glm4 = family{
 // glmSpell sets the defaults of GlmConfig and Glm4Config.
 func glmSpell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5,
+		"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7,
+		"partial_rotary_factor": 0.5,
 	})
 }
 
@@ -84,8 +85,8 @@ var glm4Moe = family{
 // glm4MoeSpell sets the defaults of Glm4MoeConfig.
 func glm4MoeSpell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "n_shared_experts": 1,
-		"first_k_dense_replace": 1,
+		"num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5,
+		"n_shared_experts": 1, "first_k_dense_replace": 1,
 	})
 }
 
@@ -98,7 +99,8 @@ func glm4MoeConfig(f *fields, c *Config) plan {
 
 // glm4Experts reads the experts of GLM-4.5, and of the classes that took them from it or from DeepSeek-V3.
 func glm4Experts(f *fields, c *Config) *experts {
-	e := readExperts(f, []string{"n_routed_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
+	e := readExperts(f, []string{"n_routed_experts", "num_local_experts"}, []string{"num_experts_per_tok"},
+		[]string{"moe_intermediate_size"})
 	e.routing.Scores, e.routing.Normalize = model.RouteSigmoid, f.flag(true, "norm_topk_prob")
 	e.routing.Scale = float32(f.number(1, 1e-6, 1e6, "routed_scaling_factor"))
 	e.routing.Groups, e.routing.TopGroups = f.integer(1, 1, maxExperts, "n_group"), f.integer(1, 1, maxExperts, "topk_group")

@@ -12,8 +12,8 @@ var glm4v = family{
 
 // glm4vMoe is the text model of GLM-4.5V.
 var glm4vMoe = family{
-	class: "Glm4vMoeForConditionalGeneration", also: []string{"Glm46VForConditionalGeneration"}, bare: "Glm4vMoeTextModel", kind: "glm4v_moe_text",
-	spell:  glm4vMoeSpell,
+	class: "Glm4vMoeForConditionalGeneration", also: []string{"Glm46VForConditionalGeneration"}, bare: "Glm4vMoeTextModel",
+	kind: "glm4v_moe_text", spell: glm4vMoeSpell,
 	config: glm4MoeConfig,
 
 	models:   "the text of GLM-4.5V and GLM-4.6V",
@@ -42,7 +42,8 @@ func glm4vMoeSpell(f *fields) {
 	f.liftText()
 	f.sizes(151424, 4096, 10944, 46, 96)
 	f.defaults(map[string]any{
-		"max_position_embeddings": 65536, "attention_bias": true, "moe_intermediate_size": 1408, "num_experts_per_tok": 8, "n_routed_experts": 128,
+		"max_position_embeddings": 65536, "attention_bias": true, "moe_intermediate_size": 1408, "num_experts_per_tok": 8,
+		"n_routed_experts": 128,
 	})
 	glm4MoeSpell(f)
 	f.set("use_qk_norm", false) // the class has no norms of heads

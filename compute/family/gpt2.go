@@ -36,7 +36,8 @@ func gpt2Form(name string, spell func(*fields)) *ggufForm {
 		name: name, decoder: "transformer.", layers: "h.",
 		names: map[string]string{"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f"},
 		parts: map[string]string{
-			"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+			"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc",
+			"ffn_down": "mlp.c_proj",
 		},
 		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "feed_forward_length": "n_inner"},
 		spell: spell,
@@ -119,7 +120,8 @@ func gpt2Plan(f *fields, c *Config, activation string) blockPlan {
 
 func gptNeoSpell(f *fields) {
 	f.rename(map[string]string{
-		"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "activation_function": "hidden_act", "window_size": "sliding_window",
+		"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "activation_function": "hidden_act",
+		"window_size": "sliding_window",
 	})
 	f.plainBlocks(2048)
 	f.defaults(map[string]any{"sliding_window": 256, "layer_types": gptNeoTypes(f)})
@@ -158,7 +160,8 @@ func gptNeoConfig(f *fields, c *Config) plan {
 	return blockPlan{
 		names: blockNames{
 			decoder: "transformer.", table: "wte", positions: "wpe", norm: "ln_f",
-			layers: "h.", attnNorm: "ln_1", attention: "attn.attention.", out: "attn.attention.out_proj", mlpNorm: "ln_2", up: "mlp.c_fc", down: "mlp.c_proj",
+			layers: "h.", attnNorm: "ln_1", attention: "attn.attention.", out: "attn.attention.out_proj", mlpNorm: "ln_2", up: "mlp.c_fc",
+			down: "mlp.c_proj",
 		},
 		attentionScale: 1,
 	}

@@ -44,9 +44,11 @@ func TestGPTBigCodeDefaults(t *testing.T) {
 
 func TestGPTNeoWindows(t *testing.T) {
 	neo := func(changes object) (*Config, error) {
-		return parse(t, with(object{"architectures": []string{"GPTNeoForCausalLM"}, "vocab_size": 131, "hidden_size": 256, "num_layers": 4, "num_heads": 8}, changes))
+		return parse(t, with(object{"architectures": []string{"GPTNeoForCausalLM"}, "vocab_size": 131, "hidden_size": 256, "num_layers": 4,
+			"num_heads": 8}, changes))
 	}
-	c, err := neo(object{"attention_types": []any{[]any{[]string{"local"}, 1}, []any{[]string{"global", "local", "global"}, 1}}, "window_size": 7})
+	c, err := neo(object{"attention_types": []any{[]any{[]string{"local"}, 1}, []any{[]string{"global", "local", "global"}, 1}},
+		"window_size": 7})
 	require.NoError(t, err)
 	require.Equal(t, []int{7, 0, 7, 0}, c.Windows)
 	require.Equal(t, []int{2048, 1024}, []int{c.MaxPositions, c.Intermediate})

@@ -11,7 +11,8 @@ var gptneox = family{
 		name: "gptneox", partial: true, decoder: "gpt_neox.",
 		names: map[string]string{"token_embd": "embed_in", "output_norm": "final_layer_norm"},
 		parts: map[string]string{
-			"attn_qkv": "attention.query_key_value", "attn_output": "attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
+			"attn_qkv": "attention.query_key_value", "attn_output": "attention.dense", "ffn_up": "mlp.dense_h_to_4h",
+			"ffn_down": "mlp.dense_4h_to_h",
 		},
 		keys:  map[string]string{"attention.layer_norm_epsilon": "layer_norm_eps", "use_parallel_residual": "use_parallel_residual"},
 		spell: gptneoxGGUF,

@@ -14,8 +14,9 @@ var gptOss = family{
 	config:  gptOssConfig,
 	tensors: gptOssExperts,
 	gguf: &ggufForm{
-		name:  "gpt-oss",
-		parts: map[string]string{"post_attention_norm": "post_attention_layernorm", "attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router"},
+		name: "gpt-oss",
+		parts: map[string]string{"post_attention_norm": "post_attention_layernorm", "attn_sinks": "self_attn.sinks",
+			"ffn_gate_inp": "mlp.router"},
 		keys: map[string]string{
 			"attention.sliding_window": "sliding_window", "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
 			"expert_feed_forward_length": "", // as feed_forward_length
@@ -30,14 +31,15 @@ var gptOss = family{
 // gptOssSpell sets the defaults of GptOssConfig.
 func gptOssSpell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 150000, "rms_norm_eps": 1e-5, "sliding_window": 128,
-		"num_local_experts": 128, "attention_bias": true,
+		"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 150000, "rms_norm_eps": 1e-5,
+		"sliding_window": 128, "num_local_experts": 128, "attention_bias": true,
 	})
 	if !f.has("num_experts_per_tok") {
 		f.set("num_experts_per_tok", f.integer(4, 1, maxExperts, "experts_per_token"))
 	}
 	if !f.has("rope_parameters") && !f.has("rope_scaling") {
-		f.set("rope_scaling", map[string]any{"rope_type": "yarn", "factor": 32, "truncate": false, "original_max_position_embeddings": 4096})
+		f.set("rope_scaling", map[string]any{"rope_type": "yarn", "factor": 32, "truncate": false,
+			"original_max_position_embeddings": 4096})
 	}
 	f.patternTypes(2)
 }

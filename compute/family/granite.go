@@ -71,9 +71,11 @@ func (p *granitePlan) scaleResidual(c *Config, residual, embedding float64) {
 	p.embedScale = float32(embedding / residual)
 }
 
-// graniteHybridConfig: source is transformers, modeling_granitemoehybrid.py. The experts' tensors are those of Granite's mixtures: gate and up are one.
+// graniteHybridConfig: source is transformers, modeling_granitemoehybrid.py. The experts' tensors are those of Granite's mixtures: gate and
+// up are one.
 func graniteHybridConfig(f *fields, c *Config) plan {
-	f.defaults(map[string]any{"intermediate_size": 11008, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024})
+	f.defaults(map[string]any{"intermediate_size": 11008, "num_local_experts": 8, "num_experts_per_tok": 2,
+		"shared_intermediate_size": 1024})
 	p := granitePlan{llamaPlan: llamaConfig(f, c).(llamaPlan)}
 	p.mixer = mambaOf(f, c) // before its norm's epsilon is that of the residual
 	p.factors(f, c)
@@ -132,7 +134,8 @@ var graniteExpertParts = map[string]string{
 
 // graniteExpertKeys are the keys of experts.
 var graniteExpertKeys = merged(graniteKeys, map[string]string{
-	"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_shared_feed_forward_length": "shared_intermediate_size",
+	"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+	"expert_shared_feed_forward_length": "shared_intermediate_size",
 })
 
 // graniteHybridGGUF: layers without KV heads have the mixer.

@@ -53,8 +53,8 @@ func graniteExperts(f *fields) *experts {
 	e := readExperts(f, []string{"num_local_experts"}, []string{"num_experts_per_tok"}, []string{"intermediate_size"})
 	e.routing.Scores = model.RouteSoftmaxChosen
 	e.names = expertNames{
-		layer: "block_sparse_moe.", router: "router.layer", fused: "input_linear.weight", gate: "gate_linear", up: "up_linear", down: "output_linear",
-		shared: "shared_mlp.", sharedFused: "input_linear", sharedDown: "output_linear",
+		layer: "block_sparse_moe.", router: "router.layer", fused: "input_linear.weight", gate: "gate_linear", up: "up_linear",
+		down: "output_linear", shared: "shared_mlp.", sharedFused: "input_linear", sharedDown: "output_linear",
 	}
 	return e
 }

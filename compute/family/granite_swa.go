@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// graniteSWA is Granite with sliding windows in most layers, a score of a key without a value for each head, and a rotary embedding of each layer.
+// graniteSWA is Granite with sliding windows in most layers, a score of a key without a value for each head, and a rotary embedding of each
+// layer.
 var graniteSWA = family{
 	class: "GraniteSWAForCausalLM", bare: "GraniteSWAModel", kind: "granite_swa",
 	spell:   graniteSWASpell,

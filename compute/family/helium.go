@@ -12,7 +12,8 @@ var helium = family{
 
 // heliumSpell sets the defaults of HeliumConfig.
 func heliumSpell(f *fields) {
-	f.defaults(map[string]any{"num_key_value_heads": 20, "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 100000, "rms_norm_eps": 1e-8})
+	f.defaults(map[string]any{"num_key_value_heads": 20, "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 100000,
+		"rms_norm_eps": 1e-8})
 }
 
 func heliumConfig(f *fields, c *Config) plan {

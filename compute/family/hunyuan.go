@@ -32,8 +32,9 @@ var hunyuanMoe = family{
 			"ffn_down_shexp": "mlp.shared_mlp.down_proj",
 		}),
 		keys: map[string]string{
-			"expert_count": "num_experts", "expert_used_count": "moe_topk", "expert_feed_forward_length": "intermediate_size", "feed_forward_length": "",
-			"expert_shared_count": "gguf.expert_shared_count", "expert_shared_feed_forward_length": "gguf.shared",
+			"expert_count": "num_experts", "expert_used_count": "moe_topk", "expert_feed_forward_length": "intermediate_size",
+			"feed_forward_length": "", "expert_shared_count": "gguf.expert_shared_count",
+			"expert_shared_feed_forward_length": "gguf.shared",
 		},
 		spell: hunyuanMoeGGUF,
 	},

@@ -13,12 +13,14 @@ var hyV3 = family{
 	gguf: &ggufForm{
 		name: "hy_v3",
 		parts: map[string]string{
-			"ffn_gate_inp": "mlp.router.gate", "exp_probs_b.bias": "mlp.expert_bias", "exp_probs_b": "mlp.expert_bias", "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
-			"ffn_up_shexp": "mlp.shared_mlp.up_proj", "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+			"ffn_gate_inp": "mlp.router.gate", "exp_probs_b.bias": "mlp.expert_bias", "exp_probs_b": "mlp.expert_bias",
+			"ffn_gate_shexp": "mlp.shared_mlp.gate_proj", "ffn_up_shexp": "mlp.shared_mlp.up_proj",
+			"ffn_down_shexp": "mlp.shared_mlp.down_proj",
 		},
 		keys: merged(qwenExpertKeys, map[string]string{
 			"expert_weights_scale": "router_scaling_factor", "expert_weights_norm": ggufNorm, "expert_gating_func": ggufGating,
-			"expert_shared_feed_forward_length": "gguf.shared", "expert_shared_count": "", "leading_dense_block_count": "first_k_dense_replace",
+			"expert_shared_feed_forward_length": "gguf.shared", "expert_shared_count": "",
+			"leading_dense_block_count": "first_k_dense_replace",
 		}),
 		spell: hyV3GGUF,
 	},
@@ -30,8 +32,8 @@ var hyV3 = family{
 // hyV3Config: source is transformers, modeling_hy_v3.py.
 func hyV3Config(f *fields, c *Config) plan {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 11_158_840.0, "num_experts": 192,
-		"num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+		"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 11_158_840.0,
+		"num_experts": 192, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
 	})
 	llamaSizes(f, c, 0, 0)
 	c.QKNorm = true
@@ -39,7 +41,8 @@ func hyV3Config(f *fields, c *Config) plan {
 	c.MLPBias = f.flag(false, "mlp_bias")
 	e := readExperts(f, []string{"num_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
 	e.names.router, e.names.bias, e.names.shared = "router.gate", "expert_bias", "mlp.shared_mlp."
-	e.routing.Scores, e.routing.Normalize, e.routing.Scale = model.RouteSigmoid, true, float32(f.number(2.826, 1e-3, 1e3, "router_scaling_factor"))
+	e.routing.Scores, e.routing.Normalize, e.routing.Scale = model.RouteSigmoid, true,
+		float32(f.number(2.826, 1e-3, 1e3, "router_scaling_factor"))
 	e.shared = e.intermediate * f.integer(1, 0, maxExperts, "num_shared_experts")
 	e.dense = f.denseLayers(c)
 	return llamaPlan{experts: e}

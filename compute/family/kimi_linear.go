@@ -64,8 +64,9 @@ func kimiLinearSpell(f *fields) {
 		"num_experts": "num_local_experts", "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
 	})
 	f.latentDefaults(0, map[string]any{
-		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 1048576, "rms_norm_eps": 1e-5,
-		"num_local_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.446,
+		"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 1048576,
+		"rms_norm_eps": 1e-5, "num_local_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 1024,
+		"routed_scaling_factor": 2.446,
 	})
 }
 
@@ -90,7 +91,8 @@ func kimiLinearConfig(f *fields, c *Config) plan {
 	return p
 }
 
-// kimiLayers are the layers with a delta net: by layer_types, by the numbers of the others from 1 on, or all but every fourth from the fifth on.
+// kimiLayers are the layers with a delta net: by layer_types, by the numbers of the others from 1 on, or all but every fourth from the
+// fifth on.
 func (f *fields) kimiLayers(c *Config, s *fields) []bool {
 	if types := f.texts("layer_types"); types != nil {
 		return f.layersOf(c, types, linearAttention)

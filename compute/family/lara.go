@@ -17,8 +17,9 @@ var laraMini = family{
 func laraMiniSpell(f *fields) {
 	f.sizes(151936, 1024, 5632, 34, 16)
 	f.defaults(map[string]any{
-		"num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131072, "sliding_window": 512, "linear_num_key_heads": 8, "linear_num_value_heads": 16,
-		"num_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 512, "norm_topk_prob": true, "tie_word_embeddings": true,
+		"num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131072, "sliding_window": 512, "linear_num_key_heads": 8,
+		"linear_num_value_heads": 16, "num_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 512, "norm_topk_prob": true,
+		"tie_word_embeddings": true,
 	})
 	types := slices.Repeat([]string{linearAttention, sliding, linearAttention, full, sliding}, f.size(maxLayers, "num_hidden_layers")/5+1)
 	f.defaults(map[string]any{"layer_types": types[:f.size(maxLayers, "num_hidden_layers")]})

@@ -8,8 +8,9 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// latents is attention whose cache has a latent for each token in place of the keys and values of its heads (DeepSeek-V2, arXiv:2405.04434, section 2.1). All heads
-// read one key: the normed latent, then a rotated part. The matrix that makes a head's key of a latent is multiplied with its query instead, and the one that makes
+// latents is attention whose cache has a latent for each token in place of the keys and values of its heads (DeepSeek-V2, arXiv:2405.04434,
+// section 2.1). All heads read one key: the normed latent, then a rotated part. The matrix that makes a head's key of a latent is
+// multiplied with its query instead, and the one that makes
 // its value with attention's result: one form for the rows of prompts and of answers.
 type latents struct {
 	queryRank      int // 0: queries are made by one projection
@@ -37,8 +38,8 @@ func latentSizes(f *fields, c *Config) llamaPlan {
 	c.MLPBias = f.flag(false, "mlp_bias")
 	l := &latents{
 		queryRank: f.integer(0, 1, maxWidth, "q_lora_rank"), rank: f.size(maxHeadDim, "kv_lora_rank"),
-		plain: f.size(maxHeadDim, "qk_nope_head_dim"), rotated: f.size(maxHeadDim, "qk_rope_head_dim"), value: f.size(maxHeadDim, "v_head_dim"),
-		interleaved: f.flag(true, "rope_interleave"),
+		plain: f.size(maxHeadDim, "qk_nope_head_dim"), rotated: f.size(maxHeadDim, "qk_rope_head_dim"),
+		value: f.size(maxHeadDim, "v_head_dim"), interleaved: f.flag(true, "rope_interleave"),
 	}
 	if f.err == nil && l.rotated%2 != 0 {
 		f.fault("qk_rope_head_dim", fmt.Sprint(l.rotated), "an even number, for the rotary embedding")
@@ -65,8 +66,8 @@ func (r Rope) latentScale() float32 {
 	return float32(m * m)
 }
 
-// keyTensors adds a tensor for each layer: the matrices that make the keys of its heads, transposed. The checkpoint has them in one tensor with those that
-// make the values.
+// keyTensors adds a tensor for each layer: the matrices that make the keys of its heads, transposed. The checkpoint has them in one tensor
+// with those that make the values.
 func keyTensors(c *Config, w *weights.Checkpoint) error {
 	const suffix = "self_attn.kv_b_proj.weight"
 	names := map[string]string{}

@@ -9,8 +9,9 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// latentForm is that of GGUF files with latents: the keys of deepseek2 in llama.cpp, and names of tensors. The converter has the matrices that make the keys
-// of latents, transposed, and those that make the values, in a tensor each; older files have them in one, as checkpoints do. own sets what only the family
+// latentForm is that of GGUF files with latents: the keys of deepseek2 in llama.cpp, and names of tensors. The converter has the matrices
+// that make the keys of latents, transposed, and those that make the values, in a tensor each; older files have them in one, as checkpoints
+// do. own sets what only the family
 // has; nil: nothing.
 func latentForm(name string, only func(ggufKeys) bool, own func(*fields)) *ggufForm {
 	return &ggufForm{
@@ -22,7 +23,8 @@ func latentForm(name string, only func(ggufKeys) bool, own func(*fields)) *ggufF
 			"ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
 		},
 		keys: merged(mixtureKeys, map[string]string{
-			"attention.key_length": "gguf.key_length", "attention.value_length": "gguf.value_length", "attention.head_count_kv": "", // of the latents
+			// of the latents
+			"attention.key_length": "gguf.key_length", "attention.value_length": "gguf.value_length", "attention.head_count_kv": "",
 			"attention.key_length_mla": "gguf.key_length_mla", "attention.value_length_mla": "v_head_dim",
 			"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank", "rope.dimension_count": "qk_rope_head_dim",
 			"rope.scaling.yarn_log_multiplier": "gguf.yarn_log_multiplier",
@@ -73,8 +75,8 @@ func (f *fields) latentGGUF() {
 	}
 }
 
-// sigmoidExperts says whether a file of deepseek2 has the experts of DeepSeek-V3. The first files of GLM-4.7-Flash do not say it: llama.cpp knows them by
-// their size.
+// sigmoidExperts says whether a file of deepseek2 has the experts of DeepSeek-V3. The first files of GLM-4.7-Flash do not say it: llama.cpp
+// knows them by their size.
 func sigmoidExperts(k ggufKeys) bool {
 	if gating, ok := k.of("expert_gating_func").(int64); ok && gating != 0 {
 		return gating == gatingSigmoid
@@ -100,7 +102,8 @@ func (f *fields) temperatureGGUF() {
 		return
 	}
 	r := f.ropeObject()
-	length, original := f.integer(0, 0, maxPositions, "gguf.temperature_length"), r.integer(0, 1, maxPositions, "original_max_position_embeddings")
+	length, original := f.integer(0, 0, maxPositions, "gguf.temperature_length"),
+		r.integer(0, 1, maxPositions, "original_max_position_embeddings")
 	if length != 0 && length != original {
 		f.fault("gguf.temperature_length", fmt.Sprint(length), fmt.Sprintf("rope.scaling.original_context_length, %d", original))
 	}

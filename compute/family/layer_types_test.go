@@ -30,11 +30,14 @@ func TestMixturesWithTypesOfLayers(t *testing.T) {
 	require.Equal(t, 64, p.rotary)
 	require.Equal(t, []float64{5e6, 1e4}, []float64{c.Rope.Theta, p.local.Theta})
 
-	requireFault(t, "MiMoV2FlashForCausalLM", "num_key_value_heads: found 4, expected one whose double divides the 12 attention heads", object{"num_attention_heads": 12})
-	requireFault(t, "MiMoV2FlashForCausalLM", "rope_parameters.sliding_attention.partial_rotary_factor: found 0.5, expected 0.334, that of full_attention",
+	requireFault(t, "MiMoV2FlashForCausalLM", "num_key_value_heads: found 4, expected one whose double divides the 12 attention heads",
+		object{"num_attention_heads": 12})
+	requireFault(t, "MiMoV2FlashForCausalLM",
+		"rope_parameters.sliding_attention.partial_rotary_factor: found 0.5, expected 0.334, that of full_attention",
 		object{"num_attention_heads": 64, "rope_parameters": object{full: object{}, sliding: object{"partial_rotary_factor": 0.5}}})
 
-	c, err = parse(t, plain("Cohere2MoeForCausalLM", object{"num_hidden_layers": 6, "first_k_dense_replace": 2, "prefix_dense_sliding_window_pattern": 2, "sliding_window_pattern": 3}))
+	c, err = parse(t, plain("Cohere2MoeForCausalLM", object{"num_hidden_layers": 6, "first_k_dense_replace": 2,
+		"prefix_dense_sliding_window_pattern": 2, "sliding_window_pattern": 3}))
 	require.NoError(t, err)
 	require.Equal(t, []int{4096, 0, 4096, 4096, 0, 4096}, c.Windows)
 	b := c.plan.(blockPlan)

@@ -59,7 +59,8 @@ func (s *shortConv) open(b *builder) func(at string, in int) (out int, back mode
 
 // lfm2Spell sets the defaults of Lfm2Config and Lfm2MoeConfig.
 func lfm2Spell(f *fields) {
-	f.defaults(map[string]any{"rope_theta": 1e6, "num_key_value_heads": 8, "tie_word_embeddings": true, "num_hidden_layers": 32, "num_attention_heads": 32})
+	f.defaults(map[string]any{"rope_theta": 1e6, "num_key_value_heads": 8, "tie_word_embeddings": true, "num_hidden_layers": 32,
+		"num_attention_heads": 32})
 	f.prefer(map[string]string{"tie_embedding": "tie_word_embeddings", "norm_eps": "rms_norm_eps", "block_ff_dim": "intermediate_size"})
 	f.defaults(map[string]any{"rms_norm_eps": 1e-5})
 }
@@ -105,7 +106,8 @@ func shortConvConfig(f *fields, c *Config) llamaPlan {
 	p := llamaPlan{
 		mixer: &shortConv{kernel: f.integer(3, 2, maxKernel, "conv_L_cache"), bias: f.flag(false, "conv_bias")},
 		norms: layerNorms{attention: "operator_norm", mlp: "ffn_norm"},
-		names: strings.NewReplacer("self_attn.o_proj", "self_attn.out_proj", "q_norm.weight", "q_layernorm.weight", "k_norm.weight", "k_layernorm.weight",
+		names: strings.NewReplacer("self_attn.o_proj", "self_attn.out_proj", "q_norm.weight", "q_layernorm.weight", "k_norm.weight",
+			"k_layernorm.weight",
 			"mlp.gate_proj", "feed_forward.w1", "mlp.up_proj", "feed_forward.w3", "mlp.down_proj", "feed_forward.w2"),
 		final: "embedding_norm",
 	}
@@ -128,10 +130,11 @@ func shortConvConfig(f *fields, c *Config) llamaPlan {
 var lfm2Parts = map[string]string{
 	"attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
 	"attn_k_norm": "self_attn.k_layernorm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2",
-	"shortconv.in_proj.weight": "conv.in_proj.weight", "shortconv.conv.weight": "conv.conv.weight", "shortconv.out_proj.weight": "conv.out_proj.weight",
-	"shortconv.in_proj.bias": "conv.in_proj.bias", "shortconv.conv.bias": "conv.conv.bias", "shortconv.out_proj.bias": "conv.out_proj.bias",
-	"ffn_gate_inp": "feed_forward.gate", "exp_probs_b.bias": "feed_forward.expert_bias",
-	"ffn_gate_exps": "feed_forward.experts.w1", "ffn_up_exps": "feed_forward.experts.w3", "ffn_down_exps": "feed_forward.experts.w2",
+	"shortconv.in_proj.weight": "conv.in_proj.weight", "shortconv.conv.weight": "conv.conv.weight",
+	"shortconv.out_proj.weight": "conv.out_proj.weight", "shortconv.in_proj.bias": "conv.in_proj.bias",
+	"shortconv.conv.bias": "conv.conv.bias", "shortconv.out_proj.bias": "conv.out_proj.bias", "ffn_gate_inp": "feed_forward.gate",
+	"exp_probs_b.bias": "feed_forward.expert_bias", "ffn_gate_exps": "feed_forward.experts.w1", "ffn_up_exps": "feed_forward.experts.w3",
+	"ffn_down_exps": "feed_forward.experts.w2",
 }
 
 // lfm2Names are those outside of them; older files name the last norm as that of the embedding.

@@ -58,7 +58,8 @@ func lfm3Config(f *fields, c *Config) plan {
 		local: &local,
 		mixer: &shortConv{kernel: f.integer(7, 2, maxKernel, "conv_L_cache"), bias: f.flag(false, "conv_bias")},
 		norms: layerNorms{attention: "operator_norm", mlp: "ffn_norm"},
-		names: strings.NewReplacer("mlp.gate_proj", "feed_forward.w1", "mlp.up_proj", "feed_forward.w3", "mlp.down_proj", "feed_forward.w2"),
+		names: strings.NewReplacer("mlp.gate_proj", "feed_forward.w1", "mlp.up_proj", "feed_forward.w3", "mlp.down_proj",
+			"feed_forward.w2"),
 		final: "embedding_norm",
 	}
 	if f.flag(true, "use_sandwich_norm") {

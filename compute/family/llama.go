@@ -226,7 +226,8 @@ func (p llamaPlan) build(b *builder) {
 			continue
 		}
 		p.firstMLP(b, at+"mlp.", in, mid)
-		p.addBlock(b, "mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x, b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
+		p.addBlock(b, "mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x,
+			b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
 	if p.encoder != nil {
@@ -276,8 +277,8 @@ func (p llamaPlan) firstMLP(b *builder, at string, in, mid int) {
 	}
 }
 
-// attention returns what appends the ops of a layer's attention, up to the slot that it returns, and those that follow where only the outputs' rows are left. Tensors'
-// names begin with at.
+// attention returns what appends the ops of a layer's attention, up to the slot that it returns, and those that follow where only the
+// outputs' rows are left. Tensors' names begin with at.
 func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func(at string, in int) (out int)) {
 	if p.latents != nil {
 		return p.latents.open(b, p.temperature)
@@ -429,7 +430,8 @@ func (p llamaPlan) qkv(b *builder, at string) []model.Part {
 	}
 	if p.gatedAttention {
 		q, _ := b.gatedQuery(at)
-		return []model.Part{q, b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden), b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden)}
+		return []model.Part{q, b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
+			b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden)}
 	}
 	return b.qkvParts(at)
 }

@@ -17,14 +17,16 @@ var llama4 = family{
 	gguf: &ggufForm{
 		name: "llama4",
 		parts: map[string]string{
-			"ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj", "ffn_gate_inp": "feed_forward.router",
-			"ffn_gate_exps": "feed_forward.experts.gate_proj", "ffn_up_exps": "feed_forward.experts.up_proj",
-			"ffn_down_exps": "feed_forward.experts.down_proj", "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
-			"ffn_up_shexp": "feed_forward.shared_expert.up_proj", "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
+			"ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
+			"ffn_gate_inp": "feed_forward.router", "ffn_gate_exps": "feed_forward.experts.gate_proj",
+			"ffn_up_exps": "feed_forward.experts.up_proj", "ffn_down_exps": "feed_forward.experts.down_proj",
+			"ffn_gate_shexp": "feed_forward.shared_expert.gate_proj", "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
+			"ffn_down_shexp": "feed_forward.shared_expert.down_proj",
 		},
 		keys: map[string]string{
-			"feed_forward_length": "intermediate_size_mlp", "expert_feed_forward_length": "intermediate_size", "expert_count": "num_local_experts",
-			"expert_used_count": "num_experts_per_tok", "interleave_moe_layer_step": "interleave_moe_layer_step",
+			"feed_forward_length": "intermediate_size_mlp", "expert_feed_forward_length": "intermediate_size",
+			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+			"interleave_moe_layer_step": "interleave_moe_layer_step",
 		},
 		spell: llama4GGUF,
 	},
@@ -62,8 +64,8 @@ func llama4Config(f *fields, c *Config) plan {
 	c.Intermediate = f.integer(0, 1, maxWidth, "intermediate_size_mlp")
 	c.attentionBias(f, false)
 	p := llamaPlan{
-		interleaved: true, experts: e, names: strings.NewReplacer("mlp.", "feed_forward."), plainNorms: f.flag(true, "use_qk_norm"), chunked: true,
-		unrotated: smollm3Unrotated(f, c.Layers),
+		interleaved: true, experts: e, names: strings.NewReplacer("mlp.", "feed_forward."), plainNorms: f.flag(true, "use_qk_norm"),
+		chunked: true, unrotated: smollm3Unrotated(f, c.Layers),
 	}
 	p.chunks(f, c)
 	if f.flag(true, "attn_temperature_tuning") {
@@ -106,8 +108,8 @@ func llama4Experts(_ *Config, w *weights.Checkpoint) error {
 	})
 }
 
-// llama4GGUF sets what llama.cpp knows: the chunks, the layers without a rotary embedding and the factors of queries are those of the class's defaults, and
-// Maverick, of 128 experts, has no norms of q and k.
+// llama4GGUF sets what llama.cpp knows: the chunks, the layers without a rotary embedding and the factors of queries are those of the
+// class's defaults, and Maverick, of 128 experts, has no norms of q and k.
 func llama4GGUF(f *fields) {
 	f.set("use_qk_norm", f.size(maxExperts, "num_local_experts") != 128)
 }

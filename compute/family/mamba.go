@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// mamba is the mixer of Mamba (arXiv:2312.00752): a convolution over x, then a state of each channel, whose decay, input and output are made of x.
+// mamba is the mixer of Mamba (arXiv:2312.00752): a convolution over x, then a state of each channel, whose decay, input and output are
+// made of x.
 type mamba struct {
 	at                string // before the tensors' names: "mixer."
 	inner             int    // channels
@@ -56,9 +57,9 @@ var jamba = family{
 	gguf: &ggufForm{
 		name: "jamba", names: map[string]string{"output_norm": "final_layernorm"},
 		parts: merged(mambaParts("mamba."), map[string]string{
-			"ffn_norm": "pre_ff_layernorm", "ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
-			"ffn_gate_inp": "feed_forward.router", "ffn_gate_exps": "feed_forward.experts.gate_proj", "ffn_up_exps": "feed_forward.experts.up_proj",
-			"ffn_down_exps": "feed_forward.experts.down_proj",
+			"ffn_norm": "pre_ff_layernorm", "ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj",
+			"ffn_down": "feed_forward.down_proj", "ffn_gate_inp": "feed_forward.router", "ffn_gate_exps": "feed_forward.experts.gate_proj",
+			"ffn_up_exps": "feed_forward.experts.up_proj", "ffn_down_exps": "feed_forward.experts.down_proj",
 		}),
 		keys: merged(mambaKeys("mamba_d_conv", "mamba_d_state", "mamba_dt_rank"), map[string]string{
 			"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
@@ -74,8 +75,9 @@ var jamba = family{
 // readMambaMixer reads the sizes of a mixer by their names; the class's defaults are set.
 func readMambaMixer(f *fields, c *Config, states, kernel, expand, rank, convBias, bias string) *mamba {
 	m := &mamba{
-		inner: f.integer(2, 1, 64, expand) * c.Hidden, states: f.integer(16, 1, maxHeadDim, states), kernel: f.integer(4, 2, maxKernel, kernel),
-		rank: (c.Hidden + 15) / 16, convBias: f.flag(true, convBias), outBias: f.flag(false, bias), eps: c.Eps,
+		inner: f.integer(2, 1, 64, expand) * c.Hidden, states: f.integer(16, 1, maxHeadDim, states),
+		kernel: f.integer(4, 2, maxKernel, kernel), rank: (c.Hidden + 15) / 16, convBias: f.flag(true, convBias),
+		outBias: f.flag(false, bias), eps: c.Eps,
 	}
 	if _, raw := f.get(rank); string(raw) != `"auto"` {
 		m.rank = f.integer(m.rank, 1, maxWidth, rank)
@@ -208,8 +210,8 @@ func (m *mamba) heads() int {
 // mambaParts are the names of the tensors of a mixer; at is before those of its checkpoint.
 func mambaParts(at string) map[string]string {
 	return merged(ssmParts(at), map[string]string{
-		"ssm_x": at + "x_proj", "ssm_dt": at + "dt_proj", "ssm_dt.bias": at + "dt_proj.bias", "ssm_dt_norm": at + "dt_layernorm", "ssm_b_norm": at + "b_layernorm",
-		"ssm_c_norm": at + "c_layernorm",
+		"ssm_x": at + "x_proj", "ssm_dt": at + "dt_proj", "ssm_dt.bias": at + "dt_proj.bias", "ssm_dt_norm": at + "dt_layernorm",
+		"ssm_b_norm": at + "b_layernorm", "ssm_c_norm": at + "c_layernorm",
 	})
 }
 
@@ -224,7 +226,8 @@ func mambaForm(only func(ggufKeys) bool) *ggufForm {
 		name: "mamba", only: only, decoder: "backbone.", names: backboneNames,
 		parts: merged(mambaParts("mixer."), map[string]string{"attn_norm": "norm"}),
 		keys: merged(mambaKeys("conv_kernel", "state_size", "time_step_rank"), map[string]string{
-			"attention.head_count": "", "feed_forward_length": "", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon", "ssm.dt_b_c_rms": "",
+			"attention.head_count": "", "feed_forward_length": "", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+			"ssm.dt_b_c_rms": "",
 		}),
 		spell: func(f *fields) {
 			f.set("expand", f.expandedBy())

@@ -108,7 +108,8 @@ var bamba = family{
 		only:  func(k ggufKeys) bool { return k.of("logit_scale") == nil },
 		names: map[string]string{"output_norm": "final_layernorm"},
 		parts: merged(ssmParts("mamba."), map[string]string{
-			"ffn_norm.weight": "pre_ff_layernorm.weight", "ffn_norm": "pre_ff_layernorm.weight", "ffn_gate": "feed_forward.gate_proj", "ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
+			"ffn_norm.weight": "pre_ff_layernorm.weight", "ffn_norm": "pre_ff_layernorm.weight", "ffn_gate": "feed_forward.gate_proj",
+			"ffn_up": "feed_forward.up_proj", "ffn_down": "feed_forward.down_proj",
 		}),
 		keys:    merged(ssmKeys(bambaNames), map[string]string{"rope.dimension_count": ""}), // half of a head
 		spell:   bambaGGUF,
@@ -125,8 +126,8 @@ var bambaNames = mambaNames{
 	convBias: "mamba_conv_bias", inBias: "mamba_proj_bias",
 }
 
-// mambaOf reads the mixer of Bamba, the Granite hybrids and Falcon-H1, whose size of a head may be "auto". Its heads make mamba_expand times hidden_size
-// together, or what the class reads as own, if that is there.
+// mambaOf reads the mixer of Bamba, the Granite hybrids and Falcon-H1, whose size of a head may be "auto". Its heads make mamba_expand
+// times hidden_size together, or what the class reads as own, if that is there.
 func mambaOf(f *fields, c *Config, own ...string) *mamba2 {
 	inner, made := f.integer(2, 1, 64, "mamba_expand")*c.Hidden, "mamba_expand times hidden_size"
 	for _, name := range own {
@@ -147,7 +148,8 @@ func mambaOf(f *fields, c *Config, own ...string) *mamba2 {
 func bambaPlan() llamaPlan {
 	return llamaPlan{
 		norms: layerNorms{attention: "input_layernorm", mlp: "pre_ff_layernorm"},
-		names: strings.NewReplacer("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mlp.down_proj", "feed_forward.down_proj"),
+		names: strings.NewReplacer("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj", "feed_forward.up_proj", "mlp.down_proj",
+			"feed_forward.down_proj"),
 		final: "final_layernorm",
 	}
 }

@@ -14,8 +14,8 @@ var mellum = family{
 func mellumSpell(f *fields) {
 	f.prefer(map[string]string{"num_local_experts": "num_experts"})
 	f.defaults(map[string]any{
-		"intermediate_size": 7168, "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131072, "rope_theta": 500000, "sliding_window": 1024,
-		"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 896, "norm_topk_prob": true,
+		"intermediate_size": 7168, "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131072, "rope_theta": 500000,
+		"sliding_window": 1024, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 896, "norm_topk_prob": true,
 	})
 	f.sameTypes("layer_types", full)
 	f.sameTypes("mlp_layer_types", "sparse")

@@ -33,9 +33,9 @@ func mimoSpell(f *fields) {
 		}
 	}
 	f.defaults(map[string]any{
-		"intermediate_size": 16384, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-		"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "sliding_window": 129, "layer_types": types, "mlp_layer_types": mlps,
-		"rope_theta": 5e6, "partial_rotary_factor": mimoPartial,
+		"intermediate_size": 16384, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "max_position_embeddings": 131072,
+		"rms_norm_eps": 1e-5, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "sliding_window": 129,
+		"layer_types": types, "mlp_layer_types": mlps, "rope_theta": 5e6, "partial_rotary_factor": mimoPartial,
 	})
 	f.missing(map[string]any{"attention_value_scale": 0.707})
 	if f.has("sliding_window_size") {
@@ -48,7 +48,8 @@ func mimoSpell(f *fields) {
 func mimoConfig(f *fields, c *Config) plan {
 	decoderSizes(f, c, 0)
 	c.QKVBias = f.flag(false, "attention_bias")
-	local, partial := layerRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), f.number(10000, minTheta, maxTheta, "swa_rope_theta"))
+	local, partial := layerRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"),
+		f.number(10000, minTheta, maxTheta, "swa_rope_theta"))
 	rotary := c.rotated(f, partial)
 	types := f.ropeObject()
 	other := types.object(sliding)

@@ -17,8 +17,8 @@ var minimaxM2 = family{
 		name: "minimax-m2", partial: true,
 		parts: sparseMoeParts,
 		keys: map[string]string{
-			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size",
-			"feed_forward_length": "", "expert_gating_func": ggufGating,
+			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+			"expert_feed_forward_length": "intermediate_size", "feed_forward_length": "", "expert_gating_func": ggufGating,
 		},
 		spell: func(f *fields) { f.gating(gatingSigmoid) },
 	},
@@ -30,7 +30,8 @@ var minimaxM2 = family{
 // minimaxM2Spell sets the defaults of MiniMaxM2Config.
 func minimaxM2Spell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 196608, "rope_theta": 5e6, "num_local_experts": 256, "num_experts_per_tok": 8,
+		"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 196608, "rope_theta": 5e6, "num_local_experts": 256,
+		"num_experts_per_tok": 8,
 	})
 	if rotary := f.integer(0, 1, maxHeadDim, "rotary_dim"); rotary > 0 {
 		f.defaults(map[string]any{"partial_rotary_factor": float64(rotary) / float64(f.integer(128, 1, maxHeadDim, "head_dim"))})
@@ -48,8 +49,8 @@ func minimaxM2Config(f *fields, c *Config) plan {
 
 // minimaxM3 is the text model of MiniMax-M3: an indexer chooses blocks of keys.
 var minimaxM3 = family{
-	class: "MiniMaxM3VLForCausalLM", also: []string{"MiniMaxM3SparseForConditionalGeneration"}, bare: "MiniMaxM3VLTextModel", kind: "minimax_m3_vl_text",
-	spell:   minimaxM3Spell,
+	class: "MiniMaxM3VLForCausalLM", also: []string{"MiniMaxM3SparseForConditionalGeneration"}, bare: "MiniMaxM3VLTextModel",
+	kind: "minimax_m3_vl_text", spell: minimaxM3Spell,
 	config:  minimaxM3Config,
 	tensors: minimaxM3Tensors,
 
@@ -102,8 +103,8 @@ func minimaxM3Config(f *fields, c *Config) plan {
 
 // minimaxM3Names are the names of published tensors for those that transformers writes of the text model alone.
 var minimaxM3Names = strings.NewReplacer(
-	".mlp.experts.down_proj", ".block_sparse_moe.experts.w2", ".mlp.experts.", ".block_sparse_moe.experts.", ".mlp.shared_experts.", ".block_sparse_moe.shared_experts.",
-	".mlp.gate.e_score", ".block_sparse_moe.e_score", ".mlp.gate.", ".block_sparse_moe.gate.",
+	".mlp.experts.down_proj", ".block_sparse_moe.experts.w2", ".mlp.experts.", ".block_sparse_moe.experts.", ".mlp.shared_experts.",
+	".block_sparse_moe.shared_experts.", ".mlp.gate.e_score", ".block_sparse_moe.e_score", ".mlp.gate.", ".block_sparse_moe.gate.",
 )
 
 // minimaxM3Tensors adds one to the weights of the norms.

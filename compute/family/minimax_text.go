@@ -64,7 +64,8 @@ func (p minimaxPlan) build(b *builder) {
 	b.findText("embed_tokens", "model.")
 	x, normed := b.slot("residual", model.SlotF32, c.Hidden), b.slot("normed", model.SlotOperand, c.Hidden)
 	mixture, mix := p.experts.makeSlots(b), p.mixer.open(b)
-	attend, _ := p.attention(b, b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim), b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim))
+	attend, _ := p.attention(b, b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim),
+		b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim))
 	b.layer = model.None
 	table := b.tokenTable("embed_tokens.weight", c.Hidden)
 	b.scaledEmbed("embed", x, table, 1)
@@ -131,7 +132,8 @@ func (*lightning) open(b *builder) func(at string, in int) (out int, back model.
 		zeros := b.absolute(lightningZeros, c.Heads)
 		b.recur("lightning.recur", qkv, read, model.Recur{ // Mamba-2's, with steps of one
 			Rule: model.RecurSSM, Heads: c.Heads, KeyHeads: c.Heads, Keys: c.HeadDim, Values: c.HeadDim, Q: 0, K: width, V: 2 * width,
-			Gates: qkv, Rate: model.None, ALog: b.absolute(fmt.Sprintf(lightningDecay, b.layer), c.Heads), DtBias: zeros, Skip: zeros, LeastStep: 1, MostStep: 1,
+			Gates: qkv, Rate: model.None, ALog: b.absolute(fmt.Sprintf(lightningDecay, b.layer), c.Heads), DtBias: zeros, Skip: zeros,
+			LeastStep: 1, MostStep: 1,
 		})
 		b.gate("lightning.gate", read, gated, model.Gate{
 			Gates: gates, Activation: model.GateSigmoid, Group: width, Weight: b.tensor(at+"norm.weight", width), Eps: lightningEps,

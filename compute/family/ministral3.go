@@ -8,7 +8,8 @@ var ministral3 = family{
 	gguf: &ggufForm{
 		name: "mistral3", interleaved: true,
 		keys: map[string]string{
-			"attention.temperature_scale": "gguf.temperature_scale", "attention.temperature_length": "gguf.temperature_length", "rope.scaling.yarn_log_multiplier": "gguf.yarn_log_multiplier",
+			"attention.temperature_scale": "gguf.temperature_scale", "attention.temperature_length": "gguf.temperature_length",
+			"rope.scaling.yarn_log_multiplier": "gguf.yarn_log_multiplier",
 		},
 		spell: ministral3GGUF,
 	},
@@ -23,8 +24,8 @@ func ministral3Spell(f *fields) {
 	f.defaults(map[string]any{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5})
 	if !f.has("rope_parameters") && !f.has("rope_scaling") {
 		f.set("rope_parameters", map[string]any{
-			"rope_type": "yarn", "rope_theta": 1e6, "factor": 16, "original_max_position_embeddings": 16384, "mscale": 1, "mscale_all_dim": 1,
-			"llama_4_scaling_beta": 0.1,
+			"rope_type": "yarn", "rope_theta": 1e6, "factor": 16, "original_max_position_embeddings": 16384, "mscale": 1,
+			"mscale_all_dim": 1, "llama_4_scaling_beta": 0.1,
 		})
 	}
 }

@@ -2,8 +2,8 @@ package family
 
 // mistral is Llama with a sliding window in every layer.
 var mistral = family{
-	class: "MistralForCausalLM", also: []string{"MistralForSequenceClassification", "Mistral3ForConditionalGeneration"}, bare: "MistralModel", kind: "mistral",
-	spell:  func(f *fields) { f.liftText() },
+	class: "MistralForCausalLM", also: []string{"MistralForSequenceClassification", "Mistral3ForConditionalGeneration"},
+	bare: "MistralModel", kind: "mistral", spell: func(f *fields) { f.liftText() },
 	config: mistralConfig,
 
 	models:   "Mistral 7B, the text of Mistral Small 3.1 and 3.2",

@@ -11,13 +11,13 @@ const linearAttention = "linear_attention"
 
 // mixer is what some layers have in place of attention: a token changes a state of a fixed size, and reads it.
 type mixer interface {
-	// open makes the slots that the layers share. It returns what appends the ops of a layer, whose tensors' names begin with at: from the slot in to
-	// the slot out, which the part back projects to the residual.
+	// open makes the slots that the layers share. It returns what appends the ops of a layer, whose tensors' names begin with at: from the
+	// slot in to the slot out, which the part back projects to the residual.
 	open(b *builder) func(at string, in int) (out int, back model.Part)
 }
 
-// mixerLayers reads layer_types: true for the layers of one type, which have the mixer, false for those with attention. Without layer_types every n-th
-// layer has attention, by the name interval.
+// mixerLayers reads layer_types: true for the layers of one type, which have the mixer, false for those with attention. Without layer_types
+// every n-th layer has attention, by the name interval.
 func (f *fields) mixerLayers(c *Config, kind, interval string, missing int) []bool {
 	types := f.texts("layer_types")
 	n := f.integer(missing, 1, maxLayers, interval)

@@ -19,7 +19,8 @@ func ssmParts(at string) map[string]string {
 // ssmKeys are the keys of a mixer to its sizes in config.json, and of what its heads make together to ggufInner.
 func ssmKeys(n mambaNames) map[string]string {
 	return map[string]string{
-		"ssm.conv_kernel": n.kernel, "ssm.state_size": n.states, "ssm.group_count": n.groups, "ssm.time_step_rank": n.heads, "ssm.inner_size": ggufInner,
+		"ssm.conv_kernel": n.kernel, "ssm.state_size": n.states, "ssm.group_count": n.groups, "ssm.time_step_rank": n.heads,
+		"ssm.inner_size": ggufInner,
 	}
 }
 
@@ -37,7 +38,8 @@ func (f *fields) mixer(n mambaNames) {
 	f.set(n.inBias, f.inLayers("ssm_in.bias"))
 }
 
-// stateTensors brings the tensors of states into the form of checkpoints: GGUF files have -exp(A_log), and matrices in place of some vectors.
+// stateTensors brings the tensors of states into the form of checkpoints: GGUF files have -exp(A_log), and matrices in place of some
+// vectors.
 func stateTensors(w *weights.Checkpoint) error {
 	ends := func(suffixes ...string) func(string) bool {
 		return func(name string) bool {
@@ -76,8 +78,8 @@ func (f *fields) expandedBy() int {
 	return inner / max(hidden, 1)
 }
 
-// tiledRows are the rows of a delta net's convolution in the order in which the op reads them, where GGUF files have the heads of values in tiles: those that
-// share no key, in the order of their keys, before the next of each. Each value has a key of its own then.
+// tiledRows are the rows of a delta net's convolution in the order in which the op reads them, where GGUF files have the heads of values in
+// tiles: those that share no key, in the order of their keys, before the next of each. Each value has a key of its own then.
 func (d *deltaNet) tiledRows() (rows []int64) {
 	keys := int64(d.keyHeads * d.keys)
 	for first := range int64(2) { // of q, and of k
@@ -114,14 +116,15 @@ func deltaNetForm(name string, more map[string]string) *ggufForm {
 		name: name, partial: true,
 		parts: merged(qwenSharedParts, map[string]string{
 			"post_attention_norm": "post_attention_layernorm", "attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z",
-			"ssm_beta": "linear_attn.in_proj_b", "ssm_alpha": "linear_attn.in_proj_a", "ssm_ba": "linear_attn.in_proj_ba", "ssm_in": "linear_attn.in_proj_qkvz",
-			"ssm_conv1d": "linear_attn.conv1d", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_a": "linear_attn.A_log", "ssm_norm": "linear_attn.norm",
-			"ssm_out": "linear_attn.out_proj", "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
+			"ssm_beta": "linear_attn.in_proj_b", "ssm_alpha": "linear_attn.in_proj_a", "ssm_ba": "linear_attn.in_proj_ba",
+			"ssm_in": "linear_attn.in_proj_qkvz", "ssm_conv1d": "linear_attn.conv1d", "ssm_dt.bias": "linear_attn.dt_bias",
+			"ssm_a": "linear_attn.A_log", "ssm_norm": "linear_attn.norm", "ssm_out": "linear_attn.out_proj",
+			"ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
 		}),
 		keys: merged(more, map[string]string{
 			"ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim", "ssm.group_count": "linear_num_key_heads",
-			"ssm.time_step_rank": "linear_num_value_heads", "ssm.inner_size": ggufInner, "full_attention_interval": "full_attention_interval",
-			"attention.recurrent_layers": "gguf.recurrent_layers",
+			"ssm.time_step_rank": "linear_num_value_heads", "ssm.inner_size": ggufInner,
+			"full_attention_interval": "full_attention_interval", "attention.recurrent_layers": "gguf.recurrent_layers",
 		}),
 		tensors: deltaNetTensors,
 	}

@@ -12,15 +12,18 @@ var modernBERT = family{
 	spell:  modernBERTSpell,
 	config: modernBERTConfig,
 	gguf: &ggufForm{
-		name:  "modern-bert",
-		names: map[string]string{"token_embd": "embeddings.tok_embeddings", "token_embd_norm": "embeddings.norm", "output_norm": "final_norm"},
+		name: "modern-bert",
+		names: map[string]string{"token_embd": "embeddings.tok_embeddings", "token_embd_norm": "embeddings.norm",
+			"output_norm": "final_norm"},
 		parts: map[string]string{
-			"attn_norm": "attn_norm", "attn_qkv": "attn.Wqkv", "attn_output": "attn.Wo", "ffn_norm": "mlp_norm", "ffn_up": "mlp.Wi", "ffn_down": "mlp.Wo",
+			"attn_norm": "attn_norm", "attn_qkv": "attn.Wqkv", "attn_output": "attn.Wo", "ffn_norm": "mlp_norm", "ffn_up": "mlp.Wi",
+			"ffn_down": "mlp.Wo",
 		},
 		head: map[string]string{"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"},
 		keys: merged(bertKeys, map[string]string{
 			"attention.sliding_window": "local_attention", "attention.sliding_window_pattern": "global_attn_every_n_layers",
-			"rope.freq_base_swa": "local_rope_theta", "hidden_activation": "hidden_act", "classifier.pooling_type": "gguf.classifier_pooling",
+			"rope.freq_base_swa": "local_rope_theta", "hidden_activation": "hidden_act",
+			"classifier.pooling_type": "gguf.classifier_pooling",
 		}),
 		spell: modernBERTGGUF,
 	},
@@ -29,7 +32,8 @@ var modernBERT = family{
 	features: "encoder: attention both ways, in windows of both sides by `layer_types` or `global_attn_every_n_layers`, with a rotary base of their own; norms before, gated GELU",
 }
 
-// modernPlan is an encoder whose norms come before attention and MLP: eight ops per layer, seven in the first. Source: transformers, modeling_modernbert.py.
+// modernPlan is an encoder whose norms come before attention and MLP: eight ops per layer, seven in the first. Source: transformers,
+// modeling_modernbert.py.
 type modernPlan struct {
 	local      Rope // rotary embedding of layers with a window
 	normBias   bool
@@ -49,7 +53,8 @@ func modernBERTConfig(f *fields, c *Config) plan {
 	p := modernPlan{normBias: f.flag(false, "norm_bias"), headBias: f.flag(false, "classifier_bias")}
 	c.attentionBias(f, false)
 	c.MLPBias = f.flag(false, "mlp_bias")
-	p.local = twoRopes(f, c, f.integer(8192, 1, maxPositions, "max_position_embeddings"), f.number(10000, minTheta, maxTheta, "local_rope_theta"))
+	p.local = twoRopes(f, c, f.integer(8192, 1, maxPositions, "max_position_embeddings"),
+		f.number(10000, minTheta, maxTheta, "local_rope_theta"))
 	// A row sees those up to half of it away.
 	c.Windows = layerTypeWindows(f, f.texts("layer_types"), f.integer(128, 2, maxPositions, "local_attention")/2+1, c.Layers)
 	own := c.Activation

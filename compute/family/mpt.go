@@ -15,7 +15,8 @@ var mpt = family{
 // mptSpell gives members the names that most classes have.
 func mptSpell(f *fields) {
 	f.prefer(map[string]string{
-		"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers", "max_seq_len": "max_position_embeddings",
+		"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers",
+		"max_seq_len": "max_position_embeddings",
 	})
 	delete(f.members, "num_key_value_heads") // the format has none
 	delete(f.members, "head_dim")
@@ -53,7 +54,8 @@ func mptConfig(f *fields, c *Config) plan {
 	p := blockPlan{
 		names: blockNames{
 			decoder: "transformer.", table: "wte", norm: "norm_f",
-			layers: "blocks.", attnNorm: "norm_1", fused: "attn.Wqkv", inOrder: true, out: "attn.out_proj", mlpNorm: "norm_2", up: "ffn.up_proj", down: "ffn.down_proj",
+			layers: "blocks.", attnNorm: "norm_1", fused: "attn.Wqkv", inOrder: true, out: "attn.out_proj", mlpNorm: "norm_2",
+			up: "ffn.up_proj", down: "ffn.down_proj",
 		},
 		plainNorms: true, clip: float32(a.number(0, 1e-6, 1e6, "clip_qkv")), alibi: true,
 		attentionScale: float32(a.number(0, 1e-6, 1e6, "softmax_scale")),

@@ -8,7 +8,8 @@ import (
 
 func TestMPTRefusesWhatItsClassDoesNotRead(t *testing.T) {
 	config := func(changes object) object {
-		return with(object{"architectures": []string{"MptForCausalLM"}, "vocab_size": 131, "d_model": 48, "n_heads": 6, "n_layers": 2}, changes)
+		return with(object{"architectures": []string{"MptForCausalLM"}, "vocab_size": 131, "d_model": 48, "n_heads": 6, "n_layers": 2},
+			changes)
 	}
 	c, err := parse(t, config(object{"attn_config": object{"alibi_bias_max": 8, "clip_qkv": 6}}))
 	require.NoError(t, err)

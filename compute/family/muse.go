@@ -25,7 +25,8 @@ func museSpell(f *fields) {
 	f.sizes(202048, 6656, 19968, 52, 32)
 	f.prefer(map[string]string{"hidden_activation": "hidden_act"})
 	f.defaults(map[string]any{
-		"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 2048, "rope_theta": 500000,
+		"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 2048,
+		"rope_theta": 500000,
 	})
 	layers := f.size(maxLayers, "num_hidden_layers")
 	types, thetas := make([]string, layers), make([]int, layers)
@@ -49,7 +50,8 @@ func museConfig(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 0)
 	c.attentionBias(f, false)
 	c.windows(f, 0, 0)
-	p := musePlan{llamaPlan: llamaPlan{norms: sandwichNorms}, multiplier: float32(f.number(0.19611613513818404, 1e-6, 1e6, "output_multiplier"))}
+	p := musePlan{llamaPlan: llamaPlan{norms: sandwichNorms},
+		multiplier: float32(f.number(0.19611613513818404, 1e-6, 1e6, "output_multiplier"))}
 	p.embedNorm, p.plainNorms, p.allPlain = true, true, true
 	p.branchEps = float32(f.number(1e-8, 1e-12, 0.1, "post_norm_eps"))
 	p.attentionGate = "gate_proj"

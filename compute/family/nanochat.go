@@ -18,8 +18,8 @@ func nanoChatSpell(f *fields) {
 	f.defaults(map[string]any{"hidden_act": "relu2"})
 }
 
-// nanoChatConfig: source is transformers, modeling_nanochat.py. Its norms of q and k come after the rotation, which leaves them as they are. The rotation is by the
-// negative angle.
+// nanoChatConfig: source is transformers, modeling_nanochat.py. Its norms of q and k come after the rotation, which leaves them as they
+// are. The rotation is by the negative angle.
 func nanoChatConfig(f *fields, c *Config) plan {
 	p := llamaConfig(f, c).(llamaPlan)
 	c.MLPBias = false

@@ -36,9 +36,10 @@ var nemotronHNames = mambaNames{
 // nemotronHParts are the names of its tensors: a layer's only block is its mixer.
 var nemotronHParts = merged(ssmParts("mixer."), map[string]string{
 	"attn_norm": "norm", "attn_q": "mixer.q_proj", "attn_k": "mixer.k_proj", "attn_v": "mixer.v_proj", "attn_output": "mixer.o_proj",
-	"ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj", "ffn_gate_inp": "mixer.gate", "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
-	"ffn_up_exps": "mixer.experts.up_proj", "ffn_down_exps": "mixer.experts.down_proj",
-	"ffn_up_shexp": "mixer.shared_experts.up_proj", "ffn_down_shexp": "mixer.shared_experts.down_proj",
+	"ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj", "ffn_gate_inp": "mixer.gate",
+	"exp_probs_b.bias": "mixer.gate.e_score_correction_bias", "ffn_up_exps": "mixer.experts.up_proj",
+	"ffn_down_exps": "mixer.experts.down_proj", "ffn_up_shexp": "mixer.shared_experts.up_proj",
+	"ffn_down_shexp": "mixer.shared_experts.down_proj",
 })
 
 // nemotronHGGUF: a layer with KV heads has attention, one with a width an MLP or experts, and one with neither a mixer.
@@ -102,9 +103,11 @@ func nemotronHConfig(f *fields, c *Config) plan {
 
 func nemotronExperts(f *fields) *experts {
 	f.defaults(map[string]any{"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688})
-	e := readExperts(f, []string{"n_routed_experts", "num_local_experts"}, []string{"num_experts_per_tok"}, []string{"moe_intermediate_size"})
+	e := readExperts(f, []string{"n_routed_experts", "num_local_experts"}, []string{"num_experts_per_tok"},
+		[]string{"moe_intermediate_size"})
 	e.plain = true
-	e.names = expertNames{layer: "mixer.", router: "gate", bias: "gate.e_score_correction_bias", up: "up_proj", down: "down_proj", shared: "mixer.shared_experts."}
+	e.names = expertNames{layer: "mixer.", router: "gate", bias: "gate.e_score_correction_bias", up: "up_proj", down: "down_proj",
+		shared: "mixer.shared_experts."}
 	e.shared = f.integer(7688, 1, maxWidth, "moe_shared_expert_intermediate_size")
 	e.routing.Scores, e.routing.Normalize = model.RouteSigmoid, f.flag(true, "norm_topk_prob")
 	e.routing.Groups, e.routing.TopGroups = f.integer(1, 1, maxExperts, "n_group"), f.integer(1, 1, maxExperts, "topk_group")

@@ -83,7 +83,9 @@ var olmo = family{
 	config: olmoConfig,
 	gguf: &ggufForm{
 		name: "olmo", interleaved: true,
-		keys: map[string]string{"attention.clamp_kqv": "clip_qkv", "attention.layer_norm_epsilon": "", "attention.layer_norm_rms_epsilon": ""}, // 1e-5
+		// 1e-5
+		keys: map[string]string{"attention.clamp_kqv": "clip_qkv", "attention.layer_norm_epsilon": "",
+			"attention.layer_norm_rms_epsilon": ""},
 	},
 
 	models:   "OLMo 1B, 7B",
@@ -125,8 +127,8 @@ func olmoHybridConfig(f *fields, c *Config) plan {
 	return p
 }
 
-// olmoHybridTensors gives the norms the names of Llama and OLMo 2: the checkpoint has others for those of delta nets, and transformers writes one of these for
-// those of attention too.
+// olmoHybridTensors gives the norms the names of Llama and OLMo 2: the checkpoint has others for those of delta nets, and transformers
+// writes one of these for those of attention too.
 func olmoHybridTensors(c *Config, w *weights.Checkpoint) error {
 	rename(w, map[string]string{
 		".attention_layer_norm.weight": ".input_layernorm.weight", ".feedforward_layer_norm.weight": ".post_attention_layernorm.weight",

@@ -23,7 +23,8 @@ var phimoe = family{
 // phimoeSpell sets the defaults of PhimoeConfig.
 func phimoeSpell(f *fields) {
 	f.defaults(map[string]any{
-		"num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_local_experts": 16, "num_experts_per_tok": 2,
+		"num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_local_experts": 16,
+		"num_experts_per_tok": 2,
 	})
 }
 

@@ -38,8 +38,8 @@ func defaultPooling(encoder bool) Pooling {
 	return Pooling{Mode: "last", Normalize: true}
 }
 
-// readPooling reads modules.json, the configuration of its pooling module, and config_sentence_transformers.json in a model's directory. Without them
-// the pooling is defaultPooling. Faults are *weights.FormatError.
+// readPooling reads modules.json, the configuration of its pooling module, and config_sentence_transformers.json in a model's directory.
+// Without them the pooling is defaultPooling. Faults are *weights.FormatError.
 func (c *Config) readPooling(dir string) error {
 	p := &c.Pooling
 	if err := p.readPrompts(filepath.Join(dir, "config_sentence_transformers.json")); err != nil {
@@ -59,7 +59,8 @@ func (c *Config) readPooling(dir string) error {
 		kind := m.Type[strings.LastIndexByte(m.Type, '.')+1:]
 		dense := kind == "Dense" && c.Encoder && pooled && !p.Normalize // only there has an encoder's program a place for it
 		if (dense || kind == "Pooling") && !filepath.IsLocal(m.Path) {
-			return &weights.FormatError{File: filepath.Join(dir, "modules.json"), Name: "path", Found: m.Path, Expected: "a folder of the model's directory"}
+			return &weights.FormatError{File: filepath.Join(dir, "modules.json"), Name: "path", Found: m.Path,
+				Expected: "a folder of the model's directory"}
 		}
 		switch {
 		case kind == "Transformer":

@@ -34,12 +34,16 @@ func TestPoolingIsWhatTheFilesSay(t *testing.T) {
 		modules, config string
 		want            Pooling
 	}{
-		"no files":         {"", "", Pooling{Mode: "last", Normalize: true}},
-		"flags, last":      {"[" + transformer + "," + pooling + "," + normalize + "]", `{"pooling_mode_lasttoken":true,"pooling_mode_mean_tokens":false}`, Pooling{Mode: "last", Normalize: true, Named: true}},
-		"flags, mean":      {"[" + transformer + "," + pooling + "]", `{"word_embedding_dimension":8,"pooling_mode_mean_tokens":true}`, Pooling{Mode: "mean", Named: true}},
-		"a name":           {"[" + pooling + "]", `{"pooling_mode":"mean"}`, Pooling{Mode: "mean", Named: true}},
-		"another":          {"[" + pooling + "]", `{"pooling_mode_cls_token":true}`, Pooling{Mode: "last", Named: true, Problem: "the pooling cls_token of 1_Pooling"}},
-		"a dense module":   {"[" + pooling + "," + dense + "]", `{"pooling_mode":"lasttoken"}`, Pooling{Mode: "last", Named: true, Problem: "the module sentence_transformers.models.Dense of modules.json"}},
+		"no files": {"", "", Pooling{Mode: "last", Normalize: true}},
+		"flags, last": {"[" + transformer + "," + pooling + "," + normalize + "]",
+			`{"pooling_mode_lasttoken":true,"pooling_mode_mean_tokens":false}`, Pooling{Mode: "last", Normalize: true, Named: true}},
+		"flags, mean": {"[" + transformer + "," + pooling + "]", `{"word_embedding_dimension":8,"pooling_mode_mean_tokens":true}`,
+			Pooling{Mode: "mean", Named: true}},
+		"a name": {"[" + pooling + "]", `{"pooling_mode":"mean"}`, Pooling{Mode: "mean", Named: true}},
+		"another": {"[" + pooling + "]", `{"pooling_mode_cls_token":true}`,
+			Pooling{Mode: "last", Named: true, Problem: "the pooling cls_token of 1_Pooling"}},
+		"a dense module": {"[" + pooling + "," + dense + "]", `{"pooling_mode":"lasttoken"}`,
+			Pooling{Mode: "last", Named: true, Problem: "the module sentence_transformers.models.Dense of modules.json"}},
 		"no configuration": {"[" + transformer + "]", "", Pooling{Mode: "last", Named: true}},
 	} {
 		config := Config{Pooling: defaultPooling(false)}
@@ -71,7 +75,8 @@ func TestDenseLayersFollowThePoolingOfAnEncoder(t *testing.T) {
 		err := config.readPooling(dir)
 		return config.Pooling, err
 	}
-	const after, identity = "[" + pooling + "," + dense + "," + normalize + "]", `{"in_features":8,"out_features":5,"bias":false,"activation_function":"torch.nn.modules.linear.Identity"}`
+	const after, identity = "[" + pooling + "," + dense + "," + normalize + "]",
+		`{"in_features":8,"out_features":5,"bias":false,"activation_function":"torch.nn.modules.linear.Identity"}`
 	p, err := read(after, identity)
 	require.NoError(t, err)
 	require.Equal(t, Pooling{Mode: "mean", Normalize: true, Named: true, Dense: []Dense{{Folder: "3_Dense", In: 8, Out: 5}}}, p)
@@ -79,7 +84,8 @@ func TestDenseLayersFollowThePoolingOfAnEncoder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []Dense{{Folder: "3_Dense", In: 8, Out: 5, Bias: true, Tanh: true}}, p.Dense, "as the class has it")
 	for want, c := range map[string][2]string{
-		"the activation torch.nn.ReLU of 3_Dense":                        {after, `{"in_features":8,"out_features":5,"activation_function":"torch.nn.ReLU"}`},
+		"the activation torch.nn.ReLU of 3_Dense": {after,
+			`{"in_features":8,"out_features":5,"activation_function":"torch.nn.ReLU"}`},
 		"the module sentence_transformers.models.Dense of modules.json":  {"[" + pooling + "," + normalize + "," + dense + "]", identity},
 		"the module sentence_transformers.models.Dense of modules.json ": {"[" + dense + "," + pooling + "]", identity},
 	} {
@@ -107,6 +113,7 @@ func TestPromptsAreThoseOfTheFiles(t *testing.T) {
 	p = read(`{"prompts":{"query":"q"},"default_prompt_name":null}`, mean)
 	require.Empty(t, p.Default)
 	require.Nil(t, read(`{"prompts":{"document":""},"default_prompt_name":"document"}`, mean).Prompts)
-	require.Equal(t, "a pooling without the tokens of the prompt in 1_Pooling", read(`{"prompts":{"query":"q"}}`, `{"pooling_mode_mean_tokens":true,"include_prompt":false}`).Problem)
+	require.Equal(t, "a pooling without the tokens of the prompt in 1_Pooling",
+		read(`{"prompts":{"query":"q"}}`, `{"pooling_mode_mean_tokens":true,"include_prompt":false}`).Problem)
 	require.Empty(t, read(`{}`, `{"pooling_mode_mean_tokens":true,"include_prompt":false}`).Problem, "there is no prompt")
 }

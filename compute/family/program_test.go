@@ -50,22 +50,26 @@ func TestProgramUsesEveryTensorOfTheCheckpoint(t *testing.T) {
 		}
 		slices.Sort(used)
 		others := func(name string) bool { // those of images, parameters of an activation, and what derived tensors are made of
-			if strings.HasSuffix(name, "_blocks") || strings.HasSuffix(name, "_scales") || strings.Contains(name, ".act_fn.") || strings.HasSuffix(name, ".layer_scalar") ||
+			if strings.HasSuffix(name, "_blocks") || strings.HasSuffix(name, "_scales") || strings.Contains(name, ".act_fn.") ||
+				strings.HasSuffix(name, ".layer_scalar") ||
 				stacked.MatchString(name) {
 				return true
 			}
-			if m.Name == "minimax" && (strings.HasSuffix(name, ".slope_rate") || strings.HasSuffix(name, "_decay") && !strings.HasPrefix(name, "lightning.")) {
+			if m.Name == "minimax" && (strings.HasSuffix(name, ".slope_rate") || strings.HasSuffix(name, "_decay") &&
+				!strings.HasPrefix(name, "lightning.")) {
 				return true
 			}
 			if m.Name == "lfm3" && strings.HasSuffix(name, "self_attn.gate_proj.weight") {
 				return true
 			}
-			if strings.Contains(name, ".indexer.") || strings.Contains(name, ".index_") || strings.HasPrefix(name, "model.wte.") || m.Name == "ernie4_5-vl-moe" && expertsOfImages.MatchString(name) {
+			if strings.Contains(name, ".indexer.") || strings.Contains(name, ".index_") || strings.HasPrefix(name, "model.wte.") ||
+				m.Name == "ernie4_5-vl-moe" && expertsOfImages.MatchString(name) {
 				return true
 			}
 			part, _, _ := strings.Cut(strings.TrimPrefix(name, "model."), ".")
 			return slices.Contains([]string{
-				"vision_tower", "embed_vision", "multi_modal_projector", "visual", "vision_model", "connector", "mm_projector", "vqmodel", "embed_tokens_extend",
+				"vision_tower", "embed_vision", "multi_modal_projector", "visual", "vision_model", "connector", "mm_projector", "vqmodel",
+				"embed_tokens_extend",
 			}, part)
 		}
 		require.Equal(t, slices.DeleteFunc(m.Weights.Names(), others), used)
@@ -80,9 +84,10 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 				perLayer[op.Layer]++
 			}
 		}
-		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7, "Gemma3ForCausalLM": 10, "Glm4ForCausalLM": 10,
-			"Gemma2ForCausalLM": 10, "Olmo2ForCausalLM": 10, "Olmo3ForCausalLM": 10, "HyperCLOVAXForCausalLM": 10, "Glm4vForConditionalGeneration": 10, "CodeGenForCausalLM": 7,
-			"NanoChatForCausalLM": 9, "Gemma4UnifiedForCausalLM": 11,
+		want, other := map[string]int{"GPTJForCausalLM": 7, "PhiForCausalLM": 7, "CohereForCausalLM": 7, "Cohere2ForCausalLM": 7,
+			"Gemma3ForCausalLM": 10, "Glm4ForCausalLM": 10,
+			"Gemma2ForCausalLM": 10, "Olmo2ForCausalLM": 10, "Olmo3ForCausalLM": 10, "HyperCLOVAXForCausalLM": 10,
+			"Glm4vForConditionalGeneration": 10, "CodeGenForCausalLM": 7, "NanoChatForCausalLM": 9, "Gemma4UnifiedForCausalLM": 11,
 			"CohereCompassForCausalLM": 7, "MuseGlimmerForConditionalGeneration": 13}[m.Config.Architecture]
 		switch m.Name {
 		case "stablelm-parallel", "falcon":
@@ -95,30 +100,34 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 		if !other {
 			want = 8
 		}
-		// Two for the choice of experts, two or four for a shared MLP. Two more of gated attention, three of a short convolution for four of
-		// attention, six of a recurrence.
+		// Two for the choice of experts, two or four for a shared MLP. Two more of gated attention, three of a short convolution for four
+		// of attention, six of a recurrence.
 		mixtures := map[string][]int{
 			"qwen3_5": {10, 10, 10}, "qwen3-next": {10, 10, 16}, "qwen3_5-moe": {16, 16}, "lfm2": {7, 8, 7}, "lfm2-moe": {7, 8, 9},
-			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7}, "nemotron-h": {7, 3, 5, 7}, "falcon-h1": {14, 14}, "falcon-h1-norm": {14, 14}, "afmoe": {12, 16}, "hy-v3": {8, 12}, "flex-olmo": {12, 12}, "nemotron-h-moe": {5, 7, 7},
-			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12}, "ernie4_5-moe": {8, 12},
-			"granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "exaone-moe": {8, 12}, "solar-open": {12, 12}, "qwen3-vl-moe": {10, 10},
-			"olmoe": {12, 12}, "minimax-m2": {12, 12}, "hunyuan-moe": {12, 12}, "phimoe": {10, 10}, "gpt-oss": {10, 10}, "gpt-oss-mxfp4": {10, 10},
-			"llama4": {9, 13, 8, 13}, "granite-moe-swa": {12, 12}, "mellum": {8, 10, 10}, "flint": {8, 8, 12, 12}, "aria": {12, 12}, "glm4v-moe": {8, 12},
-			"cohere2-moe": {7, 11, 11}, "cohere2-moe-sigmoid": {11, 11},
+			"bamba": {10, 8, 10}, "granite-hybrid": {10, 8, 10}, "mamba2": {7, 7, 7}, "nemotron-h": {7, 3, 5, 7}, "falcon-h1": {14, 14},
+			"falcon-h1-norm": {14, 14}, "afmoe": {12, 16}, "hy-v3": {8, 12}, "flex-olmo": {12, 12}, "nemotron-h-moe": {5, 7, 7},
+			"qwen3-moe": {10, 10}, "qwen3-moe-some": {8, 10, 10}, "mixtral": {10, 10}, "qwen2-moe": {14, 14}, "glm4-moe": {8, 12},
+			"ernie4_5-moe": {8, 12}, "granite-moe": {10, 10}, "granite-moe-shared": {12, 12}, "dots1": {8, 12, 12}, "exaone-moe": {8, 12},
+			"solar-open": {12, 12}, "qwen3-vl-moe": {10, 10}, "olmoe": {12, 12}, "minimax-m2": {12, 12}, "hunyuan-moe": {12, 12},
+			"phimoe": {10, 10}, "gpt-oss": {10, 10}, "gpt-oss-mxfp4": {10, 10}, "llama4": {9, 13, 8, 13}, "granite-moe-swa": {12, 12},
+			"mellum": {8, 10, 10}, "flint": {8, 8, 12, 12}, "aria": {12, 12}, "glm4v-moe": {8, 12}, "cohere2-moe": {7, 11, 11},
+			"cohere2-moe-sigmoid": {11, 11},
 			// One for the factor of values, one for the norms after blocks, and two for the gates of heads.
 			"mimo-v2-flash": {9, 11, 11}, "lfm3": {12, 9, 12},
 			// Four more of latents: a projection, two norms or one, and matrices of each head before and after attention.
-			"deepseek-v2": {13, 17}, "deepseek-v2-groups": {15, 19}, "deepseek-v3": {15, 19}, "deepseek-v3-halves": {13, 17}, "glm4-moe-lite": {15, 19, 15},
-			"mistral4": {15, 19}, "youtu": {15, 15}, "minicpm3": {15, 15}, "kimi-k25": {15, 19}, "axk1": {15, 20, 15},
+			"deepseek-v2": {13, 17}, "deepseek-v2-groups": {15, 19}, "deepseek-v3": {15, 19}, "deepseek-v3-halves": {13, 17},
+			"glm4-moe-lite": {15, 19, 15}, "mistral4": {15, 19}, "youtu": {15, 15}, "minicpm3": {15, 15}, "kimi-k25": {15, 19},
+			"axk1": {15, 20, 15},
 			// One for the norm of values, which shared ones have already; four for a layer's input; eight for experts beside the MLP.
 			"gemma4": {11, 11, 11, 11, 11, 11}, "gemma4-e": {15, 15, 15, 14, 14, 14}, "gemma4-vision": {15, 15, 15, 14, 14, 14},
 			"gemma4-moe": {19, 19},
 			// Eight for alternating updates, four for LAuReL and its sum, five or six for a layer's input, two for sparse gates.
 			"gemma3n": {31, 29, 31, 28, 30},
 			// Ten of Mamba with three norms or none; ten of a delta net with decays of channels, and latents that nothing rotates.
-			"olmo-hybrid": {10, 10, 10}, "olmo-hybrid-rope": {10, 10}, "mamba": {10, 10}, "falcon-mamba": {13, 13}, "jamba": {16, 8, 18}, "kimi-linear": {14, 12, 18},
-			"minicpmv4_7": {10, 10}, "lara-mini": {14, 12, 12}, "nemotron-h-omni": {7, 3, 5}, "qwen3-omni": {10, 10}, "ernie4_5-vl-moe": {8, 12}, "minimax-m3": {8, 12},
-			"minimax-m3-text": {12, 8}, "deepseek-ocr2": {8, 12}, "deepseek-v32": {15, 19, 15}, "glm-moe-dsa": {15, 15, 19},
+			"olmo-hybrid": {10, 10, 10}, "olmo-hybrid-rope": {10, 10}, "mamba": {10, 10}, "falcon-mamba": {13, 13}, "jamba": {16, 8, 18},
+			"kimi-linear": {14, 12, 18}, "minicpmv4_7": {10, 10}, "lara-mini": {14, 12, 12}, "nemotron-h-omni": {7, 3, 5},
+			"qwen3-omni": {10, 10}, "ernie4_5-vl-moe": {8, 12}, "minimax-m3": {8, 12}, "minimax-m3-text": {12, 8}, "deepseek-ocr2": {8, 12},
+			"deepseek-v32": {15, 19, 15}, "glm-moe-dsa": {15, 15, 19},
 			// Two for residuals that are normed, and one less of a lightning attention than of a delta net.
 			"minimax": {13, 12, 13},
 			// Three for the keys and values of all later layers.
@@ -159,8 +168,8 @@ func TestLlamaLayerIsThePapersSequence(t *testing.T) {
 	require.Equal(t, []int32{2, 5}, m.Config.Generation.EOS)
 }
 
-// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last op over a sequence, the gate of what it gives, or the norm of a layer without one. Slots
-// written before it are read after it only by OpSelectRows.
+// TestTheLastLayerContinuesWithTheOutputs: the first OpSelectRows follows the last op over a sequence, the gate of what it gives, or the
+// norm of a layer without one. Slots written before it are read after it only by OpSelectRows.
 func TestTheLastLayerContinuesWithTheOutputs(t *testing.T) {
 	forEach(t, func(t *testing.T, m *fixture.Model) {
 		ops := m.Program.Ops
@@ -309,7 +318,8 @@ func checkLinear(t *testing.T, p *model.Program, op *model.Op) {
 	}
 }
 
-// TestExpertsOfOneTensorAreThoseOfMany: transformers keeps the experts of a layer in one tensor, GGUF in three, checkpoints of the Hub one by one.
+// TestExpertsOfOneTensorAreThoseOfMany: transformers keeps the experts of a layer in one tensor, GGUF in three, checkpoints of the Hub one
+// by one.
 func TestExpertsOfOneTensorAreThoseOfMany(t *testing.T) {
 	m, err := fixture.Open(filepath.Join(fixtures, "qwen3-moe"))
 	require.NoError(t, err)
@@ -461,17 +471,21 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.InDelta(t, 1, find(p, "embed", model.None).EmbedScale, 0)
 			require.NotEqual(t, model.None, find(p, "mlp.down", 1).Parts[0].Bias)
 		case "gemma", "gemma-bias":
-			require.Equal(t, map[string]float32{"gemma": 6.9375, "gemma-bias": 6.9296875}[m.Name], find(p, "embed", model.None).EmbedScale, "in bf16 and f16")
+			require.Equal(t, map[string]float32{"gemma": 6.9375, "gemma-bias": 6.9296875}[m.Name], find(p, "embed", model.None).EmbedScale,
+				"in bf16 and f16")
 			require.Equal(t, model.ActGELUTanh, find(p, "mlp.gate_up", 1).Activation)
 			require.Equal(t, m.Name == "gemma-bias", find(p, "attn.out", 1).Parts[0].Bias != model.None)
 		case "smollm3":
-			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.Equal(t, []int{8, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim,
+				find(p, "attn.rope_store", 2).RotaryDim})
 			require.Nil(t, m.Config.Windows)
 		case "smollm3-window":
-			require.Equal(t, []int{0, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim, find(p, "attn.rope_store", 2).RotaryDim})
+			require.Equal(t, []int{0, 8, 0}, []int{find(p, "attn.rope_store", 0).RotaryDim, rope.RotaryDim,
+				find(p, "attn.rope_store", 2).RotaryDim})
 			require.Equal(t, []int{9, 0, 9}, m.Config.Windows)
 		case "gemma3", "gemma3-f32", "gemma3-vision":
-			require.Equal(t, []int{9, 9, 0, 9}, []int{find(p, "attn.attention", 0).Window, att.Window, find(p, "attn.attention", 2).Window, find(p, "attn.attention", 3).Window})
+			require.Equal(t, []int{9, 9, 0, 9}, []int{find(p, "attn.attention", 0).Window, att.Window, find(p, "attn.attention", 2).Window,
+				find(p, "attn.attention", 3).Window})
 			scalar := map[bool]float64{true: 16, false: 24}[m.Name == "gemma3"]
 			require.InDelta(t, 1/math.Sqrt(scalar), att.Scale, 1e-7)
 			require.True(t, find(p, "mlp.post_norm", 1).Accumulate)
@@ -492,7 +506,8 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.InDelta(t, mscale*mscale/math.Sqrt(24), att.Scale, 1e-7)
 			require.InDelta(t, 1e-6, find(p, "attn.kv_a_norm", 1).Eps, 1e-12)
 			k, v := find(p, "attn.k_b", 1), find(p, "attn.v_b", 1)
-			require.Equal(t, []int{8, 5 * 24, 24, 16}, []int{k.Tail, k.Parts[5].Offset, k.Parts[5].Rows, int(p.Tensors[k.Parts[5].Weight].Shape[1])})
+			require.Equal(t, []int{8, 5 * 24, 24, 16}, []int{k.Tail, k.Parts[5].Offset, k.Parts[5].Rows,
+				int(p.Tensors[k.Parts[5].Weight].Shape[1])})
 			require.Equal(t, []int{0, 5*48 + 16, 32}, []int{v.Tail, v.Parts[5].Offset, v.Parts[5].Rows})
 			route := find(p, "mlp.route", 1).Routing
 			want := map[string]model.Routing{
@@ -524,7 +539,8 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			require.Equal(t, serial, find(p, "attn.qkv", 1).Parts[0].Bias == model.None)
 			k := find(p, "attn.qkv", 1).Parts[1]
 			require.Equal(t, []int{16, 64, 16, 48}, []int{k.Offset, k.Rows, k.Block, k.Stride})
-			require.Equal(t, map[bool]string{false: "embed_out.weight", true: "lm_head.weight"}[serial], p.Tensors[logits.Parts[0].Weight].Name)
+			require.Equal(t, map[bool]string{false: "embed_out.weight", true: "lm_head.weight"}[serial],
+				p.Tensors[logits.Parts[0].Weight].Name)
 		case "phi", "phi-gqa":
 			require.Equal(t, map[string]int{"phi": 8, "phi-gqa": 4}[m.Name], rope.RotaryDim)
 			require.Equal(t, "lm_head.bias", p.Tensors[logits.Parts[0].Bias].Name)
@@ -546,7 +562,8 @@ func TestAttributesOfTheVariants(t *testing.T) {
 			}
 		case "falcon", "falcon-groups", "falcon-serial":
 			k := find(p, "attn.qkv", 1).Parts[1]
-			expected := map[string][]int{"falcon": {64, 16, 16, 96}, "falcon-groups": {32, 32, 16, 64}, "falcon-serial": {16, 64, 16, 48}}[m.Name]
+			expected := map[string][]int{"falcon": {64, 16, 16, 96}, "falcon-groups": {32, 32, 16, 64},
+				"falcon-serial": {16, 64, 16, 48}}[m.Name]
 			require.Equal(t, expected, []int{k.Offset, k.Rows, k.Block, k.Stride})
 			require.Equal(t, m.Name == "falcon-serial", find(p, "mlp.out", 1).Parts[0].Bias != model.None)
 			require.Equal(t, 16, rope.RotaryDim)
@@ -620,10 +637,14 @@ func TestBuildFaultsNameFileTensorFoundAndExpected(t *testing.T) {
 		want         string
 	}{
 		{"missing", up, nil, "llama-gqa: " + up + ": found no such tensor, expected one of shape [104 48]"},
-		{"shape", up, &weights.Tensor{File: "f", DType: weights.BF16, Shape: []int64{104, 47}}, "f: " + up + ": found shape [104 47], expected [104 48]"},
-		{"rank", up, &weights.Tensor{File: "f", DType: weights.BF16, Shape: []int64{104 * 48}}, "f: " + up + ": found shape [4992], expected [104 48]"},
-		{"type", up, &weights.Tensor{File: "f", DType: weights.Other, Type: "F8_E4M3", Shape: []int64{104, 48}}, "f: " + up + ": found type F8_E4M3, expected F32, F16 or BF16"},
-		{"vocabulary", table, &weights.Tensor{File: "f", DType: weights.F32, Shape: []int64{132, 48}}, "f: " + table + ": found a vocabulary of 132, expected 131, the vocab_size of "},
+		{"shape", up, &weights.Tensor{File: "f", DType: weights.BF16, Shape: []int64{104, 47}},
+			"f: " + up + ": found shape [104 47], expected [104 48]"},
+		{"rank", up, &weights.Tensor{File: "f", DType: weights.BF16, Shape: []int64{104 * 48}},
+			"f: " + up + ": found shape [4992], expected [104 48]"},
+		{"type", up, &weights.Tensor{File: "f", DType: weights.Other, Type: "F8_E4M3", Shape: []int64{104, 48}},
+			"f: " + up + ": found type F8_E4M3, expected F32, F16 or BF16"},
+		{"vocabulary", table, &weights.Tensor{File: "f", DType: weights.F32, Shape: []int64{132, 48}},
+			"f: " + table + ": found a vocabulary of 132, expected 131, the vocab_size of "},
 		{"no table", table, nil, table + ": found no such tensor, expected one of shape [131 48]"},
 		{"head", "lm_head.weight", nil, "lm_head.weight: found no such tensor, expected one of shape [131 48]"},
 	} {

@@ -2,10 +2,10 @@ package family
 
 // qwen2 is Qwen2 and 2.5: Llama with biases on q, k and v only.
 var qwen2 = family{
-	class: "Qwen2ForCausalLM", also: []string{"Qwen2ForSequenceClassification", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}, bare: "Qwen2Model", kind: "qwen2",
-	spell:  qwenVisionSpell(1e6, 1e-5),
-	config: qwen2Config,
-	gguf:   &ggufForm{name: "qwen2", also: []string{"qwen2vl"}},
+	class: "Qwen2ForCausalLM",
+	also:  []string{"Qwen2ForSequenceClassification", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"},
+	bare:  "Qwen2Model", kind: "qwen2", spell: qwenVisionSpell(1e6, 1e-5), config: qwen2Config,
+	gguf: &ggufForm{name: "qwen2", also: []string{"qwen2vl"}},
 
 	models:   "Qwen2, Qwen2.5, the text of Qwen2-VL and Qwen2.5-VL",
 	features: "+ biases on q, k, v; sliding window from layer `max_window_layers` on, with `use_sliding_window`",

@@ -2,8 +2,8 @@ package family
 
 // qwen3 is Llama with RMS norms over each head of q and k.
 var qwen3 = family{
-	class: "Qwen3ForCausalLM", also: []string{"Qwen3ForSequenceClassification", "Qwen3VLForConditionalGeneration"}, bare: "Qwen3Model", kind: "qwen3",
-	spell:  qwenVisionSpell(500000, 1e-6),
+	class: "Qwen3ForCausalLM", also: []string{"Qwen3ForSequenceClassification", "Qwen3VLForConditionalGeneration"}, bare: "Qwen3Model",
+	kind: "qwen3", spell: qwenVisionSpell(500000, 1e-6),
 	config: qwen3Config,
 	gguf:   &ggufForm{name: "qwen3", also: []string{"qwen3vl"}, keys: map[string]string{"n_deepstack_layers": ""}}, // of images
 

@@ -30,8 +30,8 @@ var qwen35 = family{
 }
 
 var qwen35Moe = family{
-	class: "Qwen3_5MoeForCausalLM", also: []string{"Qwen3_5MoeForConditionalGeneration"}, bare: "Qwen3_5MoeTextModel", kind: "qwen3_5_moe_text",
-	spell:   func(f *fields) { f.liftText() },
+	class: "Qwen3_5MoeForCausalLM", also: []string{"Qwen3_5MoeForConditionalGeneration"}, bare: "Qwen3_5MoeTextModel",
+	kind: "qwen3_5_moe_text", spell: func(f *fields) { f.liftText() },
 	config:  qwen35MoeConfig,
 	tensors: hybridNorms,
 	gguf:    deltaNetForm("qwen35moe", qwenGatedKeys),
@@ -95,6 +95,7 @@ func sharedExperts(f *fields, c *Config) *experts {
 // hybridNorms adds one to the weights of the norms, but for that of a delta net's gate.
 func hybridNorms(_ *Config, w *weights.Checkpoint) error {
 	return onePlus(w, func(name string) bool {
-		return strings.HasSuffix(name, "norm.weight") && !strings.HasSuffix(name, "linear_attn.norm.weight") && !strings.Contains(name, "visual")
+		return strings.HasSuffix(name, "norm.weight") && !strings.HasSuffix(name, "linear_attn.norm.weight") &&
+			!strings.Contains(name, "visual")
 	})
 }

@@ -17,8 +17,8 @@ var qwenGatedKeys = merged(qwenExpertKeys, map[string]string{"expert_shared_feed
 
 // qwenSharedParts are the names of the shared MLP with a gate.
 var qwenSharedParts = map[string]string{
-	"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj", "ffn_down_shexp": "mlp.shared_expert.down_proj",
-	"ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+	"ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj",
+	"ffn_down_shexp": "mlp.shared_expert.down_proj", "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
 
 // qwen3Moe is Qwen3 with a mixture of experts in place of the MLP.

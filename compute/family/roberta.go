@@ -24,7 +24,8 @@ var data2vecText = family{
 
 // robertaPreNorm is RoBERTa with norms before attention and MLP.
 var robertaPreNorm = family{
-	class: "RobertaPreLayerNormModel", also: []string{"RobertaPreLayerNormForSequenceClassification", "RobertaPreLayerNormForMaskedLM"}, kind: "roberta-prelayernorm",
+	class: "RobertaPreLayerNormModel", also: []string{"RobertaPreLayerNormForSequenceClassification", "RobertaPreLayerNormForMaskedLM"},
+	kind: "roberta-prelayernorm",
 	config: func(f *fields, c *Config) plan {
 		p := robertaConfig(f, c).(bertPlan)
 		p.prefix = "roberta_prelayernorm."
@@ -42,7 +43,8 @@ var xlmRobertaXL = family{
 	config: func(f *fields, c *Config) plan {
 		f.defaults(map[string]any{"layer_norm_eps": 1e-5, "type_vocab_size": 1, "max_position_embeddings": 514})
 		p := robertaConfig(f, c).(bertPlan)
-		p.names.attnNorm, p.names.mlpNorm, p.names.final, p.names.embedNorm = "attention.self_attn_layer_norm", "LayerNorm", "encoder.LayerNorm", ""
+		p.names.attnNorm, p.names.mlpNorm, p.names.final, p.names.embedNorm = "attention.self_attn_layer_norm", "LayerNorm",
+			"encoder.LayerNorm", ""
 		return p
 	},
 
@@ -52,7 +54,9 @@ var xlmRobertaXL = family{
 
 // megatronBERT is NVIDIA's BERT.
 var megatronBERT = family{
-	class: "MegatronBertModel", also: []string{"MegatronBertForSequenceClassification", "MegatronBertForMaskedLM", "MegatronBertForPreTraining"}, kind: "megatron-bert",
+	class: "MegatronBertModel",
+	also:  []string{"MegatronBertForSequenceClassification", "MegatronBertForMaskedLM", "MegatronBertForPreTraining"},
+	kind:  "megatron-bert",
 	config: func(f *fields, c *Config) plan {
 		p := bertConfig(f, c).(bertPlan)
 		p.names.attnNorm, p.names.mlpNorm, p.names.final, p.names.embedNorm = "attention.ln", "ln", "encoder.ln", ""

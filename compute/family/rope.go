@@ -45,8 +45,8 @@ func ropeConfig(f *fields, c *Config, positions int) (partial float64) {
 	return c.readRope(f, s, positions)
 }
 
-// partialRope is ropeConfig of a class that rotates part of a head. It returns the elements of a head that are rotated. positions and partial
-// are the class's defaults.
+// partialRope is ropeConfig of a class that rotates part of a head. It returns the elements of a head that are rotated. positions and
+// partial are the class's defaults.
 func partialRope(f *fields, c *Config, positions int, partial float64) (rotary int) {
 	f.defaults(map[string]any{"partial_rotary_factor": partial})
 	partial = ropeConfig(f, c, f.integer(positions, 1, maxPositions, "max_position_embeddings"))
@@ -57,7 +57,8 @@ func partialRope(f *fields, c *Config, positions int, partial float64) (rotary i
 func (c *Config) rotated(f *fields, partial float64) int {
 	n := int(float64(c.HeadDim) * partial)
 	if f.err == nil && (n == 0 || n%2 != 0) {
-		f.fault("partial_rotary_factor", fmt.Sprint(partial), fmt.Sprintf("one that rotates an even number of the %d elements of a head", c.HeadDim))
+		f.fault("partial_rotary_factor", fmt.Sprint(partial),
+			fmt.Sprintf("one that rotates an even number of the %d elements of a head", c.HeadDim))
 	}
 	return n
 }

@@ -73,7 +73,8 @@ func (p singlePlan) build(b *builder) {
 
 // mamba2Names are the names of the mixer's sizes in the configuration of Mamba-2.
 var mamba2Names = mambaNames{
-	heads: "num_heads", headDim: "head_dim", groups: "n_groups", states: "state_size", kernel: "conv_kernel", convBias: "use_conv_bias", inBias: "use_bias",
+	heads: "num_heads", headDim: "head_dim", groups: "n_groups", states: "state_size", kernel: "conv_kernel", convBias: "use_conv_bias",
+	inBias: "use_bias",
 }
 
 // backboneNames are the names of tensors outside of layers as Mamba-2 and Nemotron-H have them.

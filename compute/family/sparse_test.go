@@ -22,7 +22,8 @@ func TestIndexersBoundTheLongestSequence(t *testing.T) {
 		{"sparse_attention_config": sparse},
 		{"layer_types": []string{full, "minimax_m3_sparse", full}, "index_block_size": 64, "index_topk_blocks": 8},
 	} {
-		c, err := parse(t, object{"architectures": []string{"MiniMaxM3SparseForConditionalGeneration"}, "text_config": with(latent, config)})
+		c, err := parse(t, object{"architectures": []string{"MiniMaxM3SparseForConditionalGeneration"},
+			"text_config": with(latent, config)})
 		require.NoError(t, err)
 		require.Equal(t, 512, c.MaxPositions)
 		require.Contains(t, c.Shortened, "index_topk_blocks")

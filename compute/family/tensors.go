@@ -8,8 +8,8 @@ import (
 
 // finalNorm are the names of the last norm's weight, in a checkpoint with its head, in one without, and in those of a model with images.
 var finalNorm = []string{
-	"model.norm.weight", "norm.weight", "model.language_model.norm.weight", "language_model.model.norm.weight", "model.language_model.model.norm.weight", "language_model.norm.weight",
-	"model.text_model.norm.weight", "text_model.norm.weight",
+	"model.norm.weight", "norm.weight", "model.language_model.norm.weight", "language_model.model.norm.weight",
+	"model.language_model.model.norm.weight", "language_model.norm.weight", "model.text_model.norm.weight", "text_model.norm.weight",
 }
 
 // onePlus adds one to the weights of norms: those of the tensors whose names is takes.

@@ -2,14 +2,16 @@ package family
 
 import "github.com/millrace/millrace/compute/model"
 
-// valueShapes says that values have another size than keys. Layers with a window have twice the KV heads, and a score of a key without a value for each head.
+// valueShapes says that values have another size than keys. Layers with a window have twice the KV heads, and a score of a key without a
+// value for each head.
 type valueShapes struct {
 	dim   int     // of a value
 	scale float32 // of values
 }
 
 // attention is llamaPlan.attention of such layers. The factor of values is that of attention's result.
-func (v *valueShapes) attention(b *builder, rotary int, tables func(layer int, local bool) ([]float32, float32)) func(at string, in int) (out int) {
+func (v *valueShapes) attention(b *builder, rotary int, tables func(layer int, local bool) ([]float32, float32)) func(at string,
+	in int) (out int) {
 	c := b.cfg
 	qkv := newSlots("qkv", model.SlotF32)
 	raw := b.slot("attended.raw", model.SlotF32, c.Heads*v.dim)

@@ -30,7 +30,8 @@ func TestModelsWithImagesReadTheirTextModel(t *testing.T) {
 			require.InDelta(t, want.eps, c.Eps, 1e-12)
 		}
 	}
-	_, err := parse(t, object{"architectures": []string{"Qwen2VLForConditionalGeneration"}, "vision_config": object{}, "text_config": object{"vocab_size": 0}})
+	_, err := parse(t, object{"architectures": []string{"Qwen2VLForConditionalGeneration"}, "vision_config": object{},
+		"text_config": object{"vocab_size": 0}})
 	require.ErrorContains(t, err, "text_config.vocab_size: found 0")
 }
 

@@ -20,8 +20,8 @@ var xglm = family{
 // xglmSpell sets the defaults of XGLMConfig.
 func xglmSpell(f *fields) {
 	f.prefer(map[string]string{
-		"d_model": "hidden_size", "ffn_dim": "intermediate_size", "num_layers": "num_hidden_layers", "attention_heads": "num_attention_heads",
-		"activation_function": "hidden_act",
+		"d_model": "hidden_size", "ffn_dim": "intermediate_size", "num_layers": "num_hidden_layers",
+		"attention_heads": "num_attention_heads", "activation_function": "hidden_act",
 	})
 	f.sizes(256008, 1024, 4096, 24, 16)
 	f.missing(map[string]any{"pad_token_id": 1})
@@ -44,7 +44,8 @@ func xglmConfig(f *fields, c *Config) plan {
 		blockPlan: blockPlan{
 			names: blockNames{
 				decoder: "model.", table: "embed_tokens", positions: "embed_positions", norm: "layer_norm",
-				layers: "layers.", attnNorm: "self_attn_layer_norm", attention: "self_attn.", out: "self_attn.out_proj", mlpNorm: "final_layer_norm", up: "fc1", down: "fc2",
+				layers: "layers.", attnNorm: "self_attn_layer_norm", attention: "self_attn.", out: "self_attn.out_proj",
+				mlpNorm: "final_layer_norm", up: "fc1", down: "fc2",
 			},
 			positionOffset: optPositionOffset,
 		},

@@ -21,8 +21,8 @@ var yoco = family{
 	features: "a self-decoder with `sliding_window`, or else with gated retention, and a cross-decoder whose layers all have one layer of keys and values; rotary embedding of pairs (2i, 2i+1), scaled embedding",
 }
 
-// yocoPlan: the first half of the layers sees a window, or keeps a state, and the second half the keys and values that are made once, of what
-// the first half gives. Eight ops per layer, ten with a state, and three that make these keys and values. Source: Sun et al. 2024,
+// yocoPlan: the first half of the layers sees a window, or keeps a state, and the second half the keys and values that are made once, of
+// what the first half gives. Eight ops per layer, ten with a state, and three that make these keys and values. Source: Sun et al. 2024,
 // arXiv:2405.05254, sections 2 and 3.
 type yocoPlan struct {
 	heads, kvHeads, headDim int  // of the cross-decoder; those of Config are of the self-decoder
@@ -55,7 +55,8 @@ func yocoConfig(f *fields, c *Config) (p plan) {
 		heads int
 	}{{"n_self_heads", c.Heads}, {"n_attn_heads", heads}} {
 		if f.err == nil && (c.Hidden%(2*n.heads) != 0 || c.Hidden/n.heads > maxHeadDim) {
-			f.fault("dim", fmt.Sprint(c.Hidden), fmt.Sprintf("an even multiple of %s, %d, of at most %d for each", n.name, n.heads, maxHeadDim))
+			f.fault("dim", fmt.Sprint(c.Hidden), fmt.Sprintf("an even multiple of %s, %d, of at most %d for each", n.name, n.heads,
+				maxHeadDim))
 		}
 	}
 	if f.err != nil {
@@ -112,7 +113,8 @@ func (p yocoPlan) build(b *builder) {
 		b.selectInLast(&x, &attended)
 		b.addLinear("attn.out", attended, x, b.part(at+"mixer.out_proj", false, c.Hidden, c.Hidden))
 		b.rmsNorm("mlp.norm", at+"final_layer_norm", x, normed)
-		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, b.part(at+"ffn.fc1", false, c.Intermediate, c.Hidden), b.part(at+"ffn.gate", false, c.Intermediate, c.Hidden))
+		b.gatedLinear("mlp.gate_up", normed, mid, c.Activation, b.part(at+"ffn.fc1", false, c.Intermediate, c.Hidden),
+			b.part(at+"ffn.gate", false, c.Intermediate, c.Hidden))
 		b.addLinear("mlp.down", mid, x, b.part(at+"ffn.fc2", false, c.Hidden, c.Intermediate))
 	}
 	b.layer = model.None
@@ -137,17 +139,21 @@ func (p yocoPlan) mixer(b *builder) func(at string, in, out int) {
 	gates, read := b.slot("retention.gates", model.SlotF32, width+c.Heads), b.slot("retention.read", model.SlotF32, width)
 	return func(at string, in, out int) {
 		b.linear("retention.qkv", in, qkv, model.ActNone, b.qkvParts(at)...)
-		b.linear("retention.gates", in, gates, model.ActNone, b.part(at+"g_proj", false, width, width), b.part(at+"gt_proj", false, c.Heads, width))
+		b.linear("retention.gates", in, gates, model.ActNone, b.part(at+"g_proj", false, width, width),
+			b.part(at+"gt_proj", false, c.Heads, width))
 		turn := newOp(model.OpRopeStore, "retention.rope", qkv, qkv) // of q and k, which nothing stores
 		turn.Heads, turn.KVHeads, turn.HeadDim, turn.Stored, turn.KVLayer = 2*c.Heads, 1, c.HeadDim, true, b.layer
 		turnPairs(&turn, turns)
 		b.op(turn)
 		b.recur("retention.recur", qkv, read, model.Recur{
 			Rule: model.RecurRetain, Heads: c.Heads, KeyHeads: c.Heads, Keys: c.HeadDim, Values: c.HeadDim, Q: 0, K: width, V: 2 * width,
-			Gates: gates, Decay: width, Rate: model.None, ALog: b.absolute(yocoRoot, c.Heads), DtBias: b.absolute(yocoZeros, c.Heads), Skip: model.None,
+			Gates: gates, Decay: width, Rate: model.None, ALog: b.absolute(yocoRoot, c.Heads), DtBias: b.absolute(yocoZeros, c.Heads),
+			Skip: model.None,
 		})
-		b.gate("retention.gate", read, out, model.Gate{ // keys are not divided by the root of a head's size: the norm does not see it but for eps
-			Gates: gates, Activation: model.GateSiLU, Group: c.HeadDim, Weight: b.absolute(yocoOnes, c.HeadDim), Eps: c.Eps * float32(c.HeadDim),
+		// keys are not divided by the root of a head's size: the norm does not see it but for eps
+		b.gate("retention.gate", read, out, model.Gate{
+			Gates: gates, Activation: model.GateSiLU, Group: c.HeadDim, Weight: b.absolute(yocoOnes, c.HeadDim),
+			Eps: c.Eps * float32(c.HeadDim),
 		})
 	}
 }
@@ -170,7 +176,8 @@ func yocoTensors(c *Config, w *weights.Checkpoint) error {
 		w.Add(yocoZeros, heads, func(int64) float32 { return 0 }),
 		w.Add(yocoOnes, []int64{int64(c.HeadDim)}, func(int64) float32 { return 1 }),
 		w.Add(yocoRoot, heads, func(int64) float32 { return -float32(math.Log(root)) }),
-		w.Replace(named(w, func(name string) bool { return strings.HasSuffix(name, ".gt_proj.weight") }), func(x float32) float32 { return -x }),
+		w.Replace(named(w, func(name string) bool { return strings.HasSuffix(name, ".gt_proj.weight") }),
+			func(x float32) float32 { return -x }),
 	)
 }
 
@@ -179,7 +186,8 @@ func (p yocoPlan) store(b *builder, x, normed, kv int, invFreq []float32) {
 	const at = "cross_decoder."
 	rows := p.kvHeads * p.headDim
 	b.rmsNorm("kv.norm", at+"kv_layer_norm", x, normed)
-	b.linear("kv", normed, kv, model.ActNone, b.part(at+"k_proj", false, rows, b.cfg.Hidden), b.part(at+"v_proj", false, rows, b.cfg.Hidden))
+	b.linear("kv", normed, kv, model.ActNone, b.part(at+"k_proj", false, rows, b.cfg.Hidden),
+		b.part(at+"v_proj", false, rows, b.cfg.Hidden))
 	store := newOp(model.OpRopeStore, "kv.rope_store", kv, kv)
 	store.KVHeads, store.HeadDim = p.kvHeads, p.headDim
 	turnPairs(&store, invFreq)
@@ -191,7 +199,8 @@ func turnPairs(op *model.Op, invFreq []float32) {
 	op.RotaryDim, op.RotaryInterleaved, op.InvFreq, op.RotaryScale = 2*len(invFreq), true, invFreq, 1
 }
 
-// toTheta returns inv_freq [dim/2] from 1 to 1 / theta, both included: where Table divides by the number of pairs, this divides by one less.
+// toTheta returns inv_freq [dim/2] from 1 to 1 / theta, both included: where Table divides by the number of pairs, this divides by one
+// less.
 func (r Rope) toTheta(dim int) []float32 {
 	invFreq := make([]float32, dim/2)
 	for i := range invFreq {

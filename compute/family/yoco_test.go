@@ -10,8 +10,8 @@ import (
 
 func yocoJSON(changes object) object {
 	return with(object{
-		"architectures": []string{"YOCO"}, "vocab_size": 131, "dim": 48, "hidden_dim": 104, "n_layers": 6, "n_self_heads": 4, "n_attn_heads": 3,
-		"n_attn_kv_heads": 1, "max_seq_len": 128, "sliding_window": 9,
+		"architectures": []string{"YOCO"}, "vocab_size": 131, "dim": 48, "hidden_dim": 104, "n_layers": 6, "n_self_heads": 4,
+		"n_attn_heads": 3, "n_attn_kv_heads": 1, "max_seq_len": 128, "sliding_window": 9,
 	}, changes)
 }
 
