@@ -235,7 +235,8 @@ func (m *Model) poolSize(o *Options) (int, error) {
 // enough returns an ErrNoMemory for a pool without the slabs of a sequence of one token.
 func (m *Model) enough(slabs int, err error) (int, error) {
 	if least := m.engine.Slabs(1); err == nil && slabs < least {
-		return 0, fmt.Errorf("%w: room for %d slabs of %d bytes, expected at least the %d of a sequence of one token", kvmgr.ErrNoMemory, slabs,
+		return 0, fmt.Errorf("%w: room for %d slabs of %d bytes, expected at least the %d of a sequence of one token", kvmgr.ErrNoMemory,
+			slabs,
 			m.engine.Info().SlabBytes, least)
 	}
 	return slabs, err

@@ -9,16 +9,17 @@ import (
 
 // Drafter is what a Runner has whose first layers make draft tokens.
 type Drafter interface {
-	// Draft runs one row of each sequence through the first layers and the head. Earlier positions are computed, by Run or by Draft, and Run
-	// computes this one again. The logits are valid until the next Draft.
+	// Draft runs one row of each sequence through the first layers and the head. Earlier positions are computed, by Run or by Draft, and
+	// Run computes this one again. The logits are valid until the next Draft.
 	Draft(batch []Rows) (Logits, error)
 }
 
-// loadEarly loads the program of the first layers beside the whole one. Both will have the memory of one pool, where the first group of slabs is that of
-// these layers. The backend packs their weights a second time.
+// loadEarly loads the program of the first layers beside the whole one. Both will have the memory of one pool, where the first group of
+// slabs is that of these layers. The backend packs their weights a second time.
 func (m *Model) loadEarly() error {
 	if backend := cmp.Or(m.options.Device.Backend, "cpu"); !device.OnCaller(backend) {
-		return fmt.Errorf("draft tokens by the first layers: %w: found backend %s, expected cpu or ref, whose pools two programs can map", device.ErrUnsupported, backend)
+		return fmt.Errorf("draft tokens by the first layers: %w: found backend %s, expected cpu or ref, whose pools two programs can map",
+			device.ErrUnsupported, backend)
 	}
 	program, err := m.Program.Early()
 	if err != nil {
@@ -29,7 +30,8 @@ func (m *Model) loadEarly() error {
 		return fmt.Errorf("draft tokens by the first layers: %w", err)
 	}
 	if found, expected := m.early.Info().SlabBytes, m.engine.Info().SlabBytes; found != expected {
-		return fmt.Errorf("draft tokens by the first layers: %w: slabs of %d bytes, expected %d as of all layers", device.ErrUnsupported, found, expected)
+		return fmt.Errorf("draft tokens by the first layers: %w: slabs of %d bytes, expected %d as of all layers", device.ErrUnsupported,
+			found, expected)
 	}
 	return nil
 }

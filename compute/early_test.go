@@ -11,7 +11,8 @@ import (
 )
 
 // earlyTokens are more than two slabs.
-var earlyTokens = []int32{3, 80, 41, 7, 19, 66, 5, 90, 14, 33, 58, 2, 71, 9, 27, 44, 63, 8, 12, 99, 31, 50, 6, 77, 20, 38, 85, 11, 47, 1, 29, 60, 4, 52, 18}
+var earlyTokens = []int32{3, 80, 41, 7, 19, 66, 5, 90, 14, 33, 58, 2, 71, 9, 27, 44, 63, 8, 12, 99, 31, 50, 6, 77, 20, 38, 85, 11, 47, 1,
+	29, 60, 4, 52, 18}
 
 // inRegion returns a region of a model with slabs for the tokens.
 func inRegion(t *testing.T, m *compute.Model) compute.Region {
@@ -38,20 +39,22 @@ func step(t *testing.T, run func([]compute.Rows) (compute.Logits, error), r comp
 	return row
 }
 
-// TestTheFirstLayersReadTheKeysOfTheWholeModel: after a prompt that Run has computed, Draft gives the bits that the first layers alone give for all
-// tokens, and Run then gives the bits that it gives without draft tokens, at the positions of rejected ones too.
+// TestTheFirstLayersReadTheKeysOfTheWholeModel: after a prompt that Run has computed, Draft gives the bits that the first layers alone give
+// for all tokens, and Run then gives the bits that it gives without draft tokens, at the positions of rejected ones too.
 func TestTheFirstLayersReadTheKeysOfTheWholeModel(t *testing.T) {
 	const prompt, end = 30, 35
 	for _, c := range []struct {
 		dir, backend string
 		kv           model.KVType
 	}{
-		{"llama-gqa", "cpu", model.KVAuto}, {"llama-gqa", "ref", model.KVAuto}, {"llama-gqa", "cpu", model.KVInt8}, {"llama-gqa", "cpu", model.KVInt4},
-		{"gptj", "cpu", model.KVAuto}, {"opt-postnorm", "cpu", model.KVAuto}, {"bloom-6-heads", "cpu", model.KVAuto}, {"qwen3-moe", "cpu", model.KVAuto},
-		{"deepseek-v2", "cpu", model.KVAuto}, {"gemma", "cpu", model.KVAuto},
+		{"llama-gqa", "cpu", model.KVAuto}, {"llama-gqa", "ref", model.KVAuto}, {"llama-gqa", "cpu", model.KVInt8},
+		{"llama-gqa", "cpu", model.KVInt4}, {"gptj", "cpu", model.KVAuto}, {"opt-postnorm", "cpu", model.KVAuto},
+		{"bloom-6-heads", "cpu", model.KVAuto}, {"qwen3-moe", "cpu", model.KVAuto}, {"deepseek-v2", "cpu", model.KVAuto},
+		{"gemma", "cpu", model.KVAuto},
 	} {
 		t.Run(c.dir+"/"+c.backend+"/"+c.kv.String(), func(t *testing.T) {
-			o := compute.Options{Dir: "../testdata/models/" + c.dir, Device: device.Options{Backend: c.backend, Threads: 1}, KV: c.kv, KVMemory: 1 << 20, NoPacked: true}
+			o := compute.Options{Dir: "../testdata/models/" + c.dir, Device: device.Options{Backend: c.backend, Threads: 1}, KV: c.kv,
+				KVMemory: 1 << 20, NoPacked: true}
 			plain := open(t, o)
 			require.Nil(t, plain.Drafter())
 			o.DraftLayers, o.DraftRows = 1, 4

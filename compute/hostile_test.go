@@ -20,11 +20,12 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// fewHostile are the files that the tests below take in short mode: of them are mixtures, lists by layer, tensors of factors, two kinds of tokenizers and
-// of four of safetensors.
+// fewHostile are the files that the tests below take in short mode: of them are mixtures, lists by layer, tensors of factors, two kinds of
+// tokenizers and of four of safetensors.
 var fewHostile = []string{
-	"quantized/tiny-q4_k_m.gguf", "gguf/deepseek-v2.gguf", "gguf/nemotron-h.gguf", "gguf/phi3-longrope.gguf", "quantized/tokenizers/llama.gguf", "quantized/tokenizers/qwen2.gguf",
-	"quantized/tiny", "quantized/gptq-4-act", "quantized/bnb-nf4", "quantized/ct-int3-zeros",
+	"quantized/tiny-q4_k_m.gguf", "gguf/deepseek-v2.gguf", "gguf/nemotron-h.gguf", "gguf/phi3-longrope.gguf",
+	"quantized/tokenizers/llama.gguf", "quantized/tokenizers/qwen2.gguf", "quantized/tiny", "quantized/gptq-4-act", "quantized/bnb-nf4",
+	"quantized/ct-int3-zeros",
 }
 
 // hostileFiles are the paths of a pattern in testdata.
@@ -33,7 +34,8 @@ func hostileFiles(t *testing.T, patterns ...string) (paths []string) {
 		all, err := filepath.Glob("../testdata/" + pattern)
 		require.NoError(t, err)
 		for _, path := range all {
-			if !testing.Short() || slices.Contains(fewHostile, strings.TrimPrefix(filepath.Dir(path), "../testdata/")) || slices.Contains(fewHostile, strings.TrimPrefix(path, "../testdata/")) {
+			if !testing.Short() || slices.Contains(fewHostile, strings.TrimPrefix(filepath.Dir(path), "../testdata/")) ||
+				slices.Contains(fewHostile, strings.TrimPrefix(path, "../testdata/")) {
 				paths = append(paths, path)
 			}
 		}
@@ -215,7 +217,8 @@ func (h *hostile) tryFields(t *testing.T, file []byte, fields []field) {
 			if f.bounded && v > 1<<31 {
 				require.ErrorContains(t, err, f.name, "%d bytes at %d: %d", f.width, f.at, v)
 			}
-			if format, ok := errors.AsType[*weights.FormatError](err); ok && format.Name == "" && !strings.Contains(format.Error(), f.name) {
+			if format, ok := errors.AsType[*weights.FormatError](err); ok && format.Name == "" &&
+				!strings.Contains(format.Error(), f.name) {
 				t.Errorf("%s: %d bytes at %d: %d: found %q, expected a name in it", f.name, f.width, f.at, v, err)
 			}
 		}
@@ -234,7 +237,8 @@ func (h *hostile) tryCuts(t *testing.T, file []byte) {
 
 // TestEachFieldOfGGUFAtItsExtremes: the file loads, or an error names the field and the file.
 func TestEachFieldOfGGUFAtItsExtremes(t *testing.T) {
-	for _, path := range hostileFiles(t, "gguf/*.gguf", "gguf/encoders/*.gguf", "quantized/*.gguf", "quantized/gguf/*.gguf", "quantized/tokenizers/*.gguf") {
+	for _, path := range hostileFiles(t, "gguf/*.gguf", "gguf/encoders/*.gguf", "quantized/*.gguf", "quantized/gguf/*.gguf",
+		"quantized/tokenizers/*.gguf") {
 		t.Run(strings.TrimPrefix(path, "../testdata/"), func(t *testing.T) {
 			file, err := os.ReadFile(path)
 			require.NoError(t, err)
@@ -381,7 +385,8 @@ func TestEachValueOfAnIndexAtItsExtremes(t *testing.T) {
 		}
 		require.Error(t, h.try(t, index[:n], fmt.Sprintf("%d of %d bytes", n, len(index))))
 	}
-	others := []string{`""`, `"."`, `".."`, `"../x"`, `"/etc/passwd"`, `"` + strings.Repeat("x", 5000) + `"`, `"a\u0000b"`, `"a\nb"`, `"x"`, "1", "-1", "1e999", "null", "[]", "{}"}
+	others := []string{`""`, `"."`, `".."`, `"../x"`, `"/etc/passwd"`, `"` + strings.Repeat("x", 5000) + `"`, `"a\u0000b"`, `"a\nb"`, `"x"`,
+		"1", "-1", "1e999", "null", "[]", "{}"}
 	for _, m := range regexp.MustCompile(`"([^"]+)":("model.safetensors-1")`).FindAllSubmatchIndex(index, -1) {
 		name := string(index[m[2]:m[3]])
 		for _, other := range others {

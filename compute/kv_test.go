@@ -75,7 +75,8 @@ func TestSnapshotsTakeAtMostAsMuchAsTokens(t *testing.T) {
 
 // TestSlabsOfTokensHoldNothingWhereNoLayerHasKeys.
 func TestSlabsOfTokensHoldNothingWhereNoLayerHasKeys(t *testing.T) {
-	for dir, hollow := range map[string]bool{"mamba2": true, "falcon-mamba": true, "qwen3_5": false, "yoco-retention": false, "llama-gqa": false} {
+	for dir, hollow := range map[string]bool{"mamba2": true, "falcon-mamba": true, "qwen3_5": false, "yoco-retention": false,
+		"llama-gqa": false} {
 		p, err := compute.ReadProgram("../testdata/models/" + dir)
 		require.NoError(t, err)
 		s := compute.KV(p, device.ProgramInfo{}, 32, 100)

@@ -118,7 +118,8 @@ func TestInstructionSetsOfOneClassHaveEqualDigests(t *testing.T) {
 		digests := map[string]string{}
 		fused := map[string]bool{} // digests of the vector sets, which are one class
 		for _, isa := range info.ISAs {
-			n := numericsOf(t, compute.Options{Dir: fixture, Weights: plan(t, types.weights), KV: types.kv, Device: device.Options{ISA: isa}})
+			n := numericsOf(t, compute.Options{Dir: fixture, Weights: plan(t, types.weights), KV: types.kv,
+				Device: device.Options{ISA: isa}})
 			if isa != "portable" && !strings.Contains(n.Class, "amx") {
 				fused[n.Digest()] = true
 			}

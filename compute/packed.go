@@ -124,7 +124,8 @@ func (u unread) Tensor(name string) (weights.Tensor, bool) {
 	return u.Checkpoint.Tensor(name)
 }
 
-// releaseWeights gives the file's pages and the tensors that were made of it back, once they are packed. The reference backend reads them in each step.
+// releaseWeights gives the file's pages and the tensors that were made of it back, once they are packed. The reference backend reads them
+// in each step.
 func (m *Model) releaseWeights() error {
 	info, err := m.Device.Info()
 	if err != nil {

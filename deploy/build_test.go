@@ -41,7 +41,8 @@ func TestABuildTreeOfAnotherFolderIsMadeAgain(t *testing.T) {
 
 func TestAllDocumentsAndScriptsNameOneVersionOfNode(t *testing.T) {
 	named := regexp.MustCompile(`Node (\d[\d.]*\d|\d+)`)
-	for _, file := range []string{"README.md", "CONTRIBUTING.md", "Makefile", "scripts/build/node.sh", "scripts/build/page.sh", "scripts/sdks/install.sh"} {
+	for _, file := range []string{"README.md", "CONTRIBUTING.md", "Makefile", "scripts/build/node.sh", "scripts/build/page.sh",
+		"scripts/sdks/install.sh"} {
 		text, err := os.ReadFile("../" + file)
 		require.NoError(t, err)
 		for _, found := range named.FindAllStringSubmatch(string(text), -1) {

@@ -92,7 +92,8 @@ func TestPortsArePublishedOnTheLoopbackInterfaceOnly(t *testing.T) {
 			published[port.Published] = name
 		}
 	}
-	require.Equal(t, map[string]string{"8080-8081": "gateway", "4222": "nats", "9090": "prometheus", "3000": "grafana", "16686": "jaeger"}, published)
+	require.Equal(t, map[string]string{"8080-8081": "gateway", "4222": "nats", "9090": "prometheus", "3000": "grafana", "16686": "jaeger"},
+		published)
 }
 
 func TestServicesWaitUntilTheirServersAreHealthy(t *testing.T) {
@@ -236,7 +237,8 @@ func TestTheImageForGPUsComputesOnThem(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(gpu.last("CMD")), &args))
 	require.Equal(t, "sycl", serveSettings(t, args, environ).Backend)
 	server := stages[len(stages)-1]
-	for _, instruction := range []string{"USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"} { // begun from another system's image
+	// begun from another system's image
+	for _, instruction := range []string{"USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"} {
 		require.Equal(t, server.last(instruction), gpu.last(instruction))
 	}
 	copies := strings.Join(gpu.instructions["COPY"], "\n")
@@ -264,7 +266,8 @@ func TestDockerfileCopiesWhatIsThere(t *testing.T) {
 	ignored, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
 	require.NoError(t, err)
 	from := regexp.MustCompile(`^--from=build\S* /(src/)?`)
-	built := []string{"bin/millrace", "build/THIRD_PARTY_NOTICES", "build/lib/libmillrace_sycl.so", "build/sycl/lib", "licenses", "k6"} // by the stages before
+	// by the stages before
+	built := []string{"bin/millrace", "build/THIRD_PARTY_NOTICES", "build/lib/libmillrace_sycl.so", "build/sycl/lib", "licenses", "k6"}
 	copied := 0
 	for _, s := range dockerfile(t) {
 		for _, args := range s.instructions["COPY"] {

@@ -112,5 +112,8 @@ func TestComputePodsOnGPUsHaveOneEach(t *testing.T) {
 	require.Equal(t, int64(1), gpus.Value())
 	require.Len(t, pod.SecurityContext.SupplementalGroups, 1)
 	require.Zero(t, patch.Spec.Strategy.RollingUpdate.MaxSurge.IntValue())
-	require.True(t, slices.ContainsFunc(dockerfile(t), func(s stage) bool { return strings.HasPrefix(c.Image, s.name+":") && s.name != "millrace" }))
+	require.True(t, slices.ContainsFunc(dockerfile(t), func(s stage) bool {
+		return strings.HasPrefix(c.Image, s.name+":") &&
+			s.name != "millrace"
+	}))
 }

@@ -109,7 +109,8 @@ func TestEveryRoleIsADeploymentWithSettingsThatItTakes(t *testing.T) {
 		require.Equal(t, "millrace", c.EnvFrom[0].ConfigMapRef.Name)
 		s := serveSettings(t, c.Args, environ(t, objects, &c))
 		require.Equal(t, "nats://"+role+":secret@nats:4222", s.NATS)
-		require.Greater(t, time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second, s.DrainDelay+s.Grace, "%s: killed before its grace is over", role)
+		require.Greater(t, time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second, s.DrainDelay+s.Grace,
+			"%s: killed before its grace is over", role)
 		require.Contains(t, pod.Annotations["prometheus.io/port"], "8080")
 		for probe, path := range map[*corev1.Probe]string{
 			c.StartupProbe: "/health/ready", c.ReadinessProbe: "/health/ready", c.LivenessProbe: "/health/live",

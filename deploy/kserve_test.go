@@ -118,7 +118,8 @@ func TestKServeStartsMillraceWithFlagsThatItTakes(t *testing.T) {
 	require.Equal(t, service.Name, s.ServedModelName)
 	require.Equal(t, "0.0.0.0:8080", s.Listen)
 	require.Equal(t, int32(8080), c.Ports[0].ContainerPort)
-	require.Less(t, s.DrainDelay+s.Grace, 30*time.Second, "killed before its grace is over: a runtime cannot set the time, which is 30 s by default")
+	require.Less(t, s.DrainDelay+s.Grace, 30*time.Second,
+		"killed before its grace is over: a runtime cannot set the time, which is 30 s by default")
 	for probe, path := range map[*corev1.Probe]string{
 		c.StartupProbe: "/health/ready", c.ReadinessProbe: "/health/ready", c.LivenessProbe: "/health/live",
 	} {
@@ -144,12 +145,14 @@ func TestKServeRunsMillraceAsTheManifestsDo(t *testing.T) {
 	require.Equal(t, want.Image, c.Image)
 	require.Equal(t, want.Resources, c.Resources)
 	require.Equal(t, want.VolumeMounts, c.VolumeMounts)
-	for _, probes := range [][2]*corev1.Probe{{want.StartupProbe, c.StartupProbe}, {want.ReadinessProbe, c.ReadinessProbe}, {want.LivenessProbe, c.LivenessProbe}} {
+	for _, probes := range [][2]*corev1.Probe{{want.StartupProbe, c.StartupProbe}, {want.ReadinessProbe, c.ReadinessProbe},
+		{want.LivenessProbe, c.LivenessProbe}} {
 		probes[1].HTTPGet.Port = probes[0].HTTPGet.Port // a name here, a number there
 		require.Equal(t, probes[0], probes[1])
 	}
 	security := *want.SecurityContext // a runtime sets for the container what a manifest sets for the pod
-	security.RunAsNonRoot, security.RunAsUser, security.RunAsGroup = pod.SecurityContext.RunAsNonRoot, pod.SecurityContext.RunAsUser, pod.SecurityContext.RunAsGroup
+	security.RunAsNonRoot, security.RunAsUser, security.RunAsGroup = pod.SecurityContext.RunAsNonRoot, pod.SecurityContext.RunAsUser,
+		pod.SecurityContext.RunAsGroup
 	security.SeccompProfile = pod.SecurityContext.SeccompProfile
 	require.Equal(t, &security, c.SecurityContext)
 	require.Equal(t, pod.Volumes, kserve[servingRuntime](t, "runtime.yaml").Spec.Volumes)

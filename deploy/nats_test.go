@@ -61,9 +61,10 @@ var nodes = []string{"gateway", "tokenize", "compute", "detok", "node"}
 
 // journalAPI is what gateways need of JetStream.
 var journalAPI = []string{
-	"STREAM.CREATE.MILLRACE_JOURNAL", "STREAM.UPDATE.MILLRACE_JOURNAL", "STREAM.INFO.MILLRACE_JOURNAL", "STREAM.PURGE.MILLRACE_JOURNAL", "STREAM.MSG.GET.MILLRACE_JOURNAL",
-	"DIRECT.GET.MILLRACE_JOURNAL", "DIRECT.GET.MILLRACE_JOURNAL.millrace.journal.t.call", "CONSUMER.CREATE.MILLRACE_JOURNAL.c.millrace.journal.t.call",
-	"CONSUMER.INFO.MILLRACE_JOURNAL.c", "CONSUMER.DELETE.MILLRACE_JOURNAL.c", "CONSUMER.MSG.NEXT.MILLRACE_JOURNAL.c",
+	"STREAM.CREATE.MILLRACE_JOURNAL", "STREAM.UPDATE.MILLRACE_JOURNAL", "STREAM.INFO.MILLRACE_JOURNAL", "STREAM.PURGE.MILLRACE_JOURNAL",
+	"STREAM.MSG.GET.MILLRACE_JOURNAL", "DIRECT.GET.MILLRACE_JOURNAL", "DIRECT.GET.MILLRACE_JOURNAL.millrace.journal.t.call",
+	"CONSUMER.CREATE.MILLRACE_JOURNAL.c.millrace.journal.t.call", "CONSUMER.INFO.MILLRACE_JOURNAL.c", "CONSUMER.DELETE.MILLRACE_JOURNAL.c",
+	"CONSUMER.MSG.NEXT.MILLRACE_JOURNAL.c",
 }
 
 // prefixAPI is what gateways need of it to read the events of prefix caches.
@@ -74,22 +75,26 @@ var prefixAPI = []string{
 
 // storeAPI is what gateways need of it for files, batches and stored responses.
 func storeAPI() (subjects []string) {
-	for _, stream := range []string{"OBJ_MILLRACE_FILES", "OBJ_MILLRACE_RESPONSES", "KV_MILLRACE_BATCHES", "MILLRACE_WORK", "MILLRACE_RESULTS"} {
-		subjects = append(subjects, "STREAM.CREATE."+stream, "STREAM.UPDATE."+stream, "STREAM.INFO."+stream, "STREAM.PURGE."+stream, "STREAM.MSG.GET."+stream,
+	for _, stream := range []string{"OBJ_MILLRACE_FILES", "OBJ_MILLRACE_RESPONSES", "KV_MILLRACE_BATCHES", "MILLRACE_WORK",
+		"MILLRACE_RESULTS"} {
+		subjects = append(subjects, "STREAM.CREATE."+stream, "STREAM.UPDATE."+stream, "STREAM.INFO."+stream, "STREAM.PURGE."+stream,
+			"STREAM.MSG.GET."+stream,
 			"CONSUMER.CREATE."+stream+".c.x", "CONSUMER.INFO."+stream+".c", "CONSUMER.DELETE."+stream+".c")
 	}
-	return append(subjects, "CONSUMER.MSG.NEXT.MILLRACE_WORK.c", "CONSUMER.MSG.NEXT.MILLRACE_RESULTS.c", "DIRECT.GET.OBJ_MILLRACE_FILES.x", "DIRECT.GET.KV_MILLRACE_BATCHES.x")
+	return append(subjects, "CONSUMER.MSG.NEXT.MILLRACE_WORK.c", "CONSUMER.MSG.NEXT.MILLRACE_RESULTS.c", "DIRECT.GET.OBJ_MILLRACE_FILES.x",
+		"DIRECT.GET.KV_MILLRACE_BATCHES.x")
 }
 
 // foreignAPI is what nobody may use: to end the journal, or to reach another stream.
 var foreignAPI = []string{
 	"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.DELETE.MILLRACE_JOURNAL", "STREAM.MSG.DELETE.MILLRACE_JOURNAL",
-	"STREAM.SNAPSHOT.MILLRACE_JOURNAL", "STREAM.RESTORE.MILLRACE_JOURNAL", "STREAM.CREATE.OTHER", "STREAM.UPDATE.OTHER", "STREAM.INFO.OTHER", "STREAM.PURGE.OTHER",
-	"STREAM.DELETE.OTHER", "STREAM.MSG.GET.OTHER", "DIRECT.GET.OTHER", "CONSUMER.CREATE.OTHER.c", "CONSUMER.LIST.MILLRACE_JOURNAL",
-	"CONSUMER.DURABLE.CREATE.MILLRACE_JOURNAL.c", "STREAM.PEER.REMOVE.MILLRACE_JOURNAL", "ACCOUNT.PURGE.MILLRACE", "SERVER.REMOVE",
-	"STREAM.DELETE.MILLRACE_KV", "STREAM.PURGE.MILLRACE_KV", "STREAM.UPDATE.MILLRACE_KV", "STREAM.MSG.GET.MILLRACE_KV", "DIRECT.GET.MILLRACE_KV",
-	"STREAM.CREATE.OBJ_millrace-bodies", "STREAM.INFO.OBJ_millrace-bodies",
-	"STREAM.DELETE.OBJ_MILLRACE_FILES", "STREAM.DELETE.KV_MILLRACE_BATCHES", "STREAM.DELETE.MILLRACE_WORK", "STREAM.MSG.DELETE.MILLRACE_RESULTS",
+	"STREAM.SNAPSHOT.MILLRACE_JOURNAL", "STREAM.RESTORE.MILLRACE_JOURNAL", "STREAM.CREATE.OTHER", "STREAM.UPDATE.OTHER",
+	"STREAM.INFO.OTHER", "STREAM.PURGE.OTHER", "STREAM.DELETE.OTHER", "STREAM.MSG.GET.OTHER", "DIRECT.GET.OTHER", "CONSUMER.CREATE.OTHER.c",
+	"CONSUMER.LIST.MILLRACE_JOURNAL", "CONSUMER.DURABLE.CREATE.MILLRACE_JOURNAL.c", "STREAM.PEER.REMOVE.MILLRACE_JOURNAL",
+	"ACCOUNT.PURGE.MILLRACE", "SERVER.REMOVE", "STREAM.DELETE.MILLRACE_KV", "STREAM.PURGE.MILLRACE_KV", "STREAM.UPDATE.MILLRACE_KV",
+	"STREAM.MSG.GET.MILLRACE_KV", "DIRECT.GET.MILLRACE_KV", "STREAM.CREATE.OBJ_millrace-bodies", "STREAM.INFO.OBJ_millrace-bodies",
+	"STREAM.DELETE.OBJ_MILLRACE_FILES", "STREAM.DELETE.KV_MILLRACE_BATCHES", "STREAM.DELETE.MILLRACE_WORK",
+	"STREAM.MSG.DELETE.MILLRACE_RESULTS",
 }
 
 // natsServer runs the committed configuration. Its users' passwords are their names.
@@ -124,7 +129,8 @@ func allowed(t *testing.T, s *server.Server, user string, do func(*nats.Conn) er
 }
 
 func TestTheKindsAreThoseOfTheMessages(t *testing.T) {
-	messages := []any{&msg.Tokenize{}, &msg.Tokenized{}, &msg.OpenText{}, &msg.Generate{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Progress{}, &msg.Text{}, &msg.Slab{}}
+	messages := []any{&msg.Tokenize{}, &msg.Tokenized{}, &msg.OpenText{}, &msg.Generate{}, &msg.Cancel{}, &msg.Tokens{}, &msg.Progress{},
+		&msg.Text{}, &msg.Slab{}}
 	require.Len(t, messages, len(kinds))
 	for i, m := range messages {
 		require.Equal(t, kinds[i].kind, msg.Kind(m), "%T", m)
@@ -300,14 +306,16 @@ func TestGatewaysRunBatchesAndStoreResponses(t *testing.T) {
 	}
 	files, kept := open("MILLRACE_FILES", "file"), open("MILLRACE_RESPONSES", "response")
 	e := apitest.New(apitest.Say("x"))
-	b, err := batch.Open(t.Context(), nc, batch.Options{Engine: e, Calls: call.NewDirect(e), Files: files, JetStream: js, Work: work, MaxBytes: 8 << 20, Room: func() int { return 2 }})
+	b, err := batch.Open(t.Context(), nc, batch.Options{Engine: e, Calls: call.NewDirect(e), Files: files, JetStream: js, Work: work,
+		MaxBytes: 8 << 20, Room: func() int { return 2 }})
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	var lines strings.Builder
 	for i := range 10 {
 		fmt.Fprintf(&lines, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}`+"\n", i)
 	}
-	_, err = files.Put(t.Context(), "", "file-1", map[string]string{batch.FieldPurpose: "batch"}, time.Time{}, strings.NewReader(lines.String()))
+	_, err = files.Put(t.Context(), "", "file-1", map[string]string{batch.FieldPurpose: "batch"}, time.Time{},
+		strings.NewReader(lines.String()))
 	require.NoError(t, err)
 	r, err := b.Create(t.Context(), batch.Request{Endpoint: "/v1/completions", Input: "file-1", Window: time.Hour})
 	require.NoError(t, err)
@@ -317,7 +325,8 @@ func TestGatewaysRunBatchesAndStoreResponses(t *testing.T) {
 	}, time.Minute, 20*time.Millisecond)
 	require.Equal(t, 10, r.Counts.Completed)
 
-	store := stored.New(stored.Options{Calls: call.NewDirect(e), Objects: kept, Work: work, Publish: js, Ready: func() error { return nil }})
+	store := stored.New(stored.Options{Calls: call.NewDirect(e), Objects: kept, Work: work, Publish: js,
+		Ready: func() error { return nil }})
 	t.Cleanup(store.Close)
 	c, err := responses.Decode([]byte(`{"input":"x","background":true}`), e.Models(), time.Now())
 	require.NoError(t, err)
@@ -365,7 +374,8 @@ func TestAClientReachesGatewaysOnly(t *testing.T) {
 	require.NoError(t, err)
 	before, err := js.Stream(t.Context(), log.Stream)
 	require.NoError(t, err)
-	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL", "millrace.journal.cmpl-my-2",
+	for _, subject := range []string{"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL", "$JS.API.STREAM.PURGE.MILLRACE_JOURNAL",
+		"millrace.journal.cmpl-my-2",
 		"millrace.journal.t.cmpl-my-2", "millrace.node.n1.generate", "millrace.registry.v2.beat", "millrace.limits.used"} {
 		require.NoError(t, client.Publish(subject, []byte(`{"node":"x"}`)))
 		for _, name := range []string{"chat.completions", "models", "gateways", "streams.cancel", "cancel.a.b"} {

@@ -26,7 +26,8 @@ func TestPythonWheelsArePinnedByHash(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			line = strings.TrimSpace(line)
-			known := line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "--hash=sha256:") || requirement.MatchString(line)
+			known := line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "--hash=sha256:") ||
+				requirement.MatchString(line)
 			require.True(t, known, "%s: %s", file, line)
 		}
 	}

@@ -35,7 +35,8 @@ var notRun = regexp.MustCompile(`^\s*<!-- not run: (.+) -->$`)
 
 // forUsers says whether commands and blocks of a document are held: those of the other folders need what these tests do not have.
 func forUsers(document string) bool {
-	return document == "README.md" || document == "CONTRIBUTING.md" || strings.HasPrefix(document, "docs/") || strings.HasPrefix(document, "deploy/")
+	return document == "README.md" || document == "CONTRIBUTING.md" || strings.HasPrefix(document, "docs/") ||
+		strings.HasPrefix(document, "deploy/")
 }
 
 // blocks returns the fenced blocks of the documents for users.
@@ -115,7 +116,8 @@ var workspace = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	toRemove = folder
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(folder, "bin", "millrace"), "../cmd/millrace").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(folder, "bin", "millrace"),
+		"../cmd/millrace").CombinedOutput()
 	if err != nil {
 		return folder, fmt.Errorf("go build: %w: %s", err, out)
 	}
@@ -265,7 +267,8 @@ func TestCommandsExist(t *testing.T) {
 
 // otherFlags are flags of other programs that the text names.
 var otherFlags = map[string]bool{
-	"--lines": true, "--nice": true, "--previous": true, "--results": true, "--scenario": true, "--serve": true, "--victims": true, // the fault suite
+	// the fault suite
+	"--lines": true, "--nice": true, "--previous": true, "--results": true, "--scenario": true, "--serve": true, "--victims": true,
 	"--replies": true, "--reply-timeout": true, // nats
 	"--require-hashes": true, // pip
 	"--all":            true, // .ci/run

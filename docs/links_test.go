@@ -167,11 +167,13 @@ func TestPathsInTextExist(t *testing.T) {
 				}
 				top, _, _ := strings.Cut(span, "/")
 				local := filepath.Join(filepath.Dir(document), span)
-				if !pathSpan.MatchString(span) || strings.Contains(span, "NAME") || made.MatchString(span) || !tops[top] && !sourceSpan.MatchString(filepath.Base(span)) {
+				if !pathSpan.MatchString(span) || strings.Contains(span, "NAME") || made.MatchString(span) || !tops[top] &&
+					!sourceSpan.MatchString(filepath.Base(span)) {
 					continue
 				}
 				paths++
-				if !exists(span, local, filepath.Join("kernels", span), filepath.Join("kernels/sycl", span), filepath.Join("kernels/gpu", span), filepath.Join("kernels/cuda", span)) {
+				if !exists(span, local, filepath.Join("kernels", span), filepath.Join("kernels/sycl", span),
+					filepath.Join("kernels/gpu", span), filepath.Join("kernels/cuda", span)) {
 					t.Errorf("%s:%d: %s does not exist", document, l.number, m[1])
 				}
 			}

@@ -103,7 +103,8 @@ func adoption(t *testing.T, kv model.KVType, adopts bool) {
 	rng := rand.New(rand.NewPCG(5, uint64(len(kv.String()))))
 	steps := func(least uint64) bool { return min(left.Member().Worker.Steps, right.Member().Worker.Steps) > least }
 	for n := 0; !steps(0); n++ { // until the gateway knows both
-		talk(t, gateway, fmt.Sprint("first", n), api.Request{Model: "tiny-chat", N: 1, PromptTokens: promptOf(rng, 5), MaxTokens: 2, TopLogprobs: -1, Arrival: time.Now()})
+		talk(t, gateway, fmt.Sprint("first", n), api.Request{Model: "tiny-chat", N: 1, PromptTokens: promptOf(rng, 5), MaxTokens: 2,
+			TopLogprobs: -1, Arrival: time.Now()})
 	}
 	common := slices.Clip(promptOf(rng, 300))
 	var requests []api.Request
@@ -129,7 +130,8 @@ func adoption(t *testing.T, kv model.KVType, adopts bool) {
 		cold, _ := talk(t, gateway, fmt.Sprint("cold", i), requests[i])
 		require.Equal(t, cold.tokens, got)
 	}
-	adopted, recomputed := total(t, right.series, "millrace_adopted_tokens_total"), total(t, right.series, "millrace_recomputed_tokens_total")
+	adopted, recomputed := total(t, right.series, "millrace_adopted_tokens_total"),
+		total(t, right.series, "millrace_recomputed_tokens_total")
 	if adopts {
 		require.Positive(t, adopted)
 		require.Zero(t, recomputed)

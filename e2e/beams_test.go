@@ -42,7 +42,8 @@ func startFixture(t *testing.T, name, backend string, s size) *node.Node {
 		ModelID: name, Model: m, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096,
-			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,
+			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}),
+			LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		Metrics: metrics.New(metrics.Build{}), Log: zerolog.Nop(),
 	})

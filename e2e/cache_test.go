@@ -13,7 +13,8 @@ func TestTheSecondStartCompilesNothing(t *testing.T) {
 	path := sycl.program(t)
 	env := []string{"XDG_CACHE_HOME=" + t.TempDir(), "SYCL_CACHE_TRACE=5"} // 1: of device code, 4: of the front end
 	start := func() string {
-		out, err := runProgram(path, env, "generate", "--backend", "sycl", "--device", "cpu", "--model", demoModel, "--prompt", "Once", "-n", "1")
+		out, err := runProgram(path, env, "generate", "--backend", "sycl", "--device", "cpu", "--model", demoModel, "--prompt", "Once",
+			"-n", "1")
 		require.NoError(t, err, out)
 		return out
 	}

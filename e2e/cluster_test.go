@@ -24,7 +24,8 @@ func startRole(t *testing.T, url, roles string, args ...string) *server {
 	t.Helper()
 	path, err := program()
 	require.NoError(t, err)
-	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off", "--threads", "1", "--kv-shm", "off"}, args...)...)
+	return startProgram(t, path, nil, append([]string{"--roles", roles, "--nats", url, "--stream-resume", "off", "--threads", "1",
+		"--kv-shm", "off"}, args...)...)
 }
 
 const longBody = `{"model":"tiny-chat","prompt":"Once upon a time","max_tokens":400,%s,"ignore_eos":true,"stream":true}`
@@ -101,7 +102,8 @@ func TestEveryRoleMayBeKilledWhileStreamsRun(t *testing.T) {
 	}
 	gateway := startRole(t, url, "gateway")
 	for role := range processes { // the gateway is ready as soon as it knows one of each
-		require.Eventually(t, func() bool { return metric(t, gateway, fmt.Sprintf("millrace_nodes{role=%q}", role)) == 2 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return metric(t, gateway, fmt.Sprintf("millrace_nodes{role=%q}", role)) == 2 }, patience,
+			10*time.Millisecond)
 	}
 	before := 0.0
 	for _, role := range []string{"compute", "detok", "tokenize"} {

@@ -54,7 +54,8 @@ func decide(url string, context, first, questions int) ([]string, error) {
 	for i := range list {
 		list[i] = decisionQuestion(first + i)
 	}
-	body := fmt.Sprintf(`{"model":"tiny-chat","proof":true,"input":`+decisionContext+`,"questions":[%s]}`, context, context, strings.Join(list, ","))
+	body := fmt.Sprintf(`{"model":"tiny-chat","proof":true,"input":`+decisionContext+`,"questions":[%s]}`, context, context,
+		strings.Join(list, ","))
 	r, err := (&http.Client{Timeout: patience}).Post(url+"/v1/decisions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -139,11 +140,13 @@ func TestDecisionsHaveEqualBits(t *testing.T) {
 	}
 	close(next)
 	wg.Wait()
-	t.Logf("with a killed worker: %s, %g sequences migrated", time.Since(begin).Round(time.Millisecond), metric(t, gateway, "millrace_migrations_total")-before)
+	t.Logf("with a killed worker: %s, %g sequences migrated", time.Since(begin).Round(time.Millisecond),
+		metric(t, gateway, "millrace_migrations_total")-before)
 	require.Greater(t, metric(t, gateway, "millrace_migrations_total"), before, "something ran at the killed worker")
 }
 
-// TestDecisionsAreWhatThePromptsLogProbabilitiesSay: those of an option's tokens after the prompt, over HTTP and NATS. The context is read once.
+// TestDecisionsAreWhatThePromptsLogProbabilitiesSay: those of an option's tokens after the prompt, over HTTP and NATS. The context is read
+// once.
 func TestDecisionsAreWhatThePromptsLogProbabilitiesSay(t *testing.T) {
 	s := startServer(t)
 	context := strings.Repeat("The screen of the package is broken. ", 12)
@@ -182,7 +185,8 @@ func TestDecisionsAreWhatThePromptsLogProbabilitiesSay(t *testing.T) {
 	require.Len(t, options, 3)
 	sums := make([]float64, len(options))
 	for i, o := range options {
-		code, _, raw = s.post(t, "/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":1,"prompt_logprobs":0}`, inJSON(t, append(slices.Clip(prompt.TokenIDs), o.Tokens...))))
+		code, _, raw = s.post(t, "/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":1,"prompt_logprobs":0}`,
+			inJSON(t, append(slices.Clip(prompt.TokenIDs), o.Tokens...))))
 		require.Equal(t, http.StatusOK, code, raw)
 		var scored struct {
 			Choices []struct {

@@ -214,7 +214,8 @@ func firstToken(b *testing.B, p *node.Node, prompt []int32) (took time.Duration,
 	b.Helper()
 	begin := time.Now()
 	stream, err := p.Submit(context.Background(), &api.Request{
-		ID: fmt.Sprint(begin.UnixNano()), Tenant: "a", Model: "tiny-chat", N: 1, PromptTokens: prompt, MaxTokens: 4, TopLogprobs: -1, Arrival: begin, IgnoreEOS: true,
+		ID: fmt.Sprint(begin.UnixNano()), Tenant: "a", Model: "tiny-chat", N: 1, PromptTokens: prompt, MaxTokens: 4, TopLogprobs: -1,
+		Arrival: begin, IgnoreEOS: true,
 	})
 	require.NoError(b, err)
 	for {

@@ -123,7 +123,8 @@ func TestEncodersServeVectors(t *testing.T) {
 		{"/v1/messages", `{"messages":[{"role":"user","content":"a"}],"max_tokens":4}`, []string{"is an encoder"}},
 		{"/v1/classify", `{"input":"a"}`, []string{"no head for classes"}},
 		{"/v1/embeddings", `{"input":"a","prompt_name":"other"}`, []string{"prompt_name", "other", "query"}},
-		{"/v1/embeddings", fmt.Sprintf(`{"input":%q}`, strings.Repeat("fox ", 170)), []string{"172 tokens", "at most 150", "one step", "200 tokens"}},
+		{"/v1/embeddings", fmt.Sprintf(`{"input":%q}`, strings.Repeat("fox ", 170)),
+			[]string{"172 tokens", "at most 150", "one step", "200 tokens"}},
 	} {
 		code, _, body := s.post(t, c.path, c.body)
 		require.Equal(t, http.StatusBadRequest, code, "%s: %s", c.path, body)

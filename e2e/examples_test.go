@@ -87,7 +87,8 @@ func recordHTTP(t *testing.T, server string) (address string, resumed *atomic.In
 		}
 		turn.Lock()
 		defer turn.Unlock()
-		if json.Unmarshal(body, &request) == nil && known[request.ID] || r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v1/streams/") {
+		if json.Unmarshal(body, &request) == nil && known[request.ID] || r.Method == http.MethodGet &&
+			strings.HasPrefix(r.URL.Path, "/v1/streams/") {
 			resumed.Add(1)
 		}
 		known[request.ID] = request.ID != ""

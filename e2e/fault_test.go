@@ -29,7 +29,8 @@ type gpuBackend struct {
 
 var (
 	sycl = gpuBackend{name: "sycl", flags: []string{"--backend", "sycl", "--device", "cpu"}, lost: "DEVICE_LOST", faultStep: 300}
-	cuda = gpuBackend{name: "cuda", flags: []string{"--backend", "cuda"}, lost: "a fault of kind lost", faultStep: 60} // the emulator takes 0.3 s for a step
+	// the emulator takes 0.3 s for a step
+	cuda = gpuBackend{name: "cuda", flags: []string{"--backend", "cuda"}, lost: "a fault of kind lost", faultStep: 60}
 )
 
 // eachGPU runs a test for each optional backend.

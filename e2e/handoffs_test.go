@@ -84,7 +84,8 @@ func handOffServer(t *testing.T, log bool) http.Handler {
 	require.NoError(t, err)
 	const slabs, longest, token = 1024, 4096, 300
 	p, err := node.New(node.Config{
-		ModelID: "m", Model: slowRunner{computetest.NewNull(slabs, tok.VocabSize(), token)}, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: longest},
+		ModelID: "m", Model: slowRunner{computetest.NewNull(slabs, tok.VocabSize(), token)}, Tokenizer: tok,
+		Facts: api.WeightFacts{ContextLength: longest},
 		Sched: sched.Config{
 			MaxBatchTokens: 512, MaxBatchSize: 4, MaxSequenceTokens: longest,
 			KV: kvmgr.NewSpec(computetest.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * computetest.SlabTokens,
@@ -95,7 +96,8 @@ func handOffServer(t *testing.T, log bool) http.Handler {
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	options := httpapi.Options{Logger: zerolog.Nop()}
 	if log {
-		kept, err := calls.New(natstest.Connect(t, natstest.Start(t, &natsserver.Options{JetStream: true})), call.NewDirect(p), calls.Options{Always: true})
+		kept, err := calls.New(natstest.Connect(t, natstest.Start(t, &natsserver.Options{JetStream: true})), call.NewDirect(p),
+			calls.Options{Always: true})
 		require.NoError(t, err)
 		t.Cleanup(kept.Close)
 		options.Calls = kept

@@ -54,7 +54,8 @@ func memberOn(t *testing.T, disk string, pools *kvfile.Dir, url string, kv model
 }
 
 // memberWith is memberOn with a device.
-func memberWith(t *testing.T, o device.Options, disk string, pools *kvfile.Dir, url string, kv model.KVType, roles ...cluster.Role) *worker {
+func memberWith(t *testing.T, o device.Options, disk string, pools *kvfile.Dir, url string, kv model.KVType,
+	roles ...cluster.Role) *worker {
 	t.Helper()
 	conn, err := nats.Connect(url)
 	require.NoError(t, err)
@@ -67,10 +68,12 @@ func memberWith(t *testing.T, o device.Options, disk string, pools *kvfile.Dir, 
 	require.NoError(t, err)
 	series := metrics.New(metrics.Build{})
 	p, err := node.New(node.Config{
-		Roles: roles, ModelID: "tiny-chat", Model: m, Pools: pools, Pool: m.PoolFile, Tokenizer: tok, Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
+		Roles: roles, ModelID: "tiny-chat", Model: m, Pools: pools, Pool: m.PoolFile, Tokenizer: tok,
+		Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
 		Sched: sched.Config{
 			MaxBatchTokens: 128, ChunkTokens: 64, MaxBatchSize: 8, MaxWaiting: 64, DraftRows: 8,
-			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,
+			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}),
+			LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		KVDisk:  node.KVDisk{Dir: disk, Size: 64 << 20},
 		Cluster: node.Cluster{Conn: conn, Beat: 20 * time.Millisecond}, Metrics: series, Log: zerolog.Nop(),
@@ -130,7 +133,8 @@ func handsOver(t *testing.T, o device.Options, kv model.KVType) {
 	rng := rand.New(rand.NewPCG(5, uint64(len(kv.String()))))
 	steps := func(least uint64) bool { return min(left.Member().Worker.Steps, right.Member().Worker.Steps) > least }
 	for n := 0; !steps(0); n++ { // until the gateway knows both
-		talk(t, gateway, fmt.Sprint("first", n), api.Request{Model: "tiny-chat", N: 1, PromptTokens: promptOf(rng, 5), MaxTokens: 2, TopLogprobs: -1, Arrival: time.Now()})
+		talk(t, gateway, fmt.Sprint("first", n), api.Request{Model: "tiny-chat", N: 1, PromptTokens: promptOf(rng, 5), MaxTokens: 2,
+			TopLogprobs: -1, Arrival: time.Now()})
 	}
 	var requests []api.Request
 	var streams []api.Stream

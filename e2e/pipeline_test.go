@@ -89,7 +89,8 @@ func startAndEnd(t testing.TB, s size) (p *node.Node, series *metrics.Metrics, e
 		ModelID: "tiny-chat", Model: m, Drafter: m.Drafter(), Tokenizer: tok, Facts: api.WeightFacts{ContextLength: m.Program.MaxPositions},
 		Sched: sched.Config{
 			MaxBatchTokens: s.rows, ChunkTokens: s.chunk, MaxBatchSize: s.batch, MaxWaiting: 4096, DraftRows: s.drafts, Predict: s.predict,
-			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}), LeaseAheadTokens: 2 * device.SlabTokens,
+			MaxSequenceTokens: m.Program.MaxPositions, KV: kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}),
+			LeaseAheadTokens: 2 * device.SlabTokens,
 		},
 		KVSpill:     node.KVDisk{Dir: s.spill, Size: 16 << 20},
 		KVDisk:      node.KVDisk{Dir: s.disk, Size: 64 << 20},
@@ -178,7 +179,8 @@ func expect(t *testing.T, p *node.Node, q *api.Request, want []int32) {
 func TestTheSameTokensAloneAndInAnyCompanyAndChunking(t *testing.T) {
 	const n = 64
 	want := answersAlone(t, n, variedRequest)
-	for _, s := range []size{{rows: 512, batch: 64}, {rows: 64, chunk: 7, batch: 64}, {rows: 33, chunk: 16, batch: 11}, {rows: 100, chunk: 61, batch: 29}} {
+	for _, s := range []size{{rows: 512, batch: 64}, {rows: 64, chunk: 7, batch: 64}, {rows: 33, chunk: 16, batch: 11},
+		{rows: 100, chunk: 61, batch: 29}} {
 		t.Run(fmt.Sprintf("rows %d, chunk %d, batch %d", s.rows, s.chunk, s.batch), func(t *testing.T) {
 			p := startPipeline(t, s)
 			var wg sync.WaitGroup
@@ -221,7 +223,8 @@ func TestDraftTokensChangeNoToken(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		drafted, accepted := metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_total"), metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_accepted_total")
+		drafted, accepted := metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_total"),
+			metricstest.Sum(t, series.Registry(), "millrace_draft_tokens_accepted_total")
 		t.Logf("%d together, %d layers: %v of %v draft tokens were accepted, of %d tokens", together, c.layers, accepted, drafted, n*100)
 		require.Greater(t, accepted, 200.0)
 		require.Greater(t, drafted, accepted, "rejected ones, too")

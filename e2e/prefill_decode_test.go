@@ -28,7 +28,8 @@ func TestPrefillAndDecodeWorkersGiveTheTokensOfAComputeWorker(t *testing.T) {
 			rng := rand.New(rand.NewPCG(6, uint64(len(kv.String()))))
 			for n := 0; total(t, moved, "millrace_handover_tokens_total") == 0 && n < 1000; n++ { // until the gateway knows both
 				talk(t, gateway, fmt.Sprint("first", n), api.Request{
-					Model: "tiny-chat", N: 1, PromptTokens: promptOf(rng, 50), MaxTokens: 200, TopLogprobs: -1, Arrival: time.Now(), IgnoreEOS: true,
+					Model: "tiny-chat", N: 1, PromptTokens: promptOf(rng, 50), MaxTokens: 200, TopLogprobs: -1, Arrival: time.Now(),
+					IgnoreEOS: true,
 				})
 			}
 			var requests []api.Request

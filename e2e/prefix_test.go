@@ -58,8 +58,8 @@ func TestAPrefixHitChangesNoBit(t *testing.T) {
 				for n := range 3 {
 					prompt = append(prompt, promptOf(rng, 60)...)
 					q := api.Request{
-						ID: fmt.Sprint("-", i, "-", n), Model: "tiny-chat", N: 1, PromptTokens: slices.Clone(prompt), MaxTokens: 5 + rng.IntN(30),
-						TopLogprobs: 2, Arrival: time.Now(), IgnoreEOS: true,
+						ID: fmt.Sprint("-", i, "-", n), Model: "tiny-chat", N: 1, PromptTokens: slices.Clone(prompt),
+						MaxTokens: 5 + rng.IntN(30), TopLogprobs: 2, Arrival: time.Now(), IgnoreEOS: true,
 					}
 					if i%2 == 1 {
 						q.Sampling = sample.Params{Temperature: 1.1, TopP: 0.9, Seed: uint64(i)}

@@ -89,7 +89,8 @@ func resumable() map[string]func() *api.Request {
 func allSamplers(seed uint64) sample.Params {
 	dry := sample.DefaultDRY()
 	dry.Multiplier, dry.Allowed = 0.8, 1
-	return sample.Params{Temperature: 1.1, TopK: 100, Seed: seed, DRY: &dry, TopNSigma: 3, XTC: sample.XTC{Probability: 0.5, Threshold: 0.05},
+	return sample.Params{Temperature: 1.1, TopK: 100, Seed: seed, DRY: &dry, TopNSigma: 3,
+		XTC:      sample.XTC{Probability: 0.5, Threshold: 0.05},
 		BadWords: []string{"the", "little girl", "."}}
 }
 

@@ -134,7 +134,8 @@ func simulated(t *testing.T, slabs, batch int) []string {
 	device := filepath.Join(t.TempDir(), "device.json")
 	require.NoError(t, os.WriteFile(device, []byte(`{"base":"cpu","speed":0.3,"answer_tokens":0}`), 0o600))
 	const slabBytes = 64 << 10 // of the demo model, with 16-bit keys and values
-	return []string{"--backend", "sim", "--device", device, "--kv-memory", fmt.Sprint(slabs * slabBytes), "--max-batch-size", fmt.Sprint(batch)}
+	return []string{"--backend", "sim", "--device", device, "--kv-memory", fmt.Sprint(slabs * slabBytes), "--max-batch-size",
+		fmt.Sprint(batch)}
 }
 
 // TestFourWorkersFindThePrefixesThatOneFinds compares four workers with one that has the memory of all. Steps take milliseconds
@@ -158,7 +159,8 @@ func TestFourWorkersFindThePrefixesThatOneFinds(t *testing.T) {
 				workers = append(workers, startRole(t, url, "compute", simulated(t, talkMemory/4, talkers)...))
 			}
 			gateway := startRole(t, url, "gateway")
-			require.Eventually(t, func() bool { return metric(t, gateway, "millrace_prefix_index_snapshots_total") == 4 }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return metric(t, gateway, "millrace_prefix_index_snapshots_total") == 4 }, patience,
+				10*time.Millisecond)
 			together := talkAll(t, gateway, seed)
 			t.Logf("share of prompt tokens from the cache: one worker %.3f, four %.3f", alone, together)
 			require.Less(t, alone, 0.8, "the memory holds everything: nothing is evicted")

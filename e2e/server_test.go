@@ -359,7 +359,8 @@ func TestAGatewayIsNotReadyForAWhileBeforeItRefusesRequests(t *testing.T) {
 		defer r.Body.Close() //nolint:errcheck // read only
 		return r.StatusCode == http.StatusServiceUnavailable && r.Close
 	}, patience, 10*time.Millisecond)
-	r, err := http.Post("http://"+s.http+"/v1/completions", "application/json", strings.NewReader(`{"model":"tiny-chat","prompt":"Once","max_tokens":3}`))
+	r, err := http.Post("http://"+s.http+"/v1/completions", "application/json",
+		strings.NewReader(`{"model":"tiny-chat","prompt":"Once","max_tokens":3}`))
 	require.NoError(t, err)
 	defer r.Body.Close() //nolint:errcheck // read only
 	require.Equal(t, http.StatusOK, r.StatusCode)
@@ -435,7 +436,9 @@ func TestGarbageGetsAnErrorInOpenAIsShapeAndTheServerLives(t *testing.T) {
 	require.NotNil(t, parseAnswer(t, body).Error)
 	require.ErrorIs(t, nc.Publish("millrace.v1.chat.completions", []byte(huge)), nats.ErrMaxPayload)
 
-	code, _, body = s.post(t, "/v1/chat/completions", `{"model":"tiny-chat","temperature":0,"messages":[{"role":"user","content":"What is the capital of France?"}]}`)
+	code, _,
+		body = s.post(t, "/v1/chat/completions",
+		`{"model":"tiny-chat","temperature":0,"messages":[{"role":"user","content":"What is the capital of France?"}]}`)
 	require.Equal(t, http.StatusOK, code, body)
 	require.Contains(t, parseAnswer(t, body).text(), "Paris")
 }

@@ -87,7 +87,8 @@ func TestSpilledSequencesHaveTheirTokens(t *testing.T) {
 				wg.Wait()
 				close(quit)
 				flipping.Wait()
-				restores, replays := total(t, series, "millrace_kv_spill_restores_total"), total(t, series, "millrace_kv_spill_replays_total")
+				restores, replays := total(t, series, "millrace_kv_spill_restores_total"),
+					total(t, series, "millrace_kv_spill_replays_total")
 				again := total(t, series, "millrace_recomputed_tokens_total")
 				state, err := p.KVState(t.Context(), false)
 				require.NoError(t, err)

@@ -14,11 +14,13 @@ func TestANULIsTextInEachAPI(t *testing.T) {
 	s := startServer(t)
 	for _, c := range []struct{ path, body string }{
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a\u0000b"}],"max_tokens":1}`},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text","text":"\u0000"}]},{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":\"\\u0000\"}"}}]},{"role":"tool","tool_call_id":"c","content":"x\u0000"}],"max_tokens":1}`},
+		{"/v1/chat/completions",
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"\u0000"}]},{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":\"\\u0000\"}"}}]},{"role":"tool","tool_call_id":"c","content":"x\u0000"}],"max_tokens":1}`},
 		{"/v1/completions", `{"prompt":"a\u0000b","max_tokens":1}`},
 		{"/v1/completions", `{"prompt":["\u0000","b"],"max_tokens":1,"echo":true}`},
 		{"/v1/responses", `{"input":"a\u0000b","max_output_tokens":1}`},
-		{"/v1/responses", `{"input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"\u0000"}],"max_output_tokens":1}`},
+		{"/v1/responses",
+			`{"input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"\u0000"}],"max_output_tokens":1}`},
 		{"/v1/messages", `{"messages":[{"role":"user","content":"a\u0000b"}],"max_tokens":1}`},
 		{"/v1/embeddings", `{"input":"a\u0000b"}`},
 		{"/v1/rerank", `{"query":"a\u0000","documents":["\u0000b"]}`},

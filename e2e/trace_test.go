@@ -57,7 +57,8 @@ func stagesOf(entry, request string) []string {
 		}
 		return list
 	}
-	return append([]string{entry, entry + " > stream", entry + " > " + request}, below("tokenize", "queue", "prefill", "decode", "detokenize")...)
+	return append([]string{entry, entry + " > stream", entry + " > " + request},
+		below("tokenize", "queue", "prefill", "decode", "detokenize")...)
 }
 
 func paths(tree map[string][]tracingtest.Span) (list []string) {
@@ -115,7 +116,8 @@ func TestATraceGoesFromTheGoClientsSpanToTheComputeStep(t *testing.T) {
 		require.NoError(t, err)
 		span, err := trace.SpanIDFromHex(callerSpan)
 		require.NoError(t, err)
-		ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, TraceFlags: trace.FlagsSampled}))
+		ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span,
+			TraceFlags: trace.FlagsSampled}))
 		_, err = c.Complete(ctx, client.CompletionRequest{Prompt: "Once", MaxTokens: 3})
 		require.NoError(t, err)
 	}

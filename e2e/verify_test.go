@@ -109,7 +109,9 @@ func TestAnAnswerIsVerifiedByAnyWorkerOfItsClass(t *testing.T) {
 	require.Eventually(t, func() bool { return metric(t, gateway, `millrace_nodes{role="compute"}`) == 1 }, patience, 10*time.Millisecond)
 	code, out = verified(t, at, plain, answers[plain])
 	require.Equal(t, 2, code, out)
-	require.Regexp(t, `could not be checked: .*no process has the numerics digest of the answer: expected [0-9a-f]{16}, found workers: 1 of [0-9a-f]{16}`, out)
+	require.Regexp(t,
+		`could not be checked: .*no process has the numerics digest of the answer: expected [0-9a-f]{16}, found workers: 1 of [0-9a-f]{16}`,
+		out)
 }
 
 // TestAFailoverDoesNotChangeAProof: the digests are those of the same requests at another server.
@@ -137,7 +139,8 @@ func TestAFailoverDoesNotChangeAProof(t *testing.T) {
 		wg.Go(func() {
 			once := sync.OnceFunc(begun.Done)
 			defer once()
-			r, err := (&http.Client{Timeout: patience}).Post("http://"+gateway.http+"/v1/completions", "application/json", strings.NewReader(body(i)))
+			r, err := (&http.Client{Timeout: patience}).Post("http://"+gateway.http+"/v1/completions", "application/json",
+				strings.NewReader(body(i)))
 			if err != nil {
 				t.Errorf("stream %d: %v", i, err)
 				return

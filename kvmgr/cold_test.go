@@ -49,7 +49,8 @@ func TestReleasedSlabsAreListedAfterThoseBeforeThem(t *testing.T) {
 	require.Empty(t, coldSlabs(t, m, p), "all are held")
 	_, err = m.Release(2)
 	require.NoError(t, err)
-	require.Equal(t, []int{0, 1, 2}, coldSlabs(t, m, p), "the first is still held: those after it are of no use alone; the last is not whole")
+	require.Equal(t, []int{0, 1, 2}, coldSlabs(t, m, p),
+		"the first is still held: those after it are of no use alone; the last is not whole")
 	_, err = m.Release(1)
 	require.NoError(t, err)
 	require.Equal(t, []int{0}, coldSlabs(t, m, p))

@@ -4,8 +4,8 @@ import "slices"
 
 // Find returns the slabs with the longest computed prefix of a prompt, and the number of its tokens. Slabs that are not there, as those
 // before a window need not be, are -1. Where there are states, those of the state after the prefix come first. With state it is the longest
-// prefix after which the tree has one; else they are -1, and all slabs of tokens count. The slabs keep their tokens until the next call that
-// leases.
+// prefix after which the tree has one; else they are -1, and all slabs of tokens count. The slabs keep their tokens until the next call
+// that leases.
 func (m *Manager) Find(p Prompt, state bool) (slabs []int32, tokens int) {
 	return m.look(p, state, quiet)
 }

@@ -123,8 +123,8 @@ type region struct {
 	known  int       // tokens that it began with
 	late   *snapshot // the last one after these, of its answer; nil: none
 	left   *snapshot // of its head, which it holds until its end; nil: none. See Retire
-	// slabs are leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1: never
-	// had.
+	// slabs are leased, by position; each element is written once (leases hand out views). Those given back are no longer its own, -1:
+	// never had.
 	slabs    []int32
 	imported bool    // its tokens come from elsewhere, and no state between them
 	cached   bool    // the region's slabs enter the prefix trees
@@ -355,7 +355,8 @@ func (m *Manager) Lease(seq Seq, upTo int) ([]int32, error) {
 	have, total := r.positions(), m.slabsOf(r, max(upTo, 0))
 	place := have*m.groups.Count() + len(r.head)
 	if total > have && total-r.gone() > m.liveOf(r, m.slabsOf(r, r.tokens)) {
-		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back", ErrBeyondReservation, seq,
+		return nil, fmt.Errorf("%w: sequence %d, lease up to token %d, expected at most %d before it gives slabs back",
+			ErrBeyondReservation, seq,
 			upTo, m.Limit(seq))
 	}
 	got := m.extend(r, total)

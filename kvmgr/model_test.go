@@ -103,7 +103,8 @@ func newWorld(t testing.TB, label string, cfg layout, next func(int) int) *world
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, label: label, m: m, cfg: cfg, g: m.groups, next: next, happened: map[string]int{}, contents: make([][]uint64, cfg.Slabs)}
+	w := &world{t: t, label: label, m: m, cfg: cfg, g: m.groups, next: next, happened: map[string]int{},
+		contents: make([][]uint64, cfg.Slabs)}
 	w.memory = make([]bool, cfg.Slabs)
 	for i := range w.memory {
 		w.memory[i] = cfg.Committed == 0 || i < cfg.Committed

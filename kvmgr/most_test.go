@@ -51,7 +51,8 @@ func TestWhatIsAdmittedReachesItsEndWithinTheMost(t *testing.T) {
 		for next := Seq(0); next < 200; {
 			if q := (&sequence{end: 1 + rng.IntN(4*most*slab)}); rng.IntN(3) == 0 {
 				q.promised = 1 + rng.IntN(q.end)
-				if _, err := m.ReservePrompt(next, Length{End: q.end, Promise: q.promised}, Prompt{Tokens: tokensFrom(0, q.promised)}); err == nil {
+				if _, err := m.ReservePrompt(next, Length{End: q.end, Promise: q.promised},
+					Prompt{Tokens: tokensFrom(0, q.promised)}); err == nil {
 					running[next] = q
 				}
 				next++

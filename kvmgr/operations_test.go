@@ -553,7 +553,10 @@ func (w *world) outlived(seq Seq, q *tracked, before *snapshot) {
 		return
 	}
 	w.happened["later state of an answer"]++
-	w.offered = slices.DeleteFunc(w.offered, func(o *offering) bool { return o.space == q.space && slices.Equal(o.ids, q.ids[:before.tokens]) })
+	w.offered = slices.DeleteFunc(w.offered, func(o *offering) bool {
+		return o.space == q.space &&
+			slices.Equal(o.ids, q.ids[:before.tokens])
+	})
 }
 
 // settle says that a sequence offers no more tokens. Those that wait for them compute them.

@@ -188,7 +188,8 @@ func (m *Manager) pend(r *region, tokens []int32) {
 		}
 		if parent = parent.children[at]; parent.slab < 0 && i >= r.from(0) {
 			parent.pending, parent.by = true, r.seq
-			parent.keeps = m.states != nil && !r.imported && m.spec.NextSnapshot((i+1)*m.slabTokens-1, len(tokens), r.branch) == (i+1)*m.slabTokens
+			parent.keeps = m.states != nil && !r.imported &&
+				m.spec.NextSnapshot((i+1)*m.slabTokens-1, len(tokens), r.branch) == (i+1)*m.slabTokens
 			r.pending = append(r.pending, parent)
 		}
 	}
@@ -223,7 +224,8 @@ func (m *Manager) Commit(seq Seq, tokens []int32, tail bool) error {
 		return fmt.Errorf("%w: commit for %d", ErrUnknownSequence, seq)
 	}
 	if m.slabsOf(r, len(tokens)) > r.positions() {
-		return fmt.Errorf("%w: sequence %d commits %d tokens, leased slabs of %d for %d", ErrBeyondReservation, seq, len(tokens), m.slabTokens,
+		return fmt.Errorf("%w: sequence %d commits %d tokens, leased slabs of %d for %d", ErrBeyondReservation, seq, len(tokens),
+			m.slabTokens,
 			r.positions())
 	}
 	for group := len(m.trees) - 1; group >= 0 && r.cached; group-- { // who waits for the first group finds the others

@@ -69,7 +69,8 @@ func TestAMillionOperationsAgreeWithTheModel(t *testing.T) {
 		"trim", "slide", "slide after sinks", "lease after first slabs", "more tokens than the most slabs", "trim of a shared slab",
 		"hit of a window", "crossed copy", "grown", "shrunk",
 		"hit of a state", "wait for a state", "spill of a state", "hit of a state inside a slab", "state taken over", "snapshot",
-		"no room for a snapshot", "snapshot whose slabs went to others", "state of an answer", "later state of an answer", "import of a state", "export of a state"} {
+		"no room for a snapshot", "snapshot whose slabs went to others", "state of an answer", "later state of an answer",
+		"import of a state", "export of a state"} {
 		if happened[what] == 0 {
 			t.Errorf("no operation had a %s", what)
 		}

@@ -15,7 +15,8 @@ type Stats struct {
 	Cached    int `json:"cached"`    // kept for their tokens alone, and given back on demand
 	Promised  int `json:"promised"`  // promised, not leased yet
 	Needed    int `json:"needed"`    // not promised, and needed if all sequences run to their declared ends
-	// Free is what can be promised, once it is committed: neither used nor promised, nor due to a sequence that has shared slabs to give back.
+	// Free is what can be promised, once it is committed: neither used nor promised, nor due to a sequence that has shared slabs to give
+	// back.
 	Free    int `json:"free"`
 	Regions int `json:"regions"`
 	Denied  int `json:"denied"`  // regions whose last growth was denied
@@ -157,7 +158,8 @@ func (m *Manager) Check() error {
 		cached := m.bySlab[id] != nil || states[id]
 		absent := m.uncommitted.has(id)
 		if m.free.has(id) != (n == 0 && !cached && !absent) || absent && (n > 0 || cached) {
-			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t, without memory: %t", id, n, cached,
+			return fmt.Errorf("kvmgr: check: slab %d counts %d references, in the tree: %t, in the free set: %t, without memory: %t", id, n,
+				cached,
 				m.free.has(id), absent)
 		}
 		if absent {

@@ -43,8 +43,8 @@ type Group interface {
 	uses() Uses
 	// alone says that there can be no other group beside it.
 	alone() bool
-	// places is the number of slabs up to the end of a sequence's first tokens, those that it gave back counted. It is that of all groups of a
-	// Spec that have slabs of tokens.
+	// places is the number of slabs up to the end of a sequence's first tokens, those that it gave back counted. It is that of all groups
+	// of a Spec that have slabs of tokens.
 	places(tokens, slabTokens int) int
 	// head is the number of slabs before those of the tokens.
 	head() int
@@ -52,8 +52,8 @@ type Group interface {
 	every() int
 	// sees returns the first token that a token at a position sees: a hit in the prefix tree needs the slabs from there on.
 	sees(position int) int
-	// trims returns how many slabs a sequence has at once at most, since it gives back those that it sees no more, and how many of these, the
-	// first ones, it keeps all the same. 0: it keeps all slabs to its end.
+	// trims returns how many slabs a sequence has at once at most, since it gives back those that it sees no more, and how many of these,
+	// the first ones, it keeps all the same. 0: it keeps all slabs to its end.
 	trims() (live, kept int)
 	// need adds the slabs of the group to those that a sequence needs.
 	need(n *Need)
@@ -98,7 +98,8 @@ func (s Spec) Validate(w Wants) error {
 			return fmt.Errorf("%w: groups of layers keep %v, expected %v after one full group", ErrInvalid, s.Groups, g)
 		}
 		if i > 0 && trims(s.Groups[i-1]) && g != s.Groups[i-1] {
-			return fmt.Errorf("%w: a group of layers keeps %v after one that keeps %v, expected full groups first and equal windows", ErrInvalid, g,
+			return fmt.Errorf("%w: a group of layers keeps %v after one that keeps %v, expected full groups first and equal windows",
+				ErrInvalid, g,
 				s.Groups[i-1])
 		}
 	}

@@ -40,7 +40,8 @@ func TestASpecThatCannotBeIsRefused(t *testing.T) {
 		{4, []Group{Window{Tokens: 10, Live: LiveSlabs(10, 4, 4), Sinks: 1}}, "expected at least 2, 0 and 7"},
 		{4, []Group{Window{Tokens: 10, Live: 8, Sinks: -1}}, "-1 slabs of sinks"},
 		{4, []Group{Full{}, sinks}, "2 groups of layers of which one keeps a window of 10 tokens and 1 slabs of sinks, expected it alone"},
-		{4, []Group{slider, Full{}}, "a group of layers keeps all tokens after one that keeps a window of 10 tokens, expected full groups first"},
+		{4, []Group{slider, Full{}},
+			"a group of layers keeps all tokens after one that keeps a window of 10 tokens, expected full groups first"},
 		{4, []Group{slider, Window{Tokens: 11, Live: 9}},
 			"a group of layers keeps a window of 11 tokens after one that keeps a window of 10 tokens"},
 	} {
@@ -63,7 +64,8 @@ func TestWhatAGroupExcludesIsRefused(t *testing.T) {
 		{[]Group{Full{}, slider}, everything, "the slabs of 2 groups of layers cannot be stored on a disk, expected one group", "", ""},
 		{
 			[]Group{Full{Head: 2}}, Uses{},
-			"keeps all tokens after a head of 2 slabs cannot be stored on a disk", "keeps all tokens after a head of 2 slabs cannot be spilled",
+			"keeps all tokens after a head of 2 slabs cannot be stored on a disk",
+			"keeps all tokens after a head of 2 slabs cannot be spilled",
 			"keeps all tokens after a head of 2 slabs takes no draft tokens back",
 		},
 		{

@@ -173,8 +173,8 @@ func (m *Manager) spillable(regions []*region) bool {
 	return sum-largest <= m.tier.unused.count+m.tier.returning
 }
 
-// Away returns where the tokens of a spilled sequence are, and their number: slots of the tier, or slabs of the pool while the copies of Spill
-// are not complete. They are by place, as in Find. An empty list: it is not spilled.
+// Away returns where the tokens of a spilled sequence are, and their number: slots of the tier, or slabs of the pool while the copies of
+// Spill are not complete. They are by place, as in Find. An empty list: it is not spilled.
 func (m *Manager) Away(seq Seq) (places []int32, tokens int, slots bool) {
 	s := m.tier.away[seq]
 	if s == nil {

@@ -448,7 +448,8 @@ func (s *states) check(refs []int32, marked []bool) error {
 		}
 		for _, id := range v.slabs {
 			if refs[id] > 0 || marked[id] {
-				return fmt.Errorf("kvmgr: check: slab %d of a snapshot of %d tokens is another one's, or %d sequences hold it", id, v.tokens, refs[id])
+				return fmt.Errorf("kvmgr: check: slab %d of a snapshot of %d tokens is another one's, or %d sequences hold it", id,
+					v.tokens, refs[id])
 			}
 			marked[id] = true
 		}

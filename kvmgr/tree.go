@@ -33,13 +33,14 @@ type tree struct {
 	spaces     map[string]*node
 	bySlab     []*node // of Manager
 	states     *states // of Manager
-	leaves     leaves  // nodes that no region holds, without a state, and without children where there is no window: what can be evicted now
-	idle       int     // nodes with slabs that no region holds
-	clock      int64   // counts matches
-	stay       int64   // see Use
-	changes    changes
-	observer   Observer // see Manager.Observe
-	cold       cold
+	// nodes that no region holds, without a state, and without children where there is no window: what can be evicted now
+	leaves   leaves
+	idle     int   // nodes with slabs that no region holds
+	clock    int64 // counts matches
+	stay     int64 // see Use
+	changes  changes
+	observer Observer // see Manager.Observe
+	cold     cold
 }
 
 // node is a slab in the tree. The root of a space has no slab.
@@ -443,7 +444,8 @@ func (t *tree) check(refs []int32) (nodes int, err error) {
 			case c.held != (refs[c.slab] > 0):
 				return fmt.Errorf("kvmgr: check: slab %d counts %d references, held in the tree: %t", c.slab, refs[c.slab], c.held)
 			case (c.heapAt >= 0) != t.evictable(c):
-				return fmt.Errorf("kvmgr: check: slab %d has %d children, held: %t, can be evicted: %t", c.slab, len(c.children), c.held, c.heapAt >= 0)
+				return fmt.Errorf("kvmgr: check: slab %d has %d children, held: %t, can be evicted: %t", c.slab, len(c.children), c.held,
+					c.heapAt >= 0)
 			}
 			nodes++
 			if !c.held {

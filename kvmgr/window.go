@@ -7,7 +7,8 @@ import "fmt"
 type Window struct {
 	Tokens int // that a token sees in any layer of the group, itself included; at least 2
 	Live   int // slabs that a sequence has at once at most, those of sinks counted: see LiveSlabs
-	Sinks  int // leading slabs that a sequence keeps beside its window. With sinks there is one group, and sequences share what the first window sees
+	// leading slabs that a sequence keeps beside its window. With sinks there is one group, and sequences share what the first window sees
+	Sinks int
 }
 
 // NewWindow returns the Window of some tokens and sinks in a pool of slabs. A sequence has slabs for its window, for the rows of the step
@@ -31,7 +32,8 @@ func (g Window) String() string {
 func (g Window) validate(slabTokens int) error {
 	least := g.Sinks + LiveSlabs(g.Tokens, slabTokens, slabTokens)
 	if g.Tokens < 2 || g.Tokens > mostTokens || g.Sinks < 0 || g.Live < least || g.Live > 2*mostTokens {
-		return fmt.Errorf("%w: a window of %d tokens and %d slabs of sinks with %d slabs at once, expected at least 2, 0 and %d", ErrInvalid,
+		return fmt.Errorf("%w: a window of %d tokens and %d slabs of sinks with %d slabs at once, expected at least 2, 0 and %d",
+			ErrInvalid,
 			g.Tokens, g.Sinks, g.Live, least)
 	}
 	return nil

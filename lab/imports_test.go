@@ -31,7 +31,8 @@ type pkg struct {
 // list runs go list in the module's root.
 func list(t *testing.T, args ...string) []pkg {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Deps,Imports,TestImports,XTestImports"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Deps,Imports,TestImports,XTestImports"},
+		args...)...)
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	require.NoError(t, err)

@@ -92,7 +92,8 @@ func TestTextThatTheLibraryWouldChangeIsRefused(t *testing.T) {
 func TestANULIsTextWhereTheVocabularyHasATokenForIt(t *testing.T) {
 	for folder, ids := range map[string][]int32{ // of "a\x00b", as the tokenizers library has them in Python
 		demoModel: {71, 195, 72}, filepath.Join(fixtures, "byte-level"): {65, 189, 66},
-		filepath.Join(fixtures, "byte-fallback"): {298, 269, 3, 270}, filepath.Join(fixtures, "byte-fallback-metaspace"): {298, 269, 3, 270},
+		filepath.Join(fixtures, "byte-fallback"):           {298, 269, 3, 270},
+		filepath.Join(fixtures, "byte-fallback-metaspace"): {298, 269, 3, 270},
 	} {
 		tok := load(t, folder)
 		got, err := tok.Encode("a\x00b", false)
@@ -209,7 +210,8 @@ func TestWrongFilesAreErrorsThatNameThem(t *testing.T) {
 		"eos":           {"tokenizer.json": string(good), "generation_config.json": `{"eos_token_id":"two"}`},
 		"template":      {"tokenizer.json": string(good), "chat_template.jinja": "{% for %}"},
 		"template list": {"tokenizer.json": string(good), "tokenizer_config.json": `{"chat_template":[1]}`},
-		"tool_use":      {"tokenizer.json": string(good), "tokenizer_config.json": `{"chat_template":[{"name":"tool_use","template":"{% for %}"}]}`},
+		"tool_use": {"tokenizer.json": string(good),
+			"tokenizer_config.json": `{"chat_template":[{"name":"tool_use","template":"{% for %}"}]}`},
 	} {
 		dir := t.TempDir()
 		for file, content := range files {
@@ -228,7 +230,8 @@ func TestFilesThatCannotBeReadAreNamed(t *testing.T) {
 		for want, place := range map[string]func(string){
 			"found a FIFO, expected a regular file": func(path string) { require.NoError(t, unix.Mkfifo(path, 0o600)) },
 			"found a Git LFS pointer, expected the file": func(path string) {
-				require.NoError(t, os.WriteFile(path, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 34\n"), 0o600))
+				require.NoError(t, os.WriteFile(path, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 34\n"),
+					0o600))
 			},
 		} {
 			dir := t.TempDir()

@@ -97,7 +97,8 @@ func TestAChatWithToolsHasTheTemplateNamedToolUse(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"list":  {"tokenizer_config.json": list},
 		"files": {"chat_template.jinja": "plain", "additional_chat_templates/tool_use.jinja": "tools {{ tools | length }}"},
-		"both":  {"tokenizer_config.json": list, "additional_chat_templates/tool_use.jinja": "tools {{ tools | length }}", "chat_template.jinja": "plain"},
+		"both": {"tokenizer_config.json": list, "additional_chat_templates/tool_use.jinja": "tools {{ tools | length }}",
+			"chat_template.jinja": "plain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tok, err := Load(folder(files))
@@ -118,7 +119,8 @@ func TestAChatWithToolsHasTheTemplateNamedToolUse(t *testing.T) {
 			require.NoError(t, tok.Close())
 		})
 	}
-	tok, err := Load(folder(map[string]string{"tokenizer_config.json": `{"chat_template":[{"name":"rag","template":"r"},{"name":"tool_use","template":"t"}]}`}))
+	tok,
+		err := Load(folder(map[string]string{"tokenizer_config.json": `{"chat_template":[{"name":"rag","template":"r"},{"name":"tool_use","template":"t"}]}`}))
 	require.NoError(t, err, "a list without a default")
 	text, err := tok.RenderChat(Chat{Messages: user, Tools: tool})
 	require.NoError(t, err)
@@ -139,7 +141,9 @@ func TestAGGUFFileHasNamedTemplates(t *testing.T) {
 
 func TestATemplateGetsReasoningAsThinkingToo(t *testing.T) {
 	messages := []api.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b", Reasoning: "Two and three."}}
-	text, err := withTemplate(t, "{% for m in messages %}{% if m.thinking %}<plan>{{ m.thinking }}</plan>{% endif %}{{ m.reasoning_content }}{% endfor %}", nil).
+	text,
+		err := withTemplate(t,
+		"{% for m in messages %}{% if m.thinking %}<plan>{{ m.thinking }}</plan>{% endif %}{{ m.reasoning_content }}{% endfor %}", nil).
 		RenderChat(Chat{Messages: messages})
 	require.NoError(t, err)
 	require.Equal(t, "<plan>Two and three.</plan>Two and three.", text)

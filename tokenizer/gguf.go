@@ -225,8 +225,10 @@ func (v *ggufVocabulary) sentencePiece() (object, error) {
 	}
 	file := v.pieces(v.merges(scores))
 	if prefix, ok := v.metadata["tokenizer.ggml.add_space_prefix"].(bool); !ok || prefix {
-		file["normalizer"] = object{"type": "Sequence", "normalizers": []any{object{"type": "Prepend", "prepend": "\u2581"}, file["normalizer"]}}
-		file["decoder"] = object{"type": "Sequence", "decoders": []any{file["decoder"], object{"type": "Strip", "content": " ", "start": 1, "stop": 0}}}
+		file["normalizer"] = object{"type": "Sequence", "normalizers": []any{object{"type": "Prepend", "prepend": "\u2581"},
+			file["normalizer"]}}
+		file["decoder"] = object{"type": "Sequence", "decoders": []any{file["decoder"],
+			object{"type": "Strip", "content": " ", "start": 1, "stop": 0}}}
 	}
 	return file, nil
 }

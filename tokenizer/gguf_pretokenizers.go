@@ -26,8 +26,9 @@ const (
 	slash = `| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+` + spaces
 )
 
-// preTokenizers are those that llama.cpp names in tokenizer.ggml.pre (llm_tokenizer_bpe and load_vocab in llama-vocab.cpp), as the models' own
-// tokenizer.json has them where it is known. Not here are those of architectures that are not read, "default", which differs from any model's, and
+// preTokenizers are those that llama.cpp names in tokenizer.ggml.pre (llm_tokenizer_bpe and load_vocab in llama-vocab.cpp), as the models'
+// own tokenizer.json has them where it is known. Not here are those of architectures that are not read, "default", which differs from any
+// model's, and
 // those of afmoe, tiny_aya and superbpe: at each digit these read all digits that follow.
 func preTokenizers() map[string]preTokenizer {
 	words := func(numbers string) []string { return []string{otherWords + numbers + otherRest} }
@@ -51,15 +52,16 @@ func preTokenizers() map[string]preTokenizer {
 	}
 	deepseek3 := preTokenizer{splits: []string{`\p{N}{1,3}`, kana, marked(`[\r\n]*|\s*[\r\n]+`)}}
 	return map[string]preTokenizer{
-		"gpt-2": gpt2, "phi-2": gpt2, "jais": gpt2, "exaone4": gpt2, "roberta-bpe": gpt2, "gigachat": gpt2, "a.x-4.0": gpt2, "mellum": gpt2, "trillion": gpt2, "granite-docling": gpt2,
-		"olmo": neox, "mpt": neox,
-		"smollm": starcoder, "starcoder": starcoder, "refact": starcoder, "codeshell": starcoder, "exaone": starcoder, "minerva-7b": starcoder, "mellum2": starcoder,
-		"command-r": {digits: true, words: true, nfc: true},
-		"llama-bpe": llama3, "llama3": llama3, "llama-v3": llama3, "lfm2": llama3, "pixtral": llama3, "falcon3": llama3, "falcon-h1": llama3, "midm-2.0": llama3,
-		"dbrx": cl100k, "smaug-bpe": cl100k, "chatglm-bpe": cl100k, "glm4": glm4, "glm5": glm4,
+		"gpt-2": gpt2, "phi-2": gpt2, "jais": gpt2, "exaone4": gpt2, "roberta-bpe": gpt2, "gigachat": gpt2, "a.x-4.0": gpt2, "mellum": gpt2,
+		"trillion": gpt2, "granite-docling": gpt2, "olmo": neox, "mpt": neox,
+		"smollm": starcoder, "starcoder": starcoder, "refact": starcoder, "codeshell": starcoder, "exaone": starcoder,
+		"minerva-7b": starcoder, "mellum2": starcoder, "command-r": {digits: true, words: true, nfc: true},
+		"llama-bpe": llama3, "llama3": llama3, "llama-v3": llama3, "lfm2": llama3, "pixtral": llama3, "falcon3": llama3,
+		"falcon-h1": llama3, "midm-2.0": llama3, "dbrx": cl100k, "smaug-bpe": cl100k, "chatglm-bpe": cl100k, "glm4": glm4, "glm5": glm4,
 		"qwen2": qwen2, "deepseek-r1-qwen": qwen2, "megrez": qwen2, "f2llmv2": qwen2,
 		"stablelm2": stablelm2, "hunyuan": stablelm2, "solar-open": stablelm2, "kormo": stablelm2, "grok-2": stablelm2,
-		"qwen35":   {nfc: true, splits: []string{contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+` + spaces}},
+		"qwen35": {nfc: true,
+			splits: []string{contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+` + spaces}},
 		"ufakzeka": {splits: []string{begin + `\p{L}+|\p{N}` + otherRest}}, // Turkish has suffixes after an apostrophe
 		"laguna":   {splits: append([]string{`[^\n]+|[\n]+`}, words(`\p{N}`)...)},
 		"minicpm5": {splits: append([]string{`\p{N}{1,3}`}, words(`\p{N}+`)...), ignoreMerges: true},
@@ -68,7 +70,8 @@ func preTokenizers() map[string]preTokenizer {
 		"bailingmoe": bailing, "bailingmoe2": bailing, "llada-moe": bailing,
 		"exaone-moe": {splits: []string{contractions + `|` + begin + `(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]` + spaces}},
 		"gpt-4o":     o200k, "llama4": o200k, "minimax-m2": o200k, "kanana2": o200k, "talkie": o200k,
-		"youtu": {ignoreMerges: true, splits: append([]string{`[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|` + kana}, byCase(contractions+`?`, `\p{N}`)...)},
+		"youtu": {ignoreMerges: true, splits: append([]string{`[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|` + kana},
+			byCase(contractions+`?`, `\p{N}`)...)},
 		"kimi-k2": {splits: []string{`\p{Han}+|` + strings.NewReplacer(`\p{M}]`, `\p{M}&&[^\p{Han}]]`, `[\r\n/]`, `[\r\n]`).Replace(
 			byCase(contractions+`?`, `\p{N}{1,3}`)[0])}},
 		"tekken":      {splits: byCase(``, `\p{N}`), ignoreMerges: true, begin: true},
@@ -76,8 +79,10 @@ func preTokenizers() map[string]preTokenizer {
 		"deepseek-v3": deepseek3, "hunyuan-dense": deepseek3, "joyai-llm": deepseek3, "hy_v4": deepseek3,
 		"spark2_5":       {splits: []string{`\p{N}{1,3}`, kana, marked(`|[\r\n]`), `\p{N}`}},
 		"deepseek-coder": {splits: []string{`[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, `[一-龥ࠀ-一가-퟿]+`}, digits: true},
-		"deepseek-llm":   {splits: []string{`[\r\n]`, `\s?` + deepseekLetters, `\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+`, `\s+$`, `[一-龥ࠀ-一가-퟿]+`}, digits: true},
-		"poro-chat":      {splits: bloom}, "bloom": {splits: bloom}, "gpt3-finnish": {splits: bloom}, "viking": {splits: bloom, digits: true},
+		"deepseek-llm": {splits: []string{`[\r\n]`, `\s?` + deepseekLetters, `\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+`, `\s+$`, `[一-龥ࠀ-一가-퟿]+`},
+			digits: true},
+		"poro-chat": {splits: bloom}, "bloom": {splits: bloom}, "gpt3-finnish": {splits: bloom},
+		"viking": {splits: bloom, digits: true},
 	}
 }
 

@@ -68,7 +68,8 @@ func TestGGUFTokenizersAreCheckedFromTheBeginOfAFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, file, 0o600))
 	require.NoError(t, tokenizer.CheckGGUFBegin(path))
 	require.NoError(t, os.WriteFile(path, bytes.Replace(file, []byte("llama-bpe"), []byte("llama-abc"), 1), 0o600))
-	require.ErrorContains(t, tokenizer.CheckGGUFBegin(path), `found tokenizer.ggml.pre "llama-abc", expected a pre-tokenizer of docs/models.md, where the nearest are llama-bpe, `)
+	require.ErrorContains(t, tokenizer.CheckGGUFBegin(path),
+		`found tokenizer.ggml.pre "llama-abc", expected a pre-tokenizer of docs/models.md, where the nearest are llama-bpe, `)
 	require.NoError(t, tokenizer.CheckGGUFBegin("../testdata/quantized/gguf/qwen2.gguf"), "token ids alone")
 }
 

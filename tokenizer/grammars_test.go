@@ -84,9 +84,11 @@ func TestAGrammarTakesItsTextsAndNoOther(t *testing.T) {
 		in, out []string
 	}{
 		{grammar.JSONSchema, person,
-			[]string{`{"name":"x"}`, `{ "name": "Zoë 😀", "age": 120 }`, `{"name":"x","tags":["a","b\"é"],"next":{"name":"y","next":{"name":"z"}}}`},
+			[]string{`{"name":"x"}`, `{ "name": "Zoë 😀", "age": 120 }`,
+				`{"name":"x","tags":["a","b\"é"],"next":{"name":"y","next":{"name":"z"}}}`},
 			[]string{``, `{}`, `{"name":7}`, `{"name":"x","age":121}`, `{"name":"x","age":-1}`, `{"name":"x","tags":["c"]}`,
-				`{"name":"x","tags":["a","a","a"]}`, `{"name":"x","more":1}`, `{"name":"x"`, `{"name":"x"}}`, `{"name":"` + strings.Repeat("x", 21) + `"}`}},
+				`{"name":"x","tags":["a","a","a"]}`, `{"name":"x","more":1}`, `{"name":"x"`, `{"name":"x"}}`,
+				`{"name":"` + strings.Repeat("x", 21) + `"}`}},
 		{grammar.JSONSchema, `{"type":"object"}`, []string{`{}`, `{"a":[1,{"b":null}]}`}, []string{`[]`, `"a"`, `{"a"}`}},
 		{grammar.Regex, `\d{3}-[a-f]+`, []string{"123-abc"}, []string{"12-abc", "123-", "123-x"}},
 		{grammar.Lark, "start: \"(\" start \")\" | \"x\"", []string{"x", "((x))"}, []string{"(x", "()", "x)"}},
@@ -196,7 +198,8 @@ func TestABombEndsAtALimit(t *testing.T) {
 	tok := load(t, demoModel)
 	e := engine(t, tok)
 	deep := strings.Repeat(`{"items":`, 60) + `{}` + strings.Repeat(`}`, 60)
-	branches := `{"anyOf":[` + strings.Repeat(`{"type":"object","properties":{"a":{"type":"string","pattern":"^(a|b|c)*[d-z]{1,200}$"}}},`, 2000) + `{}]}`
+	branches := `{"anyOf":[` + strings.Repeat(`{"type":"object","properties":{"a":{"type":"string","pattern":"^(a|b|c)*[d-z]{1,200}$"}}},`,
+		2000) + `{}]}`
 	all := `{"$defs":{"a0":{"anyOf":[{"type":"string"},{"type":"integer"}]}`
 	for i := range 24 {
 		all += strings.ReplaceAll(strings.ReplaceAll(`,"aN":{"allOf":[{"$ref":"#/$defs/aM"},{"anyOf":[{"$ref":"#/$defs/aM"},{"properties":{"pN":{}}}]}]}`, "N", string(rune('1'+i))), "M", string(rune('0'+i)))

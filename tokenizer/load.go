@@ -25,8 +25,8 @@ var specialNames = []string{
 	"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
 }
 
-// Load reads a Hugging Face model folder: tokenizer.json, or vocab.json with merges.txt, or tokenizer.model; and, where present, tokenizer_config.json,
-// special_tokens_map.json, chat_template.jinja, additional_chat_templates, generation_config.json and
+// Load reads a Hugging Face model folder: tokenizer.json, or vocab.json with merges.txt, or tokenizer.model; and, where present,
+// tokenizer_config.json, special_tokens_map.json, chat_template.jinja, additional_chat_templates, generation_config.json and
 // config.json. If the path ends in .gguf, it reads the metadata of that file. Errors are ErrFile with the file and what is wrong.
 func Load(dir string) (*Tokenizer, error) {
 	if weights.IsGGUF(dir) {
@@ -150,7 +150,8 @@ func (t *Tokenizer) endTokens(dir string) ([]int32, error) {
 		}
 		more, ok := t.idList(config.EOS)
 		if !ok {
-			return nil, fmt.Errorf("%w: %s: eos_token_id is %s, expected an id or the text of a token, a list of them, or null", ErrFile, filepath.Join(dir, name), config.EOS)
+			return nil, fmt.Errorf("%w: %s: eos_token_id is %s, expected an id or the text of a token, a list of them, or null", ErrFile,
+				filepath.Join(dir, name), config.EOS)
 		}
 		ids = append(ids, more...)
 	}

@@ -43,7 +43,8 @@ func (n *namedID) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(pair[1], &n.id)
 }
 
-// newPair reads what the post_processor of a tokenizer.json makes of two texts; empty: there is none. An error says why it makes nothing that is known.
+// newPair reads what the post_processor of a tokenizer.json makes of two texts; empty: there is none. An error says why it makes nothing
+// that is known.
 func newPair(raw json.RawMessage) ([]pairPiece, error) {
 	var p *processor
 	if len(raw) > 0 {
@@ -106,15 +107,17 @@ func (p *processor) template() (pieces []pairPiece, err error) {
 	kind := 0
 	for i, piece := range pieces {
 		if piece.kind != kind && (piece.kind != 1 || kind != 0) {
-			return nil, fmt.Errorf("post_processor: part %d of the template for pairs has type %d after %d, expected 0 up to some part and 1 from there on", i, piece.kind, kind)
+			return nil,
+				fmt.Errorf("post_processor: part %d of the template for pairs has type %d after %d, expected 0 up to some part and 1 from there on", i, piece.kind, kind)
 		}
 		kind = piece.kind
 	}
 	return pieces, nil
 }
 
-// EncodePair turns two texts into ids, with the special tokens that the model's post-processor puts around and between them. second is where the
-// tokens of type 1 begin: len(ids) if all are of type 0. Errors are those of Encode, and ErrFile for a post-processor that is not known.
+// EncodePair turns two texts into ids, with the special tokens that the model's post-processor puts around and between them. second is
+// where the tokens of type 1 begin: len(ids) if all are of type 0. Errors are those of Encode, and ErrFile for a post-processor that is not
+// known.
 func (t *Tokenizer) EncodePair(first, other string) (ids []int32, second int, err error) {
 	if t.pairFault != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrFile, t.pairFault)

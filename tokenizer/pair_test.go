@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/tokenizer"
 )
 
-// TestTextsAndPairsAreAsInTransformers compares ids and types with those of transformers, for tokenizers of WordPiece, Unigram and byte-level BPE, with
-// templates and the post-processors of BERT and RoBERTa.
+// TestTextsAndPairsAreAsInTransformers compares ids and types with those of transformers, for tokenizers of WordPiece, Unigram and
+// byte-level BPE, with templates and the post-processors of BERT and RoBERTa.
 func TestTextsAndPairsAreAsInTransformers(t *testing.T) {
 	dirs, err := filepath.Glob("../testdata/encoders/*")
 	require.NoError(t, err)
@@ -60,7 +60,8 @@ func TestAPairNeedsATemplateThatIsKnown(t *testing.T) {
 	require.Equal(t, []int32{0, 1}, ids)
 	require.Equal(t, 1, second, "as tokenizers without a template")
 
-	_, _, err = open(`{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":1}},{"Sequence":{"id":"B","type_id":0}}],"special_tokens":{}}`).
+	_, _,
+		err = open(`{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":1}},{"Sequence":{"id":"B","type_id":0}}],"special_tokens":{}}`).
 		EncodePair("a", "b")
 	require.ErrorIs(t, err, tokenizer.ErrFile)
 	require.ErrorContains(t, err, "part 1 of the template for pairs has type 0 after 1")

@@ -354,9 +354,11 @@ func (s *slowTokenizer) proto(m *spModel, vocab map[string]int) (object, error) 
 	model := object{"type": "Unigram", "unk_id": m.unknown, "byte_fallback": m.byteFallback}
 	if m.kind == modelBPE {
 		model = object{
-			"type": "BPE", "vocab": vocab, "unk_token": m.unkPiece, "fuse_unk": true, "byte_fallback": m.byteFallback, "ignore_merges": len(whole) > 0,
+			"type": "BPE", "vocab": vocab, "unk_token": m.unkPiece, "fuse_unk": true, "byte_fallback": m.byteFallback,
+			"ignore_merges": len(whole) > 0,
 			"merges": pieceMerges(m.pieces, func(p spPiece) bool { return p.kind == pieceNormal }, func(a, b spMerge) int {
-				return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.id, b.id), cmp.Compare(a.left, b.left), cmp.Compare(a.right, b.right))
+				return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.id, b.id), cmp.Compare(a.left, b.left),
+					cmp.Compare(a.right, b.right))
 			}),
 		}
 	} else {

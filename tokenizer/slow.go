@@ -381,8 +381,9 @@ func (s *slowTokenizer) bytePairClass() (preTokenizer, error) {
 		s.defaults(map[string]string{"eos_token": end, "unk_token": end, "pad_token": end})
 		return preTokenizers()["qwen2"], nil
 	}
-	return preTokenizer{}, fmt.Errorf("found tokenizer_class %.40q and model_type %.40q, expected GPT2Tokenizer, RobertaTokenizer or Qwen2Tokenizer: %w",
-		s.class, s.kind, errClass)
+	return preTokenizer{},
+		fmt.Errorf("found tokenizer_class %.40q and model_type %.40q, expected GPT2Tokenizer, RobertaTokenizer or Qwen2Tokenizer: %w",
+			s.class, s.kind, errClass)
 }
 
 // readMerges reads merges.txt: a line for each pair, the first one with the file's version.

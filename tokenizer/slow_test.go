@@ -60,16 +60,22 @@ func copyFolder(t *testing.T, from string) string {
 
 func TestFaultsOfOlderFilesNameThem(t *testing.T) {
 	for name, c := range map[string]struct{ from, file, content, want string }{
-		"vocab.json no JSON":      {"gpt2", "vocab.json", `{"a":`, "vocab.json: found unexpected end of JSON input, expected {\"token\": id}"},
-		"vocab.json of a list":    {"gpt2", "vocab.json", `["a"]`, "vocab.json: found an array, expected"},
-		"merges.txt of one token": {"gpt2", "merges.txt", "#version: 0.2\na b\nab\n", `merges.txt: line 3: found "ab", expected two tokens`},
-		"merges.txt of three":     {"gpt2", "merges.txt", "a b c\n", `merges.txt: line 1: found "a b c", expected two tokens`},
-		"unknown merge":           {"gpt2", "merges.txt", "a nosuchtoken\n", "vocab.json: "},
-		"config no object":        {"gpt2", "tokenizer_config.json", `[]`, "tokenizer_config.json: found an array"},
-		"id of an added token":    {"gptj", "added_tokens.json", `{"<|extra_1|>": 500}`, `vocab.json: found the added token "<|extra_1|>" with id 500, expected 420`},
-		"negative id":             {"gptj", "added_tokens.json", `{"<|extra_1|>": -1}`, "added_tokens.json: <|extra_1|>: found -1, expected an id of 0.."},
-		"added_tokens_decoder":    {"gpt2", "tokenizer_config.json", `{"added_tokens_decoder": {"x": "a"}}`, `tokenizer_config.json: added_tokens_decoder: found "x", expected an id of 0..`},
-		"token of a number":       {"gpt2", "tokenizer_config.json", `{"eos_token": 7}`, "tokenizer_config.json: eos_token: found 7, expected the text of a token"},
+		"vocab.json no JSON": {"gpt2", "vocab.json", `{"a":`,
+			"vocab.json: found unexpected end of JSON input, expected {\"token\": id}"},
+		"vocab.json of a list": {"gpt2", "vocab.json", `["a"]`, "vocab.json: found an array, expected"},
+		"merges.txt of one token": {"gpt2", "merges.txt", "#version: 0.2\na b\nab\n",
+			`merges.txt: line 3: found "ab", expected two tokens`},
+		"merges.txt of three": {"gpt2", "merges.txt", "a b c\n", `merges.txt: line 1: found "a b c", expected two tokens`},
+		"unknown merge":       {"gpt2", "merges.txt", "a nosuchtoken\n", "vocab.json: "},
+		"config no object":    {"gpt2", "tokenizer_config.json", `[]`, "tokenizer_config.json: found an array"},
+		"id of an added token": {"gptj", "added_tokens.json", `{"<|extra_1|>": 500}`,
+			`vocab.json: found the added token "<|extra_1|>" with id 500, expected 420`},
+		"negative id": {"gptj", "added_tokens.json", `{"<|extra_1|>": -1}`,
+			"added_tokens.json: <|extra_1|>: found -1, expected an id of 0.."},
+		"added_tokens_decoder": {"gpt2", "tokenizer_config.json", `{"added_tokens_decoder": {"x": "a"}}`,
+			`tokenizer_config.json: added_tokens_decoder: found "x", expected an id of 0..`},
+		"token of a number": {"gpt2", "tokenizer_config.json", `{"eos_token": 7}`,
+			"tokenizer_config.json: eos_token: found 7, expected the text of a token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := copyFolder(t, published+"tokenizers/"+c.from)
@@ -99,7 +105,8 @@ func TestOlderFilesOfOtherClassesLeaveTokenIDs(t *testing.T) {
 		tok, err := tokenizer.LoadOrBare(dir, 9)
 		require.NoError(t, err)
 		require.Equal(t, 9, tok.VocabSize())
-		require.Regexp(t, `found tokenizer_class "(Blenderbot|Gemma)Tokenizer".* expected .*: a tokenizer.json, which .* writes, is read instead: only token ids can be used`, tok.NoText().Error())
+		require.Regexp(t,
+			`found tokenizer_class "(Blenderbot|Gemma)Tokenizer".* expected .*: a tokenizer.json, which .* writes, is read instead: only token ids can be used`, tok.NoText().Error())
 	}
 	for name, content := range map[string]string{"tiktoken": "IQ== 0\nIg== 1\n", "empty": "", "zeros": strings.Repeat("\x00", 100)} {
 		dir := copyFolder(t, published+"tokenizers/llama")

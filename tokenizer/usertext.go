@@ -66,14 +66,16 @@ func (t *Tokenizer) userText(named, given []byte, rendered string, render func(v
 			return plain, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: it reads special tokens in a message, which are text like any other here (--parse-special=false)", jinja.ErrTemplate)
+	return nil, fmt.Errorf("%w: it reads special tokens in a message, which are text like any other here (--parse-special=false)",
+		jinja.ErrTemplate)
 }
 
 // unusedMark returns a noncharacter that is in none of the texts.
 func unusedMark(given []byte, rendered string) (string, error) {
 	lower := bytes.ToLower(given)
 	for mark := rune(0xfdd0); mark <= 0xfdef; mark++ {
-		if !strings.ContainsRune(rendered, mark) && !bytes.ContainsRune(given, mark) && !bytes.Contains(lower, []byte(escaped(string(mark)))) {
+		if !strings.ContainsRune(rendered, mark) && !bytes.ContainsRune(given, mark) &&
+			!bytes.Contains(lower, []byte(escaped(string(mark)))) {
 			return string(mark), nil
 		}
 	}

@@ -273,7 +273,8 @@ func TestNATSRefusalsAreTold(t *testing.T) {
 // that are the key's.
 func TestTheKeyInTheURLIsSentWithEachRequest(t *testing.T) {
 	const key = "mr-0123456789ab-secret"
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, Authorization: key})
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		Authorization: key})
 	require.NoError(t, err)
 	srv.Start()
 	t.Cleanup(srv.Shutdown)

@@ -213,5 +213,6 @@ func variant(from, to string, positions, window int) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(filepath.Join(to, "config.json"), raw, 0o600), os.Symlink(tensors, filepath.Join(to, "model.safetensors")))
+	return errors.Join(os.WriteFile(filepath.Join(to, "config.json"), raw, 0o600),
+		os.Symlink(tensors, filepath.Join(to, "model.safetensors")))
 }

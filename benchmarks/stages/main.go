@@ -57,11 +57,13 @@ func run(ctx context.Context, out io.Writer, o *options) error {
 	if _, err := measure(ctx, c, o, 1, 1); err != nil { // pages, caches and connections
 		return err
 	}
-	picture := curve.Picture{Title: fmt.Sprintf("Time of the stages beside compute, %d words in, %d tokens out", o.load.Prompt, o.load.Gen), X: "requests at once", Y: "% of the time of all stages"}
+	picture := curve.Picture{Title: fmt.Sprintf("Time of the stages beside compute, %d words in, %d tokens out", o.load.Prompt, o.load.Gen),
+		X: "requests at once", Y: "% of the time of all stages"}
 	for _, s := range stages[1:] {
 		picture.Series = append(picture.Series, curve.Series{Name: s})
 	}
-	fmt.Fprintln(out, "| requests at once | tokens/s | compute | tokenize | sample | detokenize | steps of prompts, of answers, of both | a request, ms | queue | prefill | decode | to and from the client |")
+	fmt.Fprintln(out,
+		"| requests at once | tokens/s | compute | tokenize | sample | detokenize | steps of prompts, of answers, of both | a request, ms | queue | prefill | decode | to and from the client |")
 	fmt.Fprintln(out, "|"+strings.Repeat("---|", 12))
 	for field := range strings.SplitSeq(o.clients, ",") {
 		n, err := strconv.Atoi(field)
@@ -149,7 +151,8 @@ func (r *result) row(clients int) string {
 	steps := max(r.kinds[0]+r.kinds[1]+r.kinds[2], 1)
 	part := func(seconds float64) string { return fmt.Sprintf("%.1f%%", 100*seconds/r.latency) }
 	each := func(name string) float64 { return r.spent[name] / r.requests }
-	cells = append(cells, fmt.Sprintf("%.0f%%, %.0f%%, %.0f%%", 100*float64(r.kinds[0])/float64(steps), 100*float64(r.kinds[1])/float64(steps),
+	cells = append(cells, fmt.Sprintf("%.0f%%, %.0f%%, %.0f%%", 100*float64(r.kinds[0])/float64(steps),
+		100*float64(r.kinds[1])/float64(steps),
 		100*float64(r.kinds[2])/float64(steps)), fmt.Sprintf("%.1f", 1e3*r.latency))
 	for _, s := range []string{"queue", "prefill", "decode"} {
 		cells = append(cells, part(each(s)))

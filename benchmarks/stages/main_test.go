@@ -16,7 +16,8 @@ import (
 func TestARowHasTheTimeOfEachStage(t *testing.T) {
 	m := metrics.New(metrics.Build{})
 	m.Model("x").Step(90*time.Millisecond, 20*time.Millisecond, 1, 0)
-	for stage, took := range map[string]time.Duration{"tokenize": 7 * time.Millisecond, "detok": 3 * time.Millisecond, "compute": time.Hour} {
+	for stage, took := range map[string]time.Duration{"tokenize": 7 * time.Millisecond, "detok": 3 * time.Millisecond,
+		"compute": time.Hour} {
 		s := m.Stage(stage)
 		s.Enqueued()
 		s.Served(took)

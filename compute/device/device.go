@@ -96,7 +96,8 @@ func operands(backend, name string) (C.int32_t, error) {
 	t, ok := have[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(have))
-		return 0, fmt.Errorf("%w dtype %q: backend %s has auto, %s", ErrUnsupported, name, cmp.Or(backend, "cpu"), strings.Join(names, ", "))
+		return 0, fmt.Errorf("%w dtype %q: backend %s has auto, %s", ErrUnsupported, name, cmp.Or(backend, "cpu"),
+			strings.Join(names, ", "))
 	}
 	return t, nil
 }

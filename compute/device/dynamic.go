@@ -50,7 +50,8 @@ func FindLibrary(backend string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s is neither in %s nor in ../lib nor in ../build/lib: build it with make %s", ErrNoLibrary, name, dir, backend)
+	return "", fmt.Errorf("%w: %s is neither in %s nor in ../lib nor in ../build/lib: build it with make %s", ErrNoLibrary, name, dir,
+		backend)
 }
 
 // symbol loads a shared library, which is never unloaded, and finds a function.

@@ -31,8 +31,8 @@ func (e *encoded) second() int {
 	return len(e.IDs)
 }
 
-// TestEncodersEqualTransformers compares the vectors and the logits of classes of all texts with those of transformers, and of all in one step with those
-// of each alone.
+// TestEncodersEqualTransformers compares the vectors and the logits of classes of all texts with those of transformers, and of all in one
+// step with those of each alone.
 func TestEncodersEqualTransformers(t *testing.T) {
 	dirs, err := filepath.Glob("../../testdata/encoders/*")
 	require.NoError(t, err)
@@ -119,7 +119,8 @@ func runEncoder(t *testing.T, e *device.Engine, p *model.Program, texts []encode
 		if p.Encoder() {
 			second = text.second()
 		}
-		batch = append(batch, device.Rows{Region: r, Tokens: text.IDs, OutputsFrom: len(text.IDs) - 1, Second: second, Hidden: p.Classes == 1 && len(text.Vector) > 1})
+		batch = append(batch, device.Rows{Region: r, Tokens: text.IDs, OutputsFrom: len(text.IDs) - 1, Second: second,
+			Hidden: p.Classes == 1 && len(text.Vector) > 1})
 	}
 	out, err := e.Run(batch)
 	require.NoError(t, err)

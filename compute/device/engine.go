@@ -90,7 +90,8 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 		return nil, err
 	}
 	descs[0].packed, descs[0].packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
-	e := &Engine{dev: d, program: programs[0], limits: lim, vocab: p.Logits(), groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens), width: p.HiddenWidth()}
+	e := &Engine{dev: d, program: programs[0], limits: lim, vocab: p.Logits(), groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens),
+		width: p.HiddenWidth()}
 	var me C.mr_error
 	if C.mr_program_load(d.backend, d.handle, &descs[0], &e.handle, &me) != C.MR_OK {
 		return nil, fail("load program", &me)
@@ -312,7 +313,8 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 		s := &batch[i]
 		wanted := len(s.Tokens) - s.OutputsFrom
 		if s.Region == nil || s.OutputsFrom < 0 || wanted < 0 {
-			return Logits{}, fmt.Errorf("run step: %w: sequence %d: %d tokens, outputs from %d", ErrInvalid, i, len(s.Tokens), s.OutputsFrom)
+			return Logits{}, fmt.Errorf("run step: %w: sequence %d: %d tokens, outputs from %d", ErrInvalid, i, len(s.Tokens),
+				s.OutputsFrom)
 		}
 		if s.Hidden {
 			hidden += wanted

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// TestLayersOfSeveralShapesKeepCodesAsRefDoes: keys of other layers, inputs of layers, and streams, with weights and with keys and values as codes.
+// TestLayersOfSeveralShapesKeepCodesAsRefDoes: keys of other layers, inputs of layers, and streams, with weights and with keys and values
+// as codes.
 func TestLayersOfSeveralShapesKeepCodesAsRefDoes(t *testing.T) {
 	for _, name := range []string{"gemma4", "gemma4-e", "gemma3n"} {
 		for _, plan := range []string{"int8", "int4"} {

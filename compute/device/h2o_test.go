@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/compute/model"
 )
 
-// heavyHitters is a Llama in float64 whose cache is that of H2O's paper, but that tokens go after each 64th one only: for each layer and KV head a list
-// of tokens with what all rows so far gave them of their attention.
+// heavyHitters is a Llama in float64 whose cache is that of H2O's paper, but that tokens go after each 64th one only: for each layer and KV
+// head a list of tokens with what all rows so far gave them of their attention.
 type heavyHitters struct {
 	*streamed
 	heavy, recent int
@@ -92,7 +92,8 @@ func (h *heavyHead) evict(heavy, recent int) {
 // TestHeavyTokensAreThoseOfThePaper: the oracle has transformers' logits while nothing is evicted (requireOracle), and then ours.
 func TestHeavyTokensAreThoseOfThePaper(t *testing.T) {
 	all := append(variants(t, "cpu"), variants(t, "ref")...)
-	for _, e := range []model.Eviction{{H2O: true, Heavy: 20, Recent: 30}, {H2O: true, Heavy: 1, Recent: 1}, {H2O: true, Heavy: 90, Recent: 10}} {
+	for _, e := range []model.Eviction{{H2O: true, Heavy: 20, Recent: 30}, {H2O: true, Heavy: 1, Recent: 1},
+		{H2O: true, Heavy: 90, Recent: 10}} {
 		requireOracleOf(t, e, all, func(m *fixture.Model) *streamed { return newHeavyHitters(m, e.Heavy, e.Recent).streamed })
 	}
 }
@@ -114,8 +115,8 @@ func TestABackendWithoutHeavyTokensRefusesThem(t *testing.T) {
 	}
 }
 
-// TestHeavyTokensNeedNoRotation: OPT adds its positions to the embeddings. Its logits are those of all keys until the first eviction, and have the same
-// bits in any steps.
+// TestHeavyTokensNeedNoRotation: OPT adds its positions to the embeddings. Its logits are those of all keys until the first eviction, and
+// have the same bits in any steps.
 func TestHeavyTokensNeedNoRotation(t *testing.T) {
 	logits := func(o device.Options, e model.Eviction, rows int) (all [][]float32) {
 		m, err := fixture.Open("../../testdata/models/opt-prenorm")

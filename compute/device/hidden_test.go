@@ -16,8 +16,8 @@ import (
 // farthest is how far a cosine between a vector and transformers' may be from 1.
 const farthest = 1e-3
 
-// TestPooledHiddenStatesEqualThoseOfTransformers compares the mean and the last of the hidden states with transformers'. The fixtures have its
-// logits, W h + b, of a head W with more rows than columns: the hidden states h are their least-squares solution.
+// TestPooledHiddenStatesEqualThoseOfTransformers compares the mean and the last of the hidden states with transformers'. The fixtures have
+// its logits, W h + b, of a head W with more rows than columns: the hidden states h are their least-squares solution.
 func TestPooledHiddenStatesEqualThoseOfTransformers(t *testing.T) {
 	worst := 0.0
 	solved := map[string][][]float64{} // of each fixture, for all variants

@@ -169,7 +169,8 @@ func (r *Region) begin(group int) int {
 func (r *Region) Advance(first int) error {
 	groups := r.engine.groups
 	if first > r.slabs || first > r.mapped && (r.mapped > r.first || groups.Full > 0) {
-		return fmt.Errorf("advance region: %w: to place %d, slabs %d to %d of %d are mapped", ErrInvalid, first, r.first, r.mapped-1, r.slabs)
+		return fmt.Errorf("advance region: %w: to place %d, slabs %d to %d of %d are mapped", ErrInvalid, first, r.first, r.mapped-1,
+			r.slabs)
 	}
 	from := max(r.first, r.engine.sinks)
 	for group := groups.Full; group < groups.Count(); group++ {

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// streamed is a Llama in float64 whose cache is that of StreamingLLM's paper: a list of keys before their rotation, of which those stay that are
-// sinks or among the last of a window. Keys and queries are rotated by their places in the list, token after token.
+// streamed is a Llama in float64 whose cache is that of StreamingLLM's paper: a list of keys before their rotation, of which those stay
+// that are sinks or among the last of a window. Keys and queries are rotated by their places in the list, token after token.
 type streamed struct {
 	m             *fixture.Model
 	sinks, window int
@@ -29,7 +29,8 @@ type streamedLayer struct{ keys, values [][]float64 } // [places][KV heads x hea
 
 func newStreamed(m *fixture.Model, sinks, window int) *streamed {
 	invFreq, _ := m.Config.Rope.Table(m.Config.HeadDim)
-	s := &streamed{m: m, sinks: sinks, window: window, invFreq: invFreq, layers: make([]streamedLayer, m.Config.Layers), matrices: map[string][]float64{}}
+	s := &streamed{m: m, sinks: sinks, window: window, invFreq: invFreq, layers: make([]streamedLayer, m.Config.Layers),
+		matrices: map[string][]float64{}}
 	s.attention = s.attend
 	return s
 }
@@ -92,7 +93,8 @@ func (s *streamed) logits(t *testing.T, token int32) []float64 {
 	for i := range s.layers {
 		at := "model.layers." + string(rune('0'+i)) + "."
 		normed := s.norm(t, at+"input_layernorm.weight", x)
-		q, k, v := s.times(t, at+"self_attn.q_proj.weight", normed), s.times(t, at+"self_attn.k_proj.weight", normed), s.times(t, at+"self_attn.v_proj.weight", normed)
+		q, k, v := s.times(t, at+"self_attn.q_proj.weight", normed), s.times(t, at+"self_attn.k_proj.weight", normed),
+			s.times(t, at+"self_attn.v_proj.weight", normed)
 		x = plus(x, s.times(t, at+"self_attn.o_proj.weight", s.attention(i, q, k, v)))
 		normed = s.norm(t, at+"post_attention_layernorm.weight", x)
 		gate, up := s.times(t, at+"mlp.gate_proj.weight", normed), s.times(t, at+"mlp.up_proj.weight", normed)
@@ -150,7 +152,8 @@ func TestStreamingIsThatOfThePaper(t *testing.T) {
 	for _, backend := range backends(t) {
 		all = append(all, variants(t, backend)...)
 	}
-	for _, e := range []model.Eviction{{Sinks: 4, Window: 21, Context: 512}, {Sinks: 1, Window: 2, Context: 512}, {Sinks: 16, Window: 100, Context: 512}} {
+	for _, e := range []model.Eviction{{Sinks: 4, Window: 21, Context: 512}, {Sinks: 1, Window: 2, Context: 512},
+		{Sinks: 16, Window: 100, Context: 512}} {
 		requireOracleOf(t, e, all, func(m *fixture.Model) *streamed { return newStreamed(m, e.Sinks, e.Window) })
 	}
 }

@@ -16,7 +16,8 @@ const allowed = 0.04
 
 // TestQuantizedWeightsAreThoseOfRef: as requireCodesOfRef says, with quantized weights.
 func TestQuantizedWeightsAreThoseOfRef(t *testing.T) {
-	for _, name := range []string{"int8", "int4", "int4-64", "int4-128", "fp8", "nf4", "int8+attn.out=bf16", "nf4+attn.out=int4+mlp.down=fp8"} {
+	for _, name := range []string{"int8", "int4", "int4-64", "int4-128", "fp8", "nf4", "int8+attn.out=bf16",
+		"nf4+attn.out=int4+mlp.down=fp8"} {
 		t.Run(name, func(t *testing.T) {
 			w, err := model.ParseWeights(name)
 			require.NoError(t, err)

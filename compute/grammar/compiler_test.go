@@ -49,7 +49,8 @@ func TestASpecThatCannotBeCompiledIsTriedOnceAMinute(t *testing.T) {
 		}
 		require.ErrorIs(t, c.Check("a", &Spec{Kind: Regex}), ErrSpec)
 		require.ErrorIs(t, c.Check("a", &Spec{Kind: "xml", Source: "x", Param: "p"}), ErrSpec)
-		for _, wrong := range []Spec{{SkipTo: "b"}, {After: "a", SkipFrom: "b"}, {After: "a", SkipFrom: "bab", SkipTo: "c"}, {After: "a", SkipTo: strings.Repeat("b", MaxMarker+1)},
+		for _, wrong := range []Spec{{SkipTo: "b"}, {After: "a", SkipFrom: "b"}, {After: "a", SkipFrom: "bab", SkipTo: "c"},
+			{After: "a", SkipTo: strings.Repeat("b", MaxMarker+1)},
 			{Opening: "a"}, {After: "a", Opening: "bab"}} {
 			wrong.Kind, wrong.Source, wrong.Param = Regex, "x", "p"
 			require.ErrorIs(t, c.Check("a", &wrong), ErrSpec)

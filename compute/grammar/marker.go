@@ -70,7 +70,8 @@ type marker struct {
 }
 
 func newMarker(m marks) *marker {
-	out := &marker{after: newFinder(m.after), skipFrom: []byte(m.skipFrom), skipTo: newFinder(m.skipTo), opening: []byte(m.opening), crossing: make(map[place][]int32), leading: make(map[place][]int32)}
+	out := &marker{after: newFinder(m.after), skipFrom: []byte(m.skipFrom), skipTo: newFinder(m.skipTo), opening: []byte(m.opening),
+		crossing: make(map[place][]int32), leading: make(map[place][]int32)}
 	switch {
 	case m.opening != "":
 		out.first.stage = undecided

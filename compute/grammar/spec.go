@@ -55,8 +55,8 @@ type Spec struct {
 	// SkipFrom begins that part, at the beginning of the answer but for white space. Where it does not come, there is no such part. "": the
 	// answer begins inside it.
 	SkipFrom string
-	// Opening is a text, such as "<think>", with which the free part begins, at the beginning of the answer. Where it does not come, the grammar
-	// begins at once. "": the answer begins inside the free part. With it SkipTo has no effect.
+	// Opening is a text, such as "<think>", with which the free part begins, at the beginning of the answer. Where it does not come, the
+	// grammar begins at once. "": the answer begins inside the free part. With it SkipTo has no effect.
 	Opening string
 	// Repeat makes the answer free again where the grammar ends, up to the next After. Else the
 	// answer ends there.
@@ -64,7 +64,8 @@ type Spec struct {
 
 	// Compact allows no white space between the parts of JSON.
 	Compact bool
-	// WhiteSpace is a regular expression of the white space that may stand between the parts of JSON. "": see MaxIndent. Without effect if Compact.
+	// WhiteSpace is a regular expression of the white space that may stand between the parts of JSON. "": see MaxIndent. Without effect if
+	// Compact.
 	WhiteSpace string
 }
 
@@ -81,7 +82,8 @@ func (s *Spec) Validate() error {
 	case (s.Source == "") != (s.Kind == JSONObject):
 		return fmt.Errorf("%w: found a %s of %d bytes", ErrSpec, s.Kind, len(s.Source))
 	case max(len(s.After), len(s.SkipTo), len(s.SkipFrom), len(s.Opening)) > MaxMarker:
-		return fmt.Errorf("%w: found texts of %d, %d, %d and %d bytes before the grammar, expected at most %d", ErrSpec, len(s.After), len(s.SkipFrom), len(s.SkipTo), len(s.Opening), MaxMarker)
+		return fmt.Errorf("%w: found texts of %d, %d, %d and %d bytes before the grammar, expected at most %d", ErrSpec, len(s.After),
+			len(s.SkipFrom), len(s.SkipTo), len(s.Opening), MaxMarker)
 	case s.After == "" && (s.Optional || s.Repeat || s.SkipTo != "" || s.Opening != ""):
 		return fmt.Errorf("%w: found an optional or repeated grammar, or one after a part to skip, without a text before it", ErrSpec)
 	case s.SkipFrom != "" && strings.Contains(s.SkipFrom, s.After):

@@ -25,7 +25,8 @@ func TestAWhiteSpacePatternIsBoundedAndHasWhiteSpaceOnly(t *testing.T) {
 		require.Empty(t, bounded, expression)
 	}
 	for expression, why := range map[string]string{
-		`a*`: `it allows 'a'`, `[^x]`: "it allows", `.*`: "it has", `^ `: "it has", `(`: "expected a regular expression", `\d`: "it allows", " \u00a0": "it allows",
+		`a*`: `it allows 'a'`, `[^x]`: "it allows", `.*`: "it has", `^ `: "it has", `(`: "expected a regular expression", `\d`: "it allows",
+		" \u00a0": "it allows",
 	} {
 		_, err := ParseWhiteSpace(expression)
 		require.ErrorContains(t, err, why, expression)

@@ -52,7 +52,8 @@ func checkSize(f *os.File, path string, size int64) error {
 		return err
 	}
 	if info.Size() != size {
-		return fmt.Errorf("%s: %w: found %d bytes, expected %d, as before: start again when it is complete", path, ErrChanged, info.Size(), size)
+		return fmt.Errorf("%s: %w: found %d bytes, expected %d, as before: start again when it is complete", path, ErrChanged, info.Size(),
+			size)
 	}
 	return nil
 }

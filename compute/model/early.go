@@ -9,8 +9,9 @@ import (
 // ErrEarly is a number of first layers whose draft tokens a model cannot have.
 var ErrEarly = errors.New("model: draft tokens by the first layers")
 
-// SetEarly gives the first n layers a group of the KV cache of their own, for the program that Early returns. Error: ErrEarly for a program whose
-// tokens cannot be taken back, whose layers do not all keep their own keys and values of all tokens, or whose last ops read more than the residual.
+// SetEarly gives the first n layers a group of the KV cache of their own, for the program that Early returns. Error: ErrEarly for a program
+// whose tokens cannot be taken back, whose layers do not all keep their own keys and values of all tokens, or whose last ops read more than
+// the residual.
 func (p *Program) SetEarly(n int) error {
 	least := (p.Layers + mostGroups - 1) / mostGroups
 	if n < least || n >= p.Layers {
@@ -64,8 +65,8 @@ func (p *Program) Early() (*Program, error) {
 	return &early, nil
 }
 
-// earlyOps are the ops of the first n layers, the selection of rows, and the ops after the last layer. An op of those reads what an op before it has written, or a slot that
-// the first layers have written and that the last layer selects rows of.
+// earlyOps are the ops of the first n layers, the selection of rows, and the ops after the last layer. An op of those reads what an op
+// before it has written, or a slot that the first layers have written and that the last layer selects rows of.
 func (p *Program) earlyOps(n int) ([]Op, error) {
 	inLast := func(op Op) bool { return op.Layer == p.Layers-1 }
 	end := slices.IndexFunc(p.Ops, func(op Op) bool { return op.Layer == n })

@@ -54,10 +54,12 @@ func TestModelsWhoseFirstLayersMakeNoDraftTokensAreRefused(t *testing.T) {
 		{"models/yoco", 1, nil, "found a window in layer 0"},
 		{"models/qwen2-window", 1, nil, "found a window in layer 1"},
 		{"encoders/bert", 1, nil, "found an encoder"},
-		{"models/llama-gqa", 1, func(p *model.Program) error { return p.SetEviction(model.Eviction{Sinks: 4}) }, "found the eviction streaming:sinks=4"},
+		{"models/llama-gqa", 1, func(p *model.Program) error { return p.SetEviction(model.Eviction{Sinks: 4}) },
+			"found the eviction streaming:sinks=4"},
 		{"models/llama-gqa", 1, func(p *model.Program) error { return p.SetEviction(model.Eviction{H2O: true}) }, "found the eviction h2o"},
 		{"models/llama-gqa", 1, func(p *model.Program) error { p.KV = model.KVKivi; return nil }, "found a KV cache of kivi"},
-		{"models/llama-gqa", 1, func(p *model.Program) error { p.OneGroup = true; return nil }, "found a KV cache of one group of layers, as a disk has it"},
+		{"models/llama-gqa", 1, func(p *model.Program) error { p.OneGroup = true; return nil },
+			"found a KV cache of one group of layers, as a disk has it"},
 		{"models/llama-gqa", 1, func(p *model.Program) error { // as YOCO, but for its windows
 			for i := range p.Ops {
 				if op := &p.Ops[i]; op.Kind == model.OpAttention && op.Layer == 1 {

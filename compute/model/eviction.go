@@ -95,7 +95,8 @@ func ParseEviction(text string) (Eviction, error) {
 		return e, nil
 	case name == streaming:
 		e.Sinks = 4
-		fields = map[string]number{"sinks": {&e.Sinks, 1, MaxSinks}, "window": {&e.Window, 2, MaxContext}, "context": {&e.Context, 1, MaxContext}}
+		fields = map[string]number{"sinks": {&e.Sinks, 1, MaxSinks}, "window": {&e.Window, 2, MaxContext},
+			"context": {&e.Context, 1, MaxContext}}
 	case name == h2o:
 		e.H2O = true
 		fields = map[string]number{"heavy": {&e.Heavy, 1, MaxContext}, "recent": {&e.Recent, 1, MaxContext}}
@@ -257,11 +258,13 @@ func (p *Program) setStreaming(e Eviction) error {
 		}
 		switch {
 		case op.Kind == OpRopeStore && op.RotaryDim == 0:
-			return fmt.Errorf("%w: found attention without rotary embeddings in %s, expected a model with them", ErrEviction, p.Architecture)
+			return fmt.Errorf("%w: found attention without rotary embeddings in %s, expected a model with them", ErrEviction,
+				p.Architecture)
 		case op.Window > 0:
 			return withWindow(op)
 		case width > 0 && width != op.Heads*op.HeadDim:
-			return fmt.Errorf("%w: found queries of %d and %d elements, expected layers of one shape", ErrEviction, width, op.Heads*op.HeadDim)
+			return fmt.Errorf("%w: found queries of %d and %d elements, expected layers of one shape", ErrEviction, width,
+				op.Heads*op.HeadDim)
 		}
 		op.Window, op.Sinks, op.SinkQ = e.Window, e.Sinks, sinkQ
 		width = op.Heads * op.HeadDim

@@ -23,10 +23,13 @@ func TestEvictionsAreReadAsTheyAreWritten(t *testing.T) {
 		require.Equal(t, e, again)
 	}
 	for text, found := range map[string]string{
-		"snapkv": `found "snapkv"`, "h2o:": `found "" in`, "h2o:heavy=0": "expected heavy=1 to 1048576", "h2o:recent=x": "expected recent=1 to",
-		"h2o:sinks=4": `found "sinks=4"`, "streaming:heavy=4": `found "heavy=4"`, "none:sinks=1": `found "none:sinks=1"`, "streaming:": `found "" in`, "streaming:sinks": `found "sinks" in`,
-		"streaming:sinks=17": "expected sinks=1 to 16", "streaming:sinks=0": "expected sinks=1 to 16", "streaming:window=1": "expected window=2 to",
-		"streaming:window=1e3": "expected window=2 to", "streaming:slabs=3": `found "slabs=3"`, "streaming:context=1048577": "expected context=1 to 1048576",
+		"snapkv": `found "snapkv"`, "h2o:": `found "" in`, "h2o:heavy=0": "expected heavy=1 to 1048576",
+		"h2o:recent=x": "expected recent=1 to",
+		"h2o:sinks=4":  `found "sinks=4"`, "streaming:heavy=4": `found "heavy=4"`, "none:sinks=1": `found "none:sinks=1"`,
+		"streaming:": `found "" in`, "streaming:sinks": `found "sinks" in`, "streaming:sinks=17": "expected sinks=1 to 16",
+		"streaming:sinks=0": "expected sinks=1 to 16", "streaming:window=1": "expected window=2 to",
+		"streaming:window=1e3": "expected window=2 to", "streaming:slabs=3": `found "slabs=3"`,
+		"streaming:context=1048577": "expected context=1 to 1048576",
 	} {
 		_, err := model.ParseEviction(text)
 		require.ErrorContains(t, err, found, text)
@@ -70,8 +73,10 @@ func TestModelsThatCannotEvictAreRefused(t *testing.T) {
 		"bloom-8-heads":  {model.Eviction{Sinks: 4, Window: 20}, "found attention without rotary embeddings in BloomForCausalLM"},
 		"mistral-window": {model.Eviction{Sinks: 4, Window: 20}, "found a window of 11 tokens in the model"},
 		"qwen2-window":   {model.Eviction{Sinks: 4, Window: 20}, "in the model, expected a model without windows"},
-		"llama-gqa":      {model.Eviction{Sinks: 4, Window: 125}, "found 4 sinks and a window of 125, expected at most the model's 128 positions"},
-		"llama-f32":      {model.Eviction{Sinks: 4, Window: 20, Context: 23}, "found a context of 23 tokens with 4 sinks and a window of 20"},
+		"llama-gqa": {model.Eviction{Sinks: 4, Window: 125},
+			"found 4 sinks and a window of 125, expected at most the model's 128 positions"},
+		"llama-f32": {model.Eviction{Sinks: 4, Window: 20, Context: 23},
+			"found a context of 23 tokens with 4 sinks and a window of 20"},
 	} {
 		cfg, err := family.LoadConfig("../../testdata/models/" + name)
 		require.NoError(t, err)
@@ -121,8 +126,9 @@ func TestModelsThatCannotKeepHeavyTokensAreRefused(t *testing.T) {
 	}{
 		"bloom-8-heads":  {model.KVAuto, model.Eviction{H2O: true, Heavy: 20, Recent: 20}, "found slopes (ALiBi) in BloomForCausalLM"},
 		"mistral-window": {model.KVAuto, model.Eviction{H2O: true, Heavy: 20, Recent: 20}, "found a window of 11 tokens in the model"},
-		"llama-gqa":      {model.KVAuto, model.Eviction{H2O: true, Heavy: 100, Recent: 28}, "found 100 heavy and 28 recent tokens, expected fewer than the model's 128 positions"},
-		"llama-f32":      {model.KVInt8, model.Eviction{H2O: true, Heavy: 20, Recent: 20}, "found KV type int8 with h2o, expected bf16"},
+		"llama-gqa": {model.KVAuto, model.Eviction{H2O: true, Heavy: 100, Recent: 28},
+			"found 100 heavy and 28 recent tokens, expected fewer than the model's 128 positions"},
+		"llama-f32": {model.KVInt8, model.Eviction{H2O: true, Heavy: 20, Recent: 20}, "found KV type int8 with h2o, expected bf16"},
 	} {
 		cfg, err := family.LoadConfig("../../testdata/models/" + name)
 		require.NoError(t, err)

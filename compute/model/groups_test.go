@@ -95,7 +95,8 @@ func TestLayersOfOtherLayersHaveNoPlace(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[int]Place{0: {1, 0}, 1: {0, 0}, 2: {2, 0}}, p.Places())
-	require.Equal(t, []int{0, 1, 2, 0, 1}, []int{p.Ops[1].CacheLayer(), p.Ops[3].CacheLayer(), p.Ops[5].CacheLayer(), p.Ops[7].CacheLayer(), p.Ops[9].CacheLayer()})
+	require.Equal(t, []int{0, 1, 2, 0, 1}, []int{p.Ops[1].CacheLayer(), p.Ops[3].CacheLayer(), p.Ops[5].CacheLayer(), p.Ops[7].CacheLayer(),
+		p.Ops[9].CacheLayer()})
 	const kept, latent = 2 * 2 * 64 * 2, 96 * 2
 	require.EqualValues(t, 2*kept+latent, p.KVBytesPerToken(BF16Sizes()))
 	require.EqualValues(t, kept, p.SlabBytesPerToken(BF16Sizes()))

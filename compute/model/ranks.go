@@ -9,11 +9,12 @@ import (
 // ErrRanks is the error for a program that cannot be split among a number of ranks.
 var ErrRanks = errors.New("tensor parallelism")
 
-// Split returns the programs of n ranks, which together compute what p does: tensor parallelism as in Megatron-LM (arXiv:1909.08053). A linear
-// op that feeds attention or another linear op is split by columns: each rank has some of its outputs. One that reads such a share is split by
+// Split returns the programs of n ranks, which together compute what p does: tensor parallelism as in Megatron-LM (arXiv:1909.08053). A
+// linear op that feeds attention or another linear op is split by columns: each rank has some of its outputs. One that reads such a share
+// is split by
 // rows, and an OpAllReduce after it adds the ranks' sums. So a layer has two of these. Attention is split by heads. If there are more ranks
-// than KV heads, several ranks keep the same one. Experts are split by columns and rows like an MLP, so that all ranks have equal work. The head
-// is split by the vocabulary. Everything else is computed by each rank. Biases of ops that are split by rows are rank 0's.
+// than KV heads, several ranks keep the same one. Experts are split by columns and rows like an MLP, so that all ranks have equal work. The
+// head is split by the vocabulary. Everything else is computed by each rank. Biases of ops that are split by rows are rank 0's.
 //
 // The programs' logits are shares of an output's, in the order of ranks: Classes is the number of a rank's. Errors are ErrRanks.
 func (p *Program) Split(n int) ([]*Program, error) {
@@ -137,8 +138,8 @@ func (s *splitter) split(i int, op *Op) error {
 	return nil
 }
 
-// append appends an op whose slots are still those of p. held is what it leaves in Out, of rows that are parts times as wide as its width and
-// whole wide in p.
+// append appends an op whose slots are still those of p. held is what it leaves in Out, of rows that are parts times as wide as its width
+// and whole wide in p.
 func (s *splitter) append(op *Op, held share, whole int) {
 	op.In = s.slot(op.In)
 	if op.Routed != RoutedNone {
@@ -388,7 +389,9 @@ func (s *splitter) columns(of int, v span) (int, error) {
 func (s *splitter) ofRank(op *Op) (heads, kv span, err error) {
 	n, r := s.ranks, s.rank
 	if op.Heads%n != 0 || op.KVHeads%n != 0 && n%op.KVHeads != 0 {
-		return heads, kv, fmt.Errorf("found %d heads and %d KV heads, expected a multiple of the ranks, and of KV heads a multiple or a divisor", op.Heads, op.KVHeads)
+		return heads, kv,
+			fmt.Errorf("found %d heads and %d KV heads, expected a multiple of the ranks, and of KV heads a multiple or a divisor",
+				op.Heads, op.KVHeads)
 	}
 	heads = span{op.Heads / n * r, op.Heads / n * (r + 1)}
 	if op.KVHeads%n == 0 {

@@ -54,8 +54,9 @@ type Gate struct {
 	Group, Weight int
 	First         bool // the gate is before the norm
 	Eps           float32
-	Sparse        bool    // the activation is of what the columns have above their mean plus Cutoff of their standard deviations, of 0 elsewhere
-	Cutoff        float32 // with Sparse
+	// the activation is of what the columns have above their mean plus Cutoff of their standard deviations, of 0 elsewhere
+	Sparse bool
+	Cutoff float32 // with Sparse
 }
 
 // stateLanes is the number of values that a row of a state is rounded up to.

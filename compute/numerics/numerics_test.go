@@ -90,7 +90,8 @@ func TestEveryFieldOfAProgramIsInItsText(t *testing.T) {
 	eachField(reflect.ValueOf(&p).Elem(), "", func(path string) {
 		// BlockSize follows from Blocks.
 		follows := strings.HasSuffix(path, ".BlockSize")
-		if follows || path == ".KV" || path == ".OneGroup" || path == ".EarlyLayers" || strings.HasPrefix(path, ".Eviction") { // the device's choice is another ingredient, which slabs have what changes no bits, and ops have what is evicted
+		// the device's choice is another ingredient, which slabs have what changes no bits, and ops have what is evicted
+		if follows || path == ".KV" || path == ".OneGroup" || path == ".EarlyLayers" || strings.HasPrefix(path, ".Eviction") {
 			require.Equal(t, text, numerics.Program(&p))
 			return
 		}

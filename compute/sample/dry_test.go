@@ -73,7 +73,8 @@ func TestDRYIsItsDefinition(t *testing.T) {
 		}
 		for id := range want {
 			if want[id] != logits[id] {
-				require.InEpsilon(t, want[id], logits[id], 1e-5, "case %d: token %d, sequence %v, %+v, breaks %v", n, id, sequence, d, breaks)
+				require.InEpsilon(t, want[id], logits[id], 1e-5, "case %d: token %d, sequence %v, %+v, breaks %v", n, id, sequence, d,
+					breaks)
 			}
 		}
 	}

@@ -70,7 +70,8 @@ const MaxTokens = 1 << 24
 var numbers = []Number{
 	{Name: "temperature", Max: 2, Default: 1, Off: []float64{0}, Doc: "0 is greedy.", In: func(p *Params) any { return &p.Temperature }},
 	{Name: "top_p", Max: 1, Default: 1, Off: []float64{1}, In: func(p *Params) any { return &p.TopP }},
-	{Name: "top_k", Min: -1, Max: math.MaxInt32, Off: []float64{-1, 0}, Doc: "0 or -1: off. (vLLM)", In: func(p *Params) any { return &p.TopK }},
+	{Name: "top_k", Min: -1, Max: math.MaxInt32, Off: []float64{-1, 0}, Doc: "0 or -1: off. (vLLM)",
+		In: func(p *Params) any { return &p.TopK }},
 	{Name: "min_p", Max: 1, Off: []float64{0}, Doc: "(vLLM)", In: func(p *Params) any { return &p.MinP }},
 	{Name: "typical_p", Max: 1, Open: true, Default: 1, Off: []float64{1}, Doc: "Locally typical sampling.",
 		In: func(p *Params) any { return &p.TypicalP }},
@@ -157,7 +158,8 @@ func (p Params) Validate() error {
 // ValidateVocab checks the token ids in p against the size of a vocabulary.
 func (p Params) ValidateVocab(vocab int) error {
 	if t := p.Thinking; t != nil && int(t.End) >= vocab {
-		return &ParamError{"thinking_token_budget", fmt.Sprintf("token %d as the end of reasoning", t.End), fmt.Sprintf("a token id below %d", vocab)}
+		return &ParamError{"thinking_token_budget", fmt.Sprintf("token %d as the end of reasoning", t.End),
+			fmt.Sprintf("a token id below %d", vocab)}
 	}
 	for _, b := range p.biases() {
 		if int(b.id) >= vocab {

@@ -49,7 +49,8 @@ func TestValidateAcceptsTheEndsOfTheRanges(t *testing.T) {
 	for _, p := range []Params{
 		{},
 		Default(),
-		{Temperature: 2, TopK: math.MaxInt, TopP: 1, MinP: 1, TypicalP: 1, RepetitionPenalty: 100, PresencePenalty: 2, FrequencyPenalty: 2, TopLogprobs: 20},
+		{Temperature: 2, TopK: math.MaxInt, TopP: 1, MinP: 1, TypicalP: 1, RepetitionPenalty: 100, PresencePenalty: 2, FrequencyPenalty: 2,
+			TopLogprobs: 20},
 		{DRY: &DRY{Multiplier: 100, Base: 100, Last: -1, Breakers: []string{"a"}}, TopNSigma: 100, XTC: XTC{1, 1}, BadWords: []string{"a"}},
 		{TopK: -1, RepetitionPenalty: 0.01, PresencePenalty: -2, FrequencyPenalty: -2, LogitBias: map[int32]float32{0: 100, 1: -100}},
 	} {
@@ -84,6 +85,7 @@ func TestNumbersAreEachAFieldOfTheirOwn(t *testing.T) {
 			require.True(t, v >= n.Min && v <= n.Max, "%s: %g", n.Name, v)
 		}
 	}
-	require.Equal(t, Params{Temperature: 1, TopP: 1, TopK: 1, MinP: 1, TypicalP: 1, RepetitionPenalty: 1, PresencePenalty: 1, FrequencyPenalty: 1,
-		MinTokens: 1, TopNSigma: 1}, p)
+	require.Equal(t, Params{Temperature: 1, TopP: 1, TopK: 1, MinP: 1, TypicalP: 1, RepetitionPenalty: 1, PresencePenalty: 1,
+		FrequencyPenalty: 1,
+		MinTokens:        1, TopNSigma: 1}, p)
 }

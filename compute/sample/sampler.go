@@ -298,7 +298,8 @@ func argmax(logits []float32) (int32, error) {
 		for i, v := range rest {
 			if !(v <= top) {
 				if v != v || v > math.MaxFloat32 {
-					return 0, fmt.Errorf("%w: found %g for token %d of %d, expected a finite number or -Inf", ErrLogits, v, at+i, len(logits))
+					return 0, fmt.Errorf("%w: found %g for token %d of %d, expected a finite number or -Inf", ErrLogits, v, at+i,
+						len(logits))
 				}
 				best, top = at+i, v
 			}

@@ -267,7 +267,8 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 
 func FuzzSampleNeverPanics(f *testing.F) {
 	f.Add([]byte{0, 0, 128, 63, 0, 0, 192, 127, 0, 0, 128, 127}, float32(1), 3, float32(0.5), float32(0.1), float32(0.5), float32(1.1))
-	f.Add([]byte{1, 0, 0, 0, 255, 255, 127, 127, 255, 255, 127, 255}, float32(1e-45), 1, float32(1e-9), float32(1), float32(1e-9), float32(100))
+	f.Add([]byte{1, 0, 0, 0, 255, 255, 127, 127, 255, 255, 127, 255}, float32(1e-45), 1, float32(1e-9), float32(1), float32(1e-9),
+		float32(100))
 	f.Fuzz(func(t *testing.T, raw []byte, temperature float32, k int, topP, minP, typicalP, repetition float32) {
 		logits := make([]float32, len(raw)/4)
 		for i := range logits {

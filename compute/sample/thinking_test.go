@@ -34,12 +34,13 @@ func TestReasoningEndsAtItsBudget(t *testing.T) {
 		favorites []int32
 		want      []int32
 	}{
-		"begun by the prompt":          {thinker(3, true), []int32{1, 2, 3, 4, 1}, []int32{1, 2, 3, thinkEnd, 1}},
-		"begun again by the model":     {thinker(2, true), []int32{thinkStart, 1, 2, 3, 4}, []int32{thinkStart, 1, 2, thinkEnd, 4}},
-		"begun by the model":           {thinker(2, false), []int32{thinkStart, 1, 2, 3, 4}, []int32{thinkStart, 1, 2, thinkEnd, 4}},
-		"never begun":                  {thinker(1, false), []int32{1, 2, 3, 4}, []int32{1, 2, 3, 4}},
-		"without a token":              {thinker(0, true), []int32{1, 2, 3}, []int32{thinkEnd, 2, 3}},
-		"ended by itself":              {thinker(3, true), []int32{1, thinkEnd, 2, 3, 4, thinkStart, 1, 2, 3, 4, 5}, []int32{1, thinkEnd, 2, 3, 4, thinkStart, 1, 2, 3, 4, 5}},
+		"begun by the prompt":      {thinker(3, true), []int32{1, 2, 3, 4, 1}, []int32{1, 2, 3, thinkEnd, 1}},
+		"begun again by the model": {thinker(2, true), []int32{thinkStart, 1, 2, 3, 4}, []int32{thinkStart, 1, 2, thinkEnd, 4}},
+		"begun by the model":       {thinker(2, false), []int32{thinkStart, 1, 2, 3, 4}, []int32{thinkStart, 1, 2, thinkEnd, 4}},
+		"never begun":              {thinker(1, false), []int32{1, 2, 3, 4}, []int32{1, 2, 3, 4}},
+		"without a token":          {thinker(0, true), []int32{1, 2, 3}, []int32{thinkEnd, 2, 3}},
+		"ended by itself": {thinker(3, true), []int32{1, thinkEnd, 2, 3, 4, thinkStart, 1, 2, 3, 4, 5},
+			[]int32{1, thinkEnd, 2, 3, 4, thinkStart, 1, 2, 3, 4, 5}},
 		"ended by itself at its limit": {thinker(1, true), []int32{1, thinkEnd, 2}, []int32{1, thinkEnd, 2}},
 	} {
 		s := New(c.params, thinkVocab, []int32{9, 9})

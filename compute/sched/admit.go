@@ -35,7 +35,8 @@ func (s *Scheduler) planReserves() {
 		if seq == nil || rows+s.plannedRows+seq.rows() > s.cfg.MaxBatchSize || len(s.passed) > 0 && s.passed[0].Priority != seq.Priority {
 			break
 		}
-		if !seq.Copied && (starved != nil && starved.rank.priority <= seq.Priority || s.away.len() > 0 && s.away.seqs[0].Priority <= seq.Priority) {
+		if !seq.Copied && (starved != nil && starved.rank.priority <= seq.Priority || s.away.len() > 0 &&
+			s.away.seqs[0].Priority <= seq.Priority) {
 			break
 		}
 		denied := seq.deniedAt == s.frees+1
@@ -191,7 +192,8 @@ func (s *Scheduler) granted(e *Event) error {
 		return fmt.Errorf("%w: sequence %d granted up to token %d, leased %d, reserved %d",
 			ErrUnexpected, e.ID, e.Tokens, seq.leased, seq.total())
 	case seq.state != Running && e.Lease != 0 && (e.Lease < e.Tokens || e.Lease > seq.leaseWanted):
-		return fmt.Errorf("%w: sequence %d granted %d tokens, at first %d, requested %d", ErrUnexpected, e.ID, e.Lease, e.Tokens, seq.leaseWanted)
+		return fmt.Errorf("%w: sequence %d granted %d tokens, at first %d, requested %d", ErrUnexpected, e.ID, e.Lease, e.Tokens,
+			seq.leaseWanted)
 	case seq.state != Running && (e.Computed < 0 || e.Computed >= seq.PromptTokens):
 		return fmt.Errorf("%w: sequence %d granted with %d tokens computed, of a prompt of %d, leased %d",
 			ErrUnexpected, e.ID, e.Computed, seq.PromptTokens, e.Tokens)

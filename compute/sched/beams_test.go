@@ -17,7 +17,8 @@ func TestBeamSearchesLeaveAStepToOtherTenants(t *testing.T) {
 	}
 	var events []Event
 	for id := range ID(5) {
-		events = append(events, Submit(&Sequence{ID: id + 1, Tenant: "evil", PromptTokens: 20, MaxNewTokens: 60, Beams: ShareWithOthers(batch)}))
+		events = append(events, Submit(&Sequence{ID: id + 1, Tenant: "evil", PromptTokens: 20, MaxNewTokens: 60,
+			Beams: ShareWithOthers(batch)}))
 	}
 	ended, begun := map[ID]bool{}, map[ID]int{}
 	note := func(p *Plan) {

@@ -39,8 +39,8 @@ func FuzzStep(f *testing.F) {
 			switch e := (Event{Kind: EventKind(kind % 14), ID: id}); e.Kind {
 			case KindSubmit:
 				b.step(t, Submit(&Sequence{
-					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Beams: next() % 5, Priority: next() % 2, Deadline: Time(next() % 40),
-					Tenant: string(rune('a' + next()%3)), Weight: next() % 4,
+					ID: id, PromptTokens: next() % 35, MaxNewTokens: next() % 12, Beams: next() % 5, Priority: next() % 2,
+					Deadline: Time(next() % 40), Tenant: string(rune('a' + next()%3)), Weight: next() % 4,
 				}))
 			case KindGranted:
 				b.step(t, GrantedPrefix(id, next()%48, next()%8))

@@ -6,8 +6,8 @@ const (
 	// covered is the share of answers that a prediction covers, while few sequences run. A higher one promises memory that few answers
 	// use, so fewer sequences run. At a lower one more answers grow, and pause where memory is short.
 	covered = 0.5
-	// growth is the number of tokens that a sequence grows by, at least, when its answer exceeds the prediction, while few sequences run. It
-	// requests them with its next lease, so fewer would save nothing, and more would keep slabs from others that may not be used.
+	// growth is the number of tokens that a sequence grows by, at least, when its answer exceeds the prediction, while few sequences run.
+	// It requests them with its next lease, so fewer would save nothing, and more would keep slabs from others that may not be used.
 	growth = 64
 	// few is the number of sequences up to which each keeps all of its memory ahead of its tokens.
 	few = 24

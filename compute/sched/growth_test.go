@@ -159,14 +159,16 @@ func TestManySequencesGetLessAheadOfTheirTokens(t *testing.T) {
 	}{
 		{0, 64, 32, 0.5}, {1, 64, 32, 0.5}, {few, 64, 32, 0.5}, {2 * few, 32, 16, 0.25}, {4 * few, 16, 8, 0.125}, {100 * few, 16, 8, 0.005},
 	} {
-		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500, KV: kvmgr.NewSpec(16, kvmgr.Full{}),
+		s, err := New(Config{MaxBatchTokens: 64, MaxBatchSize: 16, MaxWaiting: 100, MaxSequenceTokens: 500,
+			KV:               kvmgr.NewSpec(16, kvmgr.Full{}),
 			LeaseAheadTokens: 32, Predict: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.running.seqs = make([]*sequence, c.running)
 		if s.growth() != c.growth || s.leaseAhead() != c.lease || covered*s.ahead() != c.covered {
-			t.Errorf("%d sequences: growth %d, lease %d, covered %v; expected %+v", c.running, s.growth(), s.leaseAhead(), covered*s.ahead(), c)
+			t.Errorf("%d sequences: growth %d, lease %d, covered %v; expected %+v", c.running, s.growth(), s.leaseAhead(),
+				covered*s.ahead(), c)
 		}
 	}
 }

@@ -13,8 +13,8 @@ const (
 	// idleTurns is the number of steps with rows of others after which idle sequences have rows in one, so that they, and the KV that they
 	// hold, end at some time under any load.
 	idleTurns = 64
-	// idleRows bounds the sequences and the rows of an idle step for the time recent after a step with rows of others. A prompt that arrives
-	// during the step waits for its end.
+	// idleRows bounds the sequences and the rows of an idle step for the time recent after a step with rows of others. A prompt that
+	// arrives during the step waits for its end.
 	idleRows = 16
 	recent   = 10 * time.Second
 )

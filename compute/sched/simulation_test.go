@@ -114,7 +114,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, window: window.Tokens, live: window.Live, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{}, lost: map[ID]bool{},
+	return &world{t: t, window: window.Tokens, live: window.Live, rng: rng, cfg: cfg, s: s, kv: kv, seqs: map[ID]*life{},
+		lost:    map[ID]bool{},
 		counts:  map[string]int{},
 		tenants: []string{"a", "b", "c"}[:1+rng.IntN(3)]}
 }

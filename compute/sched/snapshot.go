@@ -99,7 +99,8 @@ func (s *Scheduler) Check() error {
 	case batch > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences and beams hold KV, expected at most %d", batch, s.cfg.MaxBatchSize)
 	case live-migrated > 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting):
-		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-migrated, 2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
+		return fmt.Errorf("sched: check: %d sequences accepted, expected at most %d", live-migrated,
+			2*(s.cfg.MaxBatchSize+s.cfg.MaxWaiting))
 	case len(s.planned) > 0 || s.plannedRows != 0 || len(s.reserving) > s.cfg.MaxBatchSize:
 		return fmt.Errorf("sched: check: %d sequences have a reservation on its way, %d of them in the plan, expected at most %d and 0",
 			len(s.reserving), len(s.planned), s.cfg.MaxBatchSize)
@@ -144,7 +145,8 @@ func (s *Scheduler) checkSequence(q *sequence) error {
 	switch {
 	case q.generated >= q.MaxNewTokens:
 		return fmt.Errorf("sched: check: sequence %d made %d tokens, expected less than %d", q.ID, q.generated, q.MaxNewTokens)
-	case q.computed > q.known()+q.drafted || q.computed > max(q.leased, q.leaseWanted) || q.leased > q.promised || q.promised > q.promising ||
+	case q.computed > q.known()+q.drafted || q.computed > max(q.leased, q.leaseWanted) || q.leased > q.promised ||
+		q.promised > q.promising ||
 		q.promising > q.total():
 		return fmt.Errorf("sched: check: sequence %d computed %d tokens, known %d, leased %d, reserved %d",
 			q.ID, q.computed, q.known(), q.leased, q.total())

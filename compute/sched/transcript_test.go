@@ -241,7 +241,8 @@ func printPlan(out *bytes.Buffer, p *Plan) {
 	for _, n := range []struct {
 		name  string
 		count int
-	}{{"stalled", p.Stalled}, {"held", p.Held}, {"awaiting", p.Awaiting}, {"yielded", p.Yielded}, {"deferred", p.Deferred}, {"idle", p.Idle}} {
+	}{{"stalled", p.Stalled}, {"held", p.Held}, {"awaiting", p.Awaiting}, {"yielded", p.Yielded}, {"deferred", p.Deferred},
+		{"idle", p.Idle}} {
 		if n.count > 0 {
 			fmt.Fprintf(out, "%s %d\n", n.name, n.count)
 		}

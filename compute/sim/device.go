@@ -107,7 +107,8 @@ func (d *Device) Validate() error {
 		{"exchange_gbps", d.ExchangeGBps, 0},
 	} {
 		if !(f.value >= f.least && f.value <= 1e9) {
-			return fmt.Errorf("%w: %s is %g, expected a number above 0 (0 too where it may be absent) and at most 1e9", ErrDevice, f.name, f.value)
+			return fmt.Errorf("%w: %s is %g, expected a number above 0 (0 too where it may be absent) and at most 1e9", ErrDevice, f.name,
+				f.value)
 		}
 	}
 	for kind, shares := range d.Reached {

@@ -76,7 +76,9 @@ func TestCopiesOfKeysAndValuesHaveBandwidthsOfTheirOwn(t *testing.T) {
 
 func TestAFileChangesItsBase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "slow.json")
-	require.NoError(t, os.WriteFile(path, []byte(`{"base":"flex-170","gbps":2,"op_seconds":1e-5,"speed":0,"answer_tokens":0,"fault":"step:3:lost"}`), 0o600))
+	require.NoError(t,
+		os.WriteFile(path, []byte(`{"base":"flex-170","gbps":2,"op_seconds":1e-5,"speed":0,"answer_tokens":0,"fault":"step:3:lost"}`),
+			0o600))
 	d, b, err := sim.Find(path)
 	require.NoError(t, err)
 	base, _, err := sim.Find("flex-170")

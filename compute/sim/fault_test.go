@@ -54,7 +54,8 @@ func TestAStepThatHangsEndsWithTheRunner(t *testing.T) {
 }
 
 func TestAFaultThatIsNoneIsAnError(t *testing.T) {
-	for _, fault := range []string{"step", "step:0:lost", "step:-1:lost", "step:1:fire", "step:x:lost", "step:1++:lost", "steps:1:lost", "step:1:lost:2", "step:1:"} {
+	for _, fault := range []string{"step", "step:0:lost", "step:-1:lost", "step:1:fire", "step:x:lost", "step:1++:lost", "steps:1:lost",
+		"step:1:lost:2", "step:1:"} {
 		o := options(t)
 		o.Fault = fault
 		_, err := sim.Open(o)

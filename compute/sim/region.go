@@ -36,7 +36,8 @@ func (g *region) windowed() []group { return g.groups[g.runner.spec.Counts().Ful
 func (g *region) Append(slabs []int32) error {
 	n := len(g.groups)
 	if at := len(g.groups[0].slabs); len(slabs)%n != 0 || at+len(slabs)/n > g.capacity {
-		return fmt.Errorf("sim: %w: %d slabs of %d groups after %d places, the region has at most %d", device.ErrInvalid, len(slabs), n, at, g.capacity)
+		return fmt.Errorf("sim: %w: %d slabs of %d groups after %d places, the region has at most %d", device.ErrInvalid, len(slabs), n, at,
+			g.capacity)
 	}
 	full := g.runner.spec.Counts().Full
 	for i, id := range slabs {
@@ -93,7 +94,8 @@ func (g *region) Advance(first int) error {
 // advance unmaps the slabs before a place, but for those of sinks. An empty group begins there, if all groups do.
 func (g *group) advance(first, sinks, capacity int, begins bool) error {
 	if first > capacity || first > len(g.slabs) && (len(g.slabs) > g.first || !begins) {
-		return fmt.Errorf("sim: %w: advance to slab %d, slabs %d to %d of %d are mapped", device.ErrInvalid, first, g.first, len(g.slabs)-1, capacity)
+		return fmt.Errorf("sim: %w: advance to slab %d, slabs %d to %d of %d are mapped", device.ErrInvalid, first, g.first, len(g.slabs)-1,
+			capacity)
 	}
 	for ; g.first < first; g.first++ {
 		if g.first == len(g.slabs) {

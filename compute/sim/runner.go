@@ -57,8 +57,9 @@ func Open(o Options) (*Runner, error) {
 		return nil, err
 	}
 	if o.MaxRows < 1 || o.MaxOutputs < 1 || o.MaxSequences < 1 || o.AnswerTokens < 0 || !(o.Speed >= 0) {
-		return nil, fmt.Errorf("sim: %w: %d rows, %d outputs, %d sequences, answers of %d tokens, speed %g: expected at least 1, 1, 1, 0, 0",
-			device.ErrInvalid, o.MaxRows, o.MaxOutputs, o.MaxSequences, o.AnswerTokens, o.Speed)
+		return nil,
+			fmt.Errorf("sim: %w: %d rows, %d outputs, %d sequences, answers of %d tokens, speed %g: expected at least 1, 1, 1, 0, 0",
+				device.ErrInvalid, o.MaxRows, o.MaxOutputs, o.MaxSequences, o.AnswerTokens, o.Speed)
 	}
 	if _, err := o.Device.Share(o.Program); err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
@@ -183,7 +184,8 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 		wanted := s.Outputs()
 		rows, outputs, hidden = rows+len(s.Tokens), outputs+wanted, hidden+s.Hidden
 		if rows > r.options.MaxRows || outputs > r.options.MaxOutputs || hidden > r.options.MaxHidden {
-			return nil, fmt.Errorf("sim: %w: over %d rows, %d outputs or %d hidden states", device.ErrInvalid, r.options.MaxRows, r.options.MaxOutputs, r.options.MaxHidden)
+			return nil, fmt.Errorf("sim: %w: over %d rows, %d outputs or %d hidden states", device.ErrInvalid, r.options.MaxRows,
+				r.options.MaxOutputs, r.options.MaxHidden)
 		}
 		if hidden > 0 && wanted > 0 {
 			return nil, fmt.Errorf("sim: %w: sequence %d has logits after or beside hidden states", device.ErrInvalid, i)

@@ -225,7 +225,8 @@ func TestAStepThatADeviceWouldRefuseIsAnError(t *testing.T) {
 		"position 16, slabs 0 to 0": {{Region: g, Tokens: make([]int32, 17)}},
 		"over 64 rows":              {{Region: g, Tokens: make([]int32, 65)}},
 		"a region of type":          {{Tokens: []int32{1}}},
-		"1 responses and 0 indices": {{Region: g, Tokens: []int32{1}, Position: 1, Beams: &compute.Beams{Prompt: 1, Responses: []compute.Region{g}}}},
+		"1 responses and 0 indices": {{Region: g, Tokens: []int32{1}, Position: 1,
+			Beams: &compute.Beams{Prompt: 1, Responses: []compute.Region{g}}}},
 	} {
 		_, err := r.Run(batch)
 		require.ErrorIs(t, err, device.ErrInvalid, what)

@@ -42,7 +42,8 @@ func (r *Runner) WriteSlab(slab int32, from []byte) error {
 
 func (r *Runner) slab(slab int32, bytes []byte) ([]state, error) {
 	if slab < 0 || int(slab) >= r.slabs || len(bytes) != r.SlabBytes() {
-		return nil, fmt.Errorf("sim: %w: %d bytes of slab %d, expected %d bytes, and the pool has %d slabs", device.ErrInvalid, len(bytes), slab, r.SlabBytes(), r.slabs)
+		return nil, fmt.Errorf("sim: %w: %d bytes of slab %d, expected %d bytes, and the pool has %d slabs", device.ErrInvalid, len(bytes),
+			slab, r.SlabBytes(), r.slabs)
 	}
 	return r.kv[int(slab)*device.SlabTokens:][:device.SlabTokens], nil
 }

@@ -114,12 +114,14 @@ func (c *Checkpoint) open() (err error) {
 		Expected: fmt.Sprintf("%s, %s, %s or %s", singleFile, indexFile, torchFile, torchIndexFile)}
 }
 
-// Include adds the tensors of the one file of weights in a folder of the checkpoint's. Its name and a slash come before theirs. Faults of the files are
+// Include adds the tensors of the one file of weights in a folder of the checkpoint's. Its name and a slash come before theirs. Faults of
+// the files are
 // *FormatError.
 func (c *Checkpoint) Include(folder string) error {
 	name := filesOf(filepath.Join(c.dir, folder))
 	if name != singleFile && name != torchFile {
-		return &FormatError{File: filepath.Join(c.dir, folder), Found: cmp.Or(name, "no weights"), Expected: fmt.Sprintf("%s or %s", singleFile, torchFile)}
+		return &FormatError{File: filepath.Join(c.dir, folder), Found: cmp.Or(name, "no weights"),
+			Expected: fmt.Sprintf("%s or %s", singleFile, torchFile)}
 	}
 	tensors, err := c.mapFile(filepath.Join(folder, name))
 	for tensor, t := range tensors {
@@ -317,8 +319,8 @@ func (c *Checkpoint) Release() error {
 	return nil
 }
 
-// Forget gives the memory of quantized and otherwise derived tensors of these names back. Their data is made again by Tensor; what that gave before is zero
-// until then.
+// Forget gives the memory of quantized and otherwise derived tensors of these names back. Their data is made again by Tensor; what that
+// gave before is zero until then.
 func (c *Checkpoint) Forget(names []string) error {
 	for _, name := range names {
 		if d, ok := c.derived[name]; ok {

@@ -69,7 +69,8 @@ func TestOpenFaultsNameTheFile(t *testing.T) {
 		make func(*testing.T, string)
 		want string // %[1]s is the directory
 	}{
-		{"no weights", func(*testing.T, string) {}, "%[1]s: found no weights, expected model.safetensors, model.safetensors.index.json, pytorch_model.bin or pytorch_model.bin.index.json"},
+		{"no weights", func(*testing.T, string) {},
+			"%[1]s: found no weights, expected model.safetensors, model.safetensors.index.json, pytorch_model.bin or pytorch_model.bin.index.json"},
 		{"GGUF in a folder", func(t *testing.T, dir string) { write(t, dir, "a.gguf", nil) },
 			"%[1]s: found no weights but a.gguf: the path of a GGUF file is a model by itself, expected model.safetensors,"},
 		{"checkpoint of Llama's own format", func(t *testing.T, dir string) { write(t, dir, "consolidated.00.pth", nil) },

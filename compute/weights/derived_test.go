@@ -48,13 +48,15 @@ func TestAddedTensorsHaveTheValuesOfAFunction(t *testing.T) {
 // TestShortenLeavesTheFirstRows of tensors of the file, and of those that were made of them.
 func TestShortenLeavesTheFirstRows(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[1,2]", 0, 4)+","+entry("b", "F16", "[3,2]", 4, 16)+","+entry("vector", "F16", "[3]", 16, 22)+"}", 22))
+	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[1,2]", 0, 4)+","+entry("b", "F16", "[3,2]", 4, 16)+","+entry("vector",
+		"F16", "[3]", 16, 22)+"}", 22))
 	c, err := Open(dir)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 
 	require.NoError(t, c.Stack(map[string][]string{"ab": {"a", "b"}}))
-	for name, want := range map[string][]byte{"ab": {0, 1, 2, 3, 4, 5, 6, 7}, "b": {4, 5, 6, 7, 8, 9, 10, 11}, "a": {0, 1, 2, 3}, "vector": {16, 17, 18, 19, 20, 21}} {
+	for name, want := range map[string][]byte{"ab": {0, 1, 2, 3, 4, 5, 6, 7}, "b": {4, 5, 6, 7, 8, 9, 10, 11}, "a": {0, 1, 2, 3},
+		"vector": {16, 17, 18, 19, 20, 21}} {
 		c.Shorten(name, 2)
 		got, ok := c.Tensor(name)
 		require.True(t, ok)

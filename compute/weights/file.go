@@ -126,7 +126,8 @@ func isPointer(begin []byte) bool {
 }
 
 func pointerFault(path string) error {
-	return &FormatError{File: path, Found: "a Git LFS pointer", Expected: `the file that it stands for: "git lfs pull" in its folder downloads it, and "millrace pull OWNER/NAME" the whole model`}
+	return &FormatError{File: path, Found: "a Git LFS pointer",
+		Expected: `the file that it stands for: "git lfs pull" in its folder downloads it, and "millrace pull OWNER/NAME" the whole model`}
 }
 
 // JSONFault says what is wrong with a JSON text, without the names of Go's types.

@@ -68,7 +68,8 @@ func (g *GGUF) open(layout LayoutOf) error {
 		}
 		n, err := g.read(path, i, nil, names)
 		if errors.Is(err, fs.ErrNotExist) {
-			return &FormatError{File: g.Path, Name: "split.count", Found: "no file " + filepath.Base(path), Expected: fmt.Sprintf("all %d files in one folder", parts)}
+			return &FormatError{File: g.Path, Name: "split.count", Found: "no file " + filepath.Base(path),
+				Expected: fmt.Sprintf("all %d files in one folder", parts)}
 		}
 		if err == nil && n != parts {
 			err = in(path, fault("split.count", fmt.Sprintf("%d, as the first file has it", parts), "%d", n))
@@ -206,7 +207,8 @@ func (g *GGUF) place(t *ggufTensor, data []byte) (Tensor, extent, error) {
 		return Tensor{}, extent{}, fault(t.name, "a matrix", "a vector of type %s", b.name)
 	}
 	heads, err := g.layout.heads(t)
-	return Tensor{Name: g.layout.name(t.name), DType: b.dtype(t.kind), Type: b.name, Shape: t.shape, Data: data[at.begin:at.end:at.end], Heads: heads}, at, err
+	return Tensor{Name: g.layout.name(t.name), DType: b.dtype(t.kind), Type: b.name, Shape: t.shape, Data: data[at.begin:at.end:at.end],
+		Heads: heads}, at, err
 }
 
 // heads is the number of heads whose rows a tensor has interleaved, or 0: the rotary embedding of llama.cpp's "llama" turns neighbors

@@ -61,7 +61,8 @@ func (g *ggufBuilder) file(n int) []byte {
 	return append(g.b, make([]byte, n)...)
 }
 
-// named is a layout with other names for some tensors. In the tensors of q the rows of each head are interleaved: "heads" says how many heads there are.
+// named is a layout with other names for some tensors. In the tensors of q the rows of each head are interleaved: "heads" says how many
+// heads there are.
 func named(m Metadata) (Layout, error) {
 	heads, _ := m["heads"].(int64)
 	if heads < 0 {
@@ -116,7 +117,8 @@ func TestGGUFReadsMetadataAndTensors(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, g.Close()) }()
 	require.Equal(t, Metadata{
-		"general.architecture": "qwen2", "a": int64(7), "b": 1.5, "c": []string{"x", "yz"}, "d": List{ggufInt32, []byte{255, 255, 255, 255, 5, 0, 0, 0}}, "e": uint64(math.MaxUint64),
+		"general.architecture": "qwen2", "a": int64(7), "b": 1.5, "c": []string{"x", "yz"},
+		"d": List{ggufInt32, []byte{255, 255, 255, 255, 5, 0, 0, 0}}, "e": uint64(math.MaxUint64),
 	}, g.Metadata)
 	require.Equal(t, []any{int64(-1), int64(5)}, g.Metadata["d"].(List).Values())
 	require.Equal(t, []string{"model.layers.3.ffn_up.weight", "output_norm.weight"}, g.Names())
@@ -135,7 +137,8 @@ func TestGGUFReadsMetadataAndTensors(t *testing.T) {
 }
 
 func TestGGUFSaysWhoseRowsAreInterleaved(t *testing.T) {
-	g, err := openBytes(t, newGGUF(3, 2, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 8).tensor("blk.0.attn_v.weight", 0, 64, 2, 8).file(128))
+	g, err := openBytes(t, newGGUF(3, 2, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 8).tensor("blk.0.attn_v.weight", 0,
+		64, 2, 8).file(128))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, g.Close()) }()
 	q, _ := g.Tensor("model.layers.0.attn_q.weight")
@@ -176,17 +179,24 @@ func TestGGUFFaultsNameTensorFoundAndExpected(t *testing.T) {
 		{"unknown type", one(999, 0, 256).file(176), "a: found type number 999"},
 		{"part of a block", one(12, 0, 128, 2).file(144), "a: found shape [2 128], expected rows of a multiple of 256 elements for Q4_K"},
 		{"quantized vector", one(8, 0, 32).file(34), "a: found a vector of type Q8_0, expected a matrix"},
-		{"overflow", one(0, 0, 1<<40, 1<<40).file(8), "a: found shape [1099511627776 1099511627776], expected a size of 2^60 bytes at most"},
+		{"overflow", one(0, 0, 1<<40, 1<<40).file(8),
+			"a: found shape [1099511627776 1099511627776], expected a size of 2^60 bytes at most"},
 		{"misplaced", one(0, 8, 2).file(64), "a: found offset 8, expected a multiple of 32"},
 		{"truncated data", whole[:len(whole)-1], "a: found 8 bytes at offset 0, expected an end within the 7 bytes of data"},
 		{"after the end", one(0, 1<<40, 2).file(8), "a: found 8 bytes at offset 1099511627776"},
 		{"name twice", newGGUF(3, 2, 0).tensor("a", 0, 0, 2).tensor("a", 0, 32, 2).file(64), "a: found the name twice"},
-		{"two names of one", newGGUF(3, 2, 0).tensor("output.weight", 0, 0, 2).tensor("lm_head.weight", 0, 32, 2).file(64), "lm_head.weight: found a second tensor for lm_head.weight"},
-		{"overlap", newGGUF(3, 2, 0).tensor("a", 0, 0, 16).tensor("b", 0, 32, 2).file(64), "b: found an overlap: it begins at byte 32 of the data, expected 64 or more, the end of a"},
-		{"heads that do not divide", newGGUF(3, 1, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 6).file(48), "blk.0.attn_q.weight: found 6 rows, expected a multiple of 2 x 2 heads"},
-		{"a layout that is not made", newGGUF(3, 0, 1).text("heads").u32(ggufInt32).u32(math.MaxUint32).file(0), "heads: found -1, expected an integer"},
-		{"part of a model", newGGUF(3, 0, 1).integer("split.count", 3).file(0), "split.count: found 3 files, and the name model.gguf, expected a name that ends with -00001-of-00003.gguf"},
-		{"a later part", newGGUF(3, 0, 2).integer("split.count", 3).integer("split.no", 1).file(0), "split.no: found 1 of 3 files, expected 0: the first file of a model names the others"},
+		{"two names of one", newGGUF(3, 2, 0).tensor("output.weight", 0, 0, 2).tensor("lm_head.weight", 0, 32, 2).file(64),
+			"lm_head.weight: found a second tensor for lm_head.weight"},
+		{"overlap", newGGUF(3, 2, 0).tensor("a", 0, 0, 16).tensor("b", 0, 32, 2).file(64),
+			"b: found an overlap: it begins at byte 32 of the data, expected 64 or more, the end of a"},
+		{"heads that do not divide", newGGUF(3, 1, 1).integer("heads", 2).tensor("blk.0.attn_q.weight", 0, 0, 2, 6).file(48),
+			"blk.0.attn_q.weight: found 6 rows, expected a multiple of 2 x 2 heads"},
+		{"a layout that is not made", newGGUF(3, 0, 1).text("heads").u32(ggufInt32).u32(math.MaxUint32).file(0),
+			"heads: found -1, expected an integer"},
+		{"part of a model", newGGUF(3, 0, 1).integer("split.count", 3).file(0),
+			"split.count: found 3 files, and the name model.gguf, expected a name that ends with -00001-of-00003.gguf"},
+		{"a later part", newGGUF(3, 0, 2).integer("split.count", 3).integer("split.no", 1).file(0),
+			"split.no: found 1 of 3 files, expected 0: the first file of a model names the others"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := openBytes(t, c.file)
@@ -253,7 +263,8 @@ func FuzzGGUF(f *testing.F) {
 	for _, file := range [][]byte{
 		nil,
 		newGGUF(3, 0, 0).file(0),
-		newGGUF(2, 2, 1).string("general.architecture", "qwen3").tensor("a", 0, 0, 2).tensor("blk.0.attn_k.weight", 12, 32, 256, 2).file(32 + 288),
+		newGGUF(2, 2, 1).string("general.architecture", "qwen3").tensor("a", 0, 0, 2).tensor("blk.0.attn_k.weight", 12, 32, 256,
+			2).file(32 + 288),
 		newGGUF(3, 1, 3).string("general.architecture", "llama").integer("heads", 1).
 			integer("general.alignment", 8).tensor("blk.0.attn_q.weight", 14, 0, 256, 2).file(420),
 		newGGUF(3, 1, 1).text("k").u32(ggufArray).u32(ggufString).u64(2).text("x").text("y").tensor("a", 2, 0, 32, 1, 2).file(36),

@@ -97,7 +97,8 @@ func (c *Checkpoint) deriveQuantized() error {
 	var config struct {
 		Quantization json.RawMessage `json:"quantization_config"`
 	}
-	if err := json.Unmarshal(PythonJSON(raw), &config); err != nil || len(config.Quantization) == 0 || string(config.Quantization) == "null" {
+	if err := json.Unmarshal(PythonJSON(raw), &config); err != nil || len(config.Quantization) == 0 ||
+		string(config.Quantization) == "null" {
 		return nil //nolint:nilerr // the model's reader says what is wrong with a config.json
 	}
 	q, err := ParseQuantization(path, config.Quantization)

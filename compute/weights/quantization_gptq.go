@@ -77,7 +77,8 @@ func (c *Checkpoint) packedLayer(q *Quantization, name string) (*derived, error)
 		in, packed = words.Shape[0], [2]int64{words.Shape[0], out / pack}
 	}
 	if in < 1 || out < 1 || out%pack != 0 || words.Shape[1] != packed[1] {
-		return nil, fault(name+".qweight", fmt.Sprintf("%v, by the %d outputs of .scales and %d bits", packed, out, q.Bits), "shape %v", words.Shape)
+		return nil, fault(name+".qweight", fmt.Sprintf("%v, by the %d outputs of .scales and %d bits", packed, out, q.Bits), "shape %v",
+			words.Shape)
 	}
 	size := int64(q.GroupSize)
 	if size < 0 {

@@ -45,43 +45,70 @@ func TestOpenFaultsOfQuantizedLayers(t *testing.T) {
 		header     func(map[string]object)
 		want       string
 	}{
-		{"method", "awq", object{"quant_method": "exl2"}, nil, `quantization_config.quant_method: found "exl2", expected one of auto-round, awq, bitsandbytes, compressed-tensors, fp8, gptq`},
+		{"method", "awq", object{"quant_method": "exl2"}, nil,
+			`quantization_config.quant_method: found "exl2", expected one of auto-round, awq, bitsandbytes, compressed-tensors, fp8, gptq`},
 		{"bits", "gptq-4", object{"bits": 2}, nil, "quantization_config.bits: found 2, expected 4 or 8"},
 		{"bits of awq", "awq", object{"bits": 8}, nil, "quantization_config.bits: found 8, expected 4"},
 		{"bits no number", "awq", object{"bits": "four"}, nil, "quantization_config: found"},
 		{"group", "gptq-4", object{"group_size": 0}, nil, "quantization_config.group_size: found 0"},
 		{"layout of awq", "awq", object{"version": "gemv"}, nil, `quantization_config.version: found "gemv", expected gemm`},
 		{"layout of gptq", "gptq-4", object{"checkpoint_format": "marlin"}, nil, `quantization_config.checkpoint_format: found "marlin"`},
-		{"other group size", "gptq-4", object{"group_size": 64}, nil, ".scales: found shape [8 256], expected 4 groups of 64 for 256 inputs"},
+		{"other group size", "gptq-4", object{"group_size": 64}, nil,
+			".scales: found shape [8 256], expected 4 groups of 64 for 256 inputs"},
 		{"other bits", "gptq-4", object{"bits": 8}, nil, ".scales: found shape [8 256], expected 4 groups of 32 for 128 inputs"},
-		{"no zeros", "awq", nil, func(h map[string]object) { rename(h, layer+".qzeros", "x") }, layer + ".qzeros: found no such tensor, expected I32"},
+		{"no zeros", "awq", nil, func(h map[string]object) { rename(h, layer+".qzeros", "x") },
+			layer + ".qzeros: found no such tensor, expected I32"},
 		{"no scales", "awq", nil, func(h map[string]object) { rename(h, layer+".scales", "x") }, layer + ".scales: found no such tensor"},
-		{"words of another type", "awq", nil, func(h map[string]object) { h[layer+".qweight"]["dtype"] = "F32" }, layer + ".qweight: found F32 [256 32], expected I32"},
-		{"words of another shape", "awq", nil, func(h map[string]object) { h[layer+".qweight"]["shape"] = []int{128, 64} }, layer + ".qweight: found shape [128 64], expected [128 32]"},
-		{"zeros of another shape", "awq", nil, func(h map[string]object) { h[layer+".qzeros"]["shape"] = []int{8, 16} }, layer + ".qzeros: found shape [8 16], expected [4 32]"},
-		{"no groups with desc_act", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", "x") }, layer + ".g_idx: found no such tensor, expected one, by desc_act"},
-		{"groups out of range", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".old"); h[layer+".g_idx"] = wordsOf(h) }, layer + ".g_idx: found group"},
-		{"two weights", "gptq-4", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".weight") }, layer + ": found both, expected one of .weight and .qweight"},
-		{"packing of auto-round", "auto-round-awq", object{"packing_format": "auto_round:gemv"}, nil, `quantization_config.packing_format: found "auto_round:gemv", expected auto_round:auto_gptq or auto_round:auto_awq`},
+		{"words of another type", "awq", nil, func(h map[string]object) { h[layer+".qweight"]["dtype"] = "F32" },
+			layer + ".qweight: found F32 [256 32], expected I32"},
+		{"words of another shape", "awq", nil, func(h map[string]object) { h[layer+".qweight"]["shape"] = []int{128, 64} },
+			layer + ".qweight: found shape [128 64], expected [128 32]"},
+		{"zeros of another shape", "awq", nil, func(h map[string]object) { h[layer+".qzeros"]["shape"] = []int{8, 16} },
+			layer + ".qzeros: found shape [8 16], expected [4 32]"},
+		{"no groups with desc_act", "gptq-4-act", nil, func(h map[string]object) { rename(h, layer+".g_idx", "x") },
+			layer + ".g_idx: found no such tensor, expected one, by desc_act"},
+		{"groups out of range", "gptq-4-act", nil, func(h map[string]object) {
+			rename(h, layer+".g_idx",
+				layer+".old")
+			h[layer+".g_idx"] = wordsOf(h)
+		}, layer + ".g_idx: found group"},
+		{"two weights", "gptq-4", nil, func(h map[string]object) { rename(h, layer+".g_idx", layer+".weight") },
+			layer + ": found both, expected one of .weight and .qweight"},
+		{"packing of auto-round", "auto-round-awq", object{"packing_format": "auto_round:gemv"}, nil,
+			`quantization_config.packing_format: found "auto_round:gemv", expected auto_round:auto_gptq or auto_round:auto_awq`},
 		{"type of fp8", "fp8", object{"fmt": "e5m2"}, nil, `quantization_config.fmt: found "e5m2", expected e4m3`},
-		{"block of fp8", "fp8", object{"weight_block_size": []int{128}}, nil, "quantization_config.weight_block_size: found [128], expected two numbers"},
-		{"other block of fp8", "fp8", object{"weight_block_size": []int{128, 128}}, nil, ".weight_scale_inv: found shape [3 4], expected [2 2] for a weight of [256 256]"},
-		{"scales of another type", "fp8", nil, func(h map[string]object) { h[layer+".weight_scale_inv"]["dtype"] = "I32" }, layer + ".weight_scale_inv: found I32 [3 4], expected F16, BF16"},
-		{"codes of another type", "ct-fp8", nil, func(h map[string]object) { h[layer+".weight"]["dtype"] = "F8_E5M2" }, layer + ".weight: found F8_E5M2 [256 256], expected F8_E4M3"},
-		{"sparse", "ct-int4", object{"sparsity_config": object{"format": "sparse-24-bitmask"}}, nil, `quantization_config.sparsity_config.format: found "sparse-24-bitmask", expected dense`},
-		{"rotated", "ct-int4", object{"transform_config": object{"config_groups": object{"u": object{}}}}, nil, "quantization_config.transform_config: found 1 groups, expected none"},
-		{"no shape", "ct-int4", nil, func(h map[string]object) { rename(h, layer+".weight_shape", "x") }, layer + ".weight_shape: found no such tensor, expected I64 of two numbers"},
-		{"fewer words", "ct-int4", nil, func(h map[string]object) { h[layer+".weight_packed"]["shape"] = []int{128, 64} }, layer + ".weight_packed: found I32 [128 64], expected integers of 1 to 8 bits of a weight of [256 256]"},
-		{"other zeros", "ct-int3-zeros", nil, func(h map[string]object) { h[layer+".weight_zero_point"]["shape"] = []int{2, 24} }, layer + ".weight_zero_point: found I32 [2 24], expected I32 [24 2]"},
+		{"block of fp8", "fp8", object{"weight_block_size": []int{128}}, nil,
+			"quantization_config.weight_block_size: found [128], expected two numbers"},
+		{"other block of fp8", "fp8", object{"weight_block_size": []int{128, 128}}, nil,
+			".weight_scale_inv: found shape [3 4], expected [2 2] for a weight of [256 256]"},
+		{"scales of another type", "fp8", nil, func(h map[string]object) { h[layer+".weight_scale_inv"]["dtype"] = "I32" },
+			layer + ".weight_scale_inv: found I32 [3 4], expected F16, BF16"},
+		{"codes of another type", "ct-fp8", nil, func(h map[string]object) { h[layer+".weight"]["dtype"] = "F8_E5M2" },
+			layer + ".weight: found F8_E5M2 [256 256], expected F8_E4M3"},
+		{"sparse", "ct-int4", object{"sparsity_config": object{"format": "sparse-24-bitmask"}}, nil,
+			`quantization_config.sparsity_config.format: found "sparse-24-bitmask", expected dense`},
+		{"rotated", "ct-int4", object{"transform_config": object{"config_groups": object{"u": object{}}}}, nil,
+			"quantization_config.transform_config: found 1 groups, expected none"},
+		{"no shape", "ct-int4", nil, func(h map[string]object) { rename(h, layer+".weight_shape", "x") },
+			layer + ".weight_shape: found no such tensor, expected I64 of two numbers"},
+		{"fewer words", "ct-int4", nil, func(h map[string]object) { h[layer+".weight_packed"]["shape"] = []int{128, 64} },
+			layer + ".weight_packed: found I32 [128 64], expected integers of 1 to 8 bits of a weight of [256 256]"},
+		{"other zeros", "ct-int3-zeros", nil, func(h map[string]object) { h[layer+".weight_zero_point"]["shape"] = []int{2, 24} },
+			layer + ".weight_zero_point: found I32 [2 24], expected I32 [24 2]"},
 		{"no number for all", "ct-nvfp4", nil, func(h map[string]object) {
 			h[layer+".weight_global_scale"]["shape"] = []int{1, 1, 1, 1, 1}
 			h[layer+".weight_global_scale"]["dtype"] = "I32"
 		}, layer + ".weight_global_scale: found I32 [1 1 1 1 1], expected one number of F32"},
-		{"no scales of rows", "ct-int8-rows", nil, func(h map[string]object) { h[layer+".weight_scale"]["shape"] = []int{1, 256} }, layer + ".weight_scale: found shape [1 256], expected [256 256] for a weight of [256 256]"},
-		{"no state", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.quant_state.bitsandbytes__nf4", "x") }, layer + ".weight.quant_state.bitsandbytes__nf4: found no such tensor"},
-		{"no levels", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.quant_map", "x") }, layer + ".weight.quant_map: found no such tensor, expected F32 [16]"},
-		{"no nested scales", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.nested_absmax", "x") }, layer + ".weight.absmax: found U8 [1024], expected 1024 numbers of F32"},
-		{"rows of int8", "bnb-int8", nil, func(h map[string]object) { rename(h, layer+".SCB", "a.SCB") }, "a.weight: found no such tensor and F32 [256]"},
+		{"no scales of rows", "ct-int8-rows", nil, func(h map[string]object) { h[layer+".weight_scale"]["shape"] = []int{1, 256} },
+			layer + ".weight_scale: found shape [1 256], expected [256 256] for a weight of [256 256]"},
+		{"no state", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.quant_state.bitsandbytes__nf4", "x") },
+			layer + ".weight.quant_state.bitsandbytes__nf4: found no such tensor"},
+		{"no levels", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.quant_map", "x") },
+			layer + ".weight.quant_map: found no such tensor, expected F32 [16]"},
+		{"no nested scales", "bnb-nf4", nil, func(h map[string]object) { rename(h, layer+".weight.nested_absmax", "x") },
+			layer + ".weight.absmax: found U8 [1024], expected 1024 numbers of F32"},
+		{"rows of int8", "bnb-int8", nil, func(h map[string]object) { rename(h, layer+".SCB", "a.SCB") },
+			"a.weight: found no such tensor and F32 [256]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -138,7 +165,8 @@ func TestTypesRoundToTheNearestEven(t *testing.T) {
 		dtype    DType
 		from, to float32
 	}{
-		{F32, 6.928203, 6.928203}, {BF16, 6.928203, 6.9375}, {F16, 6.928203, 6.9296875}, {BF16, 1 + 1.0/256, 1}, {BF16, 1 + 3.0/256, 1 + 1.0/64}, {BF16, -2, -2},
+		{F32, 6.928203, 6.928203}, {BF16, 6.928203, 6.9375}, {F16, 6.928203, 6.9296875}, {BF16, 1 + 1.0/256, 1},
+		{BF16, 1 + 3.0/256, 1 + 1.0/64}, {BF16, -2, -2},
 	} {
 		require.Equal(t, c.to, c.dtype.Round(c.from), "%s of %g", c.dtype, c.from)
 	}
@@ -183,8 +211,10 @@ func TestTransposedMatricesHaveTheirColumnsAsRows(t *testing.T) {
 	}}
 	require.NoError(t, c.Transpose([]string{"m", "s", "f", "v", "o", "absent"}))
 	for name, want := range map[string]Tensor{
-		"m": {DType: BF16, Shape: []int64{6, 2}, Data: []byte{1, 1, 7, 7, 2, 2, 8, 8, 3, 3, 9, 9, 4, 4, 10, 10, 5, 5, 11, 11, 6, 6, 12, 12}, File: "f"},
-		"s": {DType: F16, Shape: []int64{2, 3, 2}, Data: []byte{1, 1, 4, 4, 2, 2, 5, 5, 3, 3, 6, 6, 7, 7, 10, 10, 8, 8, 11, 11, 9, 9, 12, 12}},
+		"m": {DType: BF16, Shape: []int64{6, 2}, Data: []byte{1, 1, 7, 7, 2, 2, 8, 8, 3, 3, 9, 9, 4, 4, 10, 10, 5, 5, 11, 11, 6, 6, 12, 12},
+			File: "f"},
+		"s": {DType: F16, Shape: []int64{2, 3, 2}, Data: []byte{1, 1, 4, 4, 2, 2, 5, 5, 3, 3, 6, 6, 7, 7, 10, 10, 8, 8, 11, 11, 9, 9, 12,
+			12}},
 		"f": {DType: F32, Shape: []int64{2, 3}, Data: []byte{1, 1, 2, 2, 5, 5, 6, 6, 9, 9, 10, 10, 3, 3, 4, 4, 7, 7, 8, 8, 11, 11, 12, 12}},
 		"v": {DType: BF16, Shape: []int64{12}, Data: data},
 		"o": {DType: Other, Shape: []int64{2, 6}, Data: data},
@@ -237,7 +267,8 @@ func TestPartsOfAMatrixAreTransposed(t *testing.T) {
 	}}
 	require.NoError(t, c.Transpose([]string{"t"}))
 	require.NoError(t, c.TransposeParts(map[string]string{"m": "m2", "t": "t2", "v": "v2", "w": "w2", "absent": "a2"}, 2, 2))
-	want := Tensor{Name: "m2", DType: BF16, Shape: []int64{2, 2, 2}, Data: []byte{1, 1, 3, 3, 2, 2, 4, 4, 7, 7, 9, 9, 8, 8, 10, 10}, File: "f"}
+	want := Tensor{Name: "m2", DType: BF16, Shape: []int64{2, 2, 2}, Data: []byte{1, 1, 3, 3, 2, 2, 4, 4, 7, 7, 9, 9, 8, 8, 10, 10},
+		File: "f"}
 	got, _ := c.Tensor("m2")
 	require.Equal(t, want, got)
 	got, _ = c.Tensor("m")
@@ -258,7 +289,8 @@ func TestRowsOfAMatrixAreRepeated(t *testing.T) {
 	}}
 	require.NoError(t, c.RepeatRows(map[string]string{"m": "m3", "v": "v3", "absent": "a3"}, 3))
 	got, _ := c.Tensor("m3")
-	want := Tensor{Name: "m3", DType: BF16, Shape: []int64{6, 2}, Data: []byte{1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4, 3, 3, 4, 4}, File: "f"}
+	want := Tensor{Name: "m3", DType: BF16, Shape: []int64{6, 2},
+		Data: []byte{1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4, 3, 3, 4, 4}, File: "f"}
 	require.Equal(t, want, got)
 	require.Equal(t, []string{"m", "m3", "v"}, c.Names())
 	require.NoError(t, c.Close())
@@ -282,7 +314,8 @@ func TestScaledRowsAreProductsInFloat32(t *testing.T) {
 		}
 		return func(row int64) float32 { return 0.1 + float32(row) }
 	}))
-	for name, want := range map[string][]float32{"m": {0.1, 0.2, 1.1 * 3, 1.1 * 4, 2.1 * 5, 2.1 * 6}, "v": {0.1, -1.1 * 2, 2.1 * 3}, "o": {1, 2, 3}} {
+	for name, want := range map[string][]float32{"m": {0.1, 0.2, 1.1 * 3, 1.1 * 4, 2.1 * 5, 2.1 * 6}, "v": {0.1, -1.1 * 2, 2.1 * 3},
+		"o": {1, 2, 3}} {
 		got, ok := c.Tensor(name)
 		require.True(t, ok)
 		require.Equal(t, name != "o", got.DType == F32)

@@ -77,7 +77,8 @@ func (v *view) tensor(name string, data []byte) (t Tensor, inOrder bool, err err
 	size := typeBytes(s.kind)
 	t = Tensor{Name: name, Type: s.kind, DType: dtypeOf(s.kind), Shape: v.shape}
 	if s.elements > int64(len(data))/size || s.elements*size != int64(len(data)) {
-		return t, false, fault(name, fmt.Sprintf("%d of %s, its storage's", s.elements, s.kind), "%d bytes in entry data/%s", len(data), s.key)
+		return t, false, fault(name, fmt.Sprintf("%d of %s, its storage's", s.elements, s.kind), "%d bytes in entry data/%s", len(data),
+			s.key)
 	}
 	elements, err := v.count(name)
 	if err != nil {

@@ -128,7 +128,8 @@ func globalOf(name string) []byte {
 // tensorOf is a program that leaves a tensor of a storage of that many floats, entry data/0.
 func tensorOf(elements, offset int64, shape, stride []int64) []byte {
 	return program(globalOf(rebuildTensor), opMark, opMark, text("storage"), globalOf("torch.FloatStorage"), text("0"), text("cpu"),
-		integer(elements), opTuple, opPersistent, integer(offset), integersOf(shape...), integersOf(stride...), opFalse, globalOf(orderedDict),
+		integer(elements), opTuple, opPersistent, integer(offset), integersOf(shape...), integersOf(stride...), opFalse,
+		globalOf(orderedDict),
 		opEmptyTuple, opReduce, opTuple, opReduce)
 }
 
@@ -181,7 +182,8 @@ func TestTorchFaultsNameFoundAndExpected(t *testing.T) {
 		copy(file[len(file)+at:], b)
 		return file
 	}
-	twice := program(opProto, 2, opEmptyDict, opMark, text("a"), tensorOf(6, 0, nil, nil), text("a"), tensorOf(6, 0, nil, nil), opSetItems, opStop)
+	twice := program(opProto, 2, opEmptyDict, opMark, text("a"), tensorOf(6, 0, nil, nil), text("a"), tensorOf(6, 0, nil, nil), opSetItems,
+		opStop)
 	for _, c := range []struct {
 		name string
 		file []byte
@@ -215,35 +217,51 @@ func TestTorchFaultsNameFoundAndExpected(t *testing.T) {
 		{"storage missing", zipOf("x/data.pkl", good), "a: found no such entry, expected its storage, entry data/0"},
 		{"storage too short", torchOf(good, 20), "a: found 20 bytes in entry data/0, expected 6 of F32, its storage's"},
 		{"storage too long", torchOf(good, 28), "a: found 28 bytes in entry data/0"},
-		{"beyond the storage", torchOf(stateDict(tensorOf(6, 1, []int64{2, 3}, []int64{3, 1})), 24), "a: found shape [2 3], strides [3 1], offset 1, expected elements within the 6 of its storage"},
+		{"beyond the storage", torchOf(stateDict(tensorOf(6, 1, []int64{2, 3}, []int64{3, 1})), 24),
+			"a: found shape [2 3], strides [3 1], offset 1, expected elements within the 6 of its storage"},
 		{"negative offset", torchOf(stateDict(tensorOf(6, -1, []int64{2}, []int64{1})), 24), "a: found shape [2], strides [1], offset -1"},
 		{"negative stride", torchOf(stateDict(tensorOf(6, 5, []int64{2}, []int64{-1})), 24), "a: found shape [2], strides [-1]"},
-		{"negative dimension", torchOf(stateDict(tensorOf(6, 0, []int64{-2}, []int64{1})), 24), "a: found shape [-2], expected dimensions >= 0"},
-		{"overflow", torchOf(stateDict(tensorOf(6, 0, []int64{1 << 40, 1 << 40}, []int64{0, 0})), 24), "a: found shape [1099511627776 1099511627776]"},
-		{"stride overflow", torchOf(stateDict(tensorOf(6, 0, []int64{3, 3}, []int64{1 << 62, 1 << 62})), 24), "a: found shape [3 3], strides"},
-		{"repeated without end", torchOf(stateDict(tensorOf(6, 0, []int64{1 << 40}, []int64{0})), 24), "a: found 4398046511104 bytes of elements that do not lie in order, after 0, expected "},
+		{"negative dimension", torchOf(stateDict(tensorOf(6, 0, []int64{-2}, []int64{1})), 24),
+			"a: found shape [-2], expected dimensions >= 0"},
+		{"overflow", torchOf(stateDict(tensorOf(6, 0, []int64{1 << 40, 1 << 40}, []int64{0, 0})), 24),
+			"a: found shape [1099511627776 1099511627776]"},
+		{"stride overflow", torchOf(stateDict(tensorOf(6, 0, []int64{3, 3}, []int64{1 << 62, 1 << 62})), 24),
+			"a: found shape [3 3], strides"},
+		{"repeated without end", torchOf(stateDict(tensorOf(6, 0, []int64{1 << 40}, []int64{0})), 24),
+			"a: found 4398046511104 bytes of elements that do not lie in order, after 0, expected "},
 		{"rank", torchOf(stateDict(tensorOf(6, 0, make([]int64, 9), make([]int64, 9))), 24), "a: found 9, expected 8 dimensions at most"},
 		{"strides missing", torchOf(stateDict(tensorOf(6, 0, []int64{2, 3}, []int64{3})), 24), "found a tensor of other values at byte"},
 		{"key twice", torchOf(twice, 24), `data.pkl: found the key "a" twice at byte`},
 		{"end missing", torchOf(good[:len(good)-1], 24), "data.pkl: found the end of the pickle at byte"},
 		{"more after the end", torchOf(append(slices.Clone(good), 'x'), 24), "data.pkl: found 1 bytes after the end at byte"},
-		{"two values", torchOf(program(opNone, opEmptyDict, opStop), 24), "data.pkl: found another value at byte 2, expected one dict of tensors"},
+		{"two values", torchOf(program(opNone, opEmptyDict, opStop), 24),
+			"data.pkl: found another value at byte 2, expected one dict of tensors"},
 		{"a value that is no tensor", torchOf(stateDict(integer(3)), 24), `data.pkl: found an integer for "a" at byte`},
-		{"key of another kind", torchOf(program(opEmptyDict, integer(1), opNone, opSetItem, opStop), 24), "data.pkl: found an integer as a key at byte"},
+		{"key of another kind", torchOf(program(opEmptyDict, integer(1), opNone, opSetItem, opStop), 24),
+			"data.pkl: found an integer as a key at byte"},
 		{"protocol", torchOf(program(opProto, 6), 24), "data.pkl: found protocol 6 at byte 0, expected 2 to 5"},
-		{"text beyond the end", torchOf(program(opText4, "\xff\xff\xff\x7f"), 24), "data.pkl: found the end of the pickle at byte 0, expected 2147483647 more bytes"},
-		{"long text beyond the end", torchOf(program(opText8, "\xff\xff\xff\xff\xff\xff\xff\xff"), 24), "expected 18446744073709551615 more bytes"},
-		{"frame beyond the end", torchOf(program(opFrame, "\xff\xff\xff\xff\xff\xff\xff\xff"), 24), "data.pkl: found a frame of 18446744073709551615 bytes"},
-		{"value number", torchOf(program(opNone, opPut4, "\xff\xff\xff\xff"), 24), "data.pkl: found value number 4294967295 at byte 1, expected 0 at most"},
+		{"text beyond the end", torchOf(program(opText4, "\xff\xff\xff\x7f"), 24),
+			"data.pkl: found the end of the pickle at byte 0, expected 2147483647 more bytes"},
+		{"long text beyond the end", torchOf(program(opText8, "\xff\xff\xff\xff\xff\xff\xff\xff"), 24),
+			"expected 18446744073709551615 more bytes"},
+		{"frame beyond the end", torchOf(program(opFrame, "\xff\xff\xff\xff\xff\xff\xff\xff"), 24),
+			"data.pkl: found a frame of 18446744073709551615 bytes"},
+		{"value number", torchOf(program(opNone, opPut4, "\xff\xff\xff\xff"), 24),
+			"data.pkl: found value number 4294967295 at byte 1, expected 0 at most"},
 		{"unknown value", torchOf(program(opGet1, 0), 24), "data.pkl: found value number 0 at byte 0, expected one below 0"},
 		{"call of a text", torchOf(program(text("a"), opEmptyTuple, opReduce), 24), "data.pkl: found a call of a text at byte"},
-		{"call with arguments", torchOf(program(globalOf(orderedDict), text("a"), opTuple1, opReduce), 24), "found a call of collections.OrderedDict with 1 arguments"},
-		{"attributes of a tensor", torchOf(stateDict(program(tensorOf(6, 0, nil, nil), opEmptyDict, opBuild)), 24), "data.pkl: found attributes of a tensor at byte"},
-		{"storage of another class", torchOf(program(opMark, text("storage"), globalOf(orderedDict), text("0"), text("cpu"), integer(1), opTuple, opPersistent), 24), "found another persistent id"},
-		{"name of a module in a text", torchOf(program(text("os"), text("system"), opStackGlobal), 24), "data.pkl: found global os.system at byte 18"},
+		{"call with arguments", torchOf(program(globalOf(orderedDict), text("a"), opTuple1, opReduce), 24),
+			"found a call of collections.OrderedDict with 1 arguments"},
+		{"attributes of a tensor", torchOf(stateDict(program(tensorOf(6, 0, nil, nil), opEmptyDict, opBuild)), 24),
+			"data.pkl: found attributes of a tensor at byte"},
+		{"storage of another class", torchOf(program(opMark, text("storage"), globalOf(orderedDict), text("0"), text("cpu"), integer(1),
+			opTuple, opPersistent), 24), "found another persistent id"},
+		{"name of a module in a text", torchOf(program(text("os"), text("system"), opStackGlobal), 24),
+			"data.pkl: found global os.system at byte 18"},
 		{"empty stack", torchOf(program(opMark, opTuple1), 24), "data.pkl: found an empty stack at byte 1"},
 		{"mark missing", torchOf(program(opTuple), 24), "data.pkl: found none at byte 0, expected a mark"},
-		{"too many opcodes", torchOf(bytes.Repeat([]byte{opNone}, maxPickleSteps+1), 24), "data.pkl: found more opcodes, expected 524288 at most"},
+		{"too many opcodes", torchOf(bytes.Repeat([]byte{opNone}, maxPickleSteps+1), 24),
+			"data.pkl: found more opcodes, expected 524288 at most"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := new(Checkpoint).torchTensors(c.file)
@@ -260,9 +278,9 @@ func TestEveryOpcodeThatIsNoTensorsIsRefused(t *testing.T) {
 	names := strings.Split(otherOps, " ")
 	require.Zero(t, len(names)%2)
 	known := []byte{
-		opMark, opEmptyTuple, opStop, opInt4, opInt1, opInt2, opNone, opPersistent, opReduce, opText4, opBuild, opGlobal, opGet1, opGet4, opPut1, opPut4,
-		opSetItem, opTuple, opSetItems, opEmptyDict, opProto, opTuple1, opTuple2, opTuple3, opTrue, opFalse, opLong1, opText1, opText8, opStackGlobal,
-		opMemoize, opFrame,
+		opMark, opEmptyTuple, opStop, opInt4, opInt1, opInt2, opNone, opPersistent, opReduce, opText4, opBuild, opGlobal, opGet1, opGet4,
+		opPut1, opPut4, opSetItem, opTuple, opSetItems, opEmptyDict, opProto, opTuple1, opTuple2, opTuple3, opTrue, opFalse, opLong1,
+		opText1, opText8, opStackGlobal, opMemoize, opFrame,
 	}
 	require.Len(t, names, 2*(68-len(known)), "pickletools.opcodes has 68")
 	for op := range 256 {
@@ -291,8 +309,8 @@ func TestTorchFilesAllocateLittle(t *testing.T) {
 	}
 	keys = append(keys[:len(keys)-9], opSetItems) // within the number of opcodes
 	for name, file := range map[string][]byte{
-		"dicts": torchOf(dicts, 0), "memoized": torchOf(memoized, 0), "tuples": torchOf(tuples, 0), "marks": torchOf(marks, 0), "globals": torchOf(globals, 0),
-		"keys": torchOf(keys, 0),
+		"dicts": torchOf(dicts, 0), "memoized": torchOf(memoized, 0), "tuples": torchOf(tuples, 0), "marks": torchOf(marks, 0),
+		"globals": torchOf(globals, 0), "keys": torchOf(keys, 0),
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

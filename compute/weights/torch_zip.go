@@ -36,7 +36,8 @@ func zipEntries(file []byte) (map[string][]byte, error) {
 	}
 	directory, ok := slice(file, d.offset, d.size)
 	if !ok {
-		return nil, fault("", fmt.Sprintf("an end within the file's %d bytes", len(file)), "a directory of %d bytes at byte %d", d.size, d.offset)
+		return nil, fault("", fmt.Sprintf("an end within the file's %d bytes", len(file)), "a directory of %d bytes at byte %d", d.size,
+			d.offset)
 	}
 	entries := map[string][]byte{}
 	for range d.entries {

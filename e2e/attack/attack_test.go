@@ -19,9 +19,11 @@ func TestEveryAttackIsInTheDocs(t *testing.T) {
 		require.Contains(t, string(text), "| "+a.name+" |", "a row of the table")
 		require.Contains(t, targets, a.target, a.name)
 	}
-	require.Equal(t, len(names), strings.Count(string(text), "| nats: ")+strings.Count(string(text), "| http: ")+strings.Count(string(text), "| tls: ")+
+	require.Equal(t, len(names), strings.Count(string(text), "| nats: ")+strings.Count(string(text), "| http: ")+strings.Count(string(text),
+		"| tls: ")+
 		strings.Count(string(text), "| tenants: ")+strings.Count(string(text), "| keys: ")+strings.Count(string(text), "| cost: ")+
-		strings.Count(string(text), "| files: ")+strings.Count(string(text), "| start: ")+strings.Count(string(text), "| storage: "), "rows of attacks that are gone")
+		strings.Count(string(text), "| files: ")+strings.Count(string(text), "| start: ")+strings.Count(string(text), "| storage: "),
+		"rows of attacks that are gone")
 }
 
 // TestAReportWithoutAttacksFails also covers a server that stayed slow or large.
@@ -32,11 +34,13 @@ func TestAReportWithoutAttacksFails(t *testing.T) {
 		r    report
 		pass bool
 	}{
-		"nothing ran":    {report{}, false},
-		"all good":       {report{Attacks: []outcome{good}, Comparisons: []*comparison{equal}}, true},
-		"one got in":     {report{Attacks: []outcome{good, {Name: "y", Error: "in"}}}, false},
-		"slow after it":  {report{Attacks: []outcome{good}, Comparisons: []*comparison{{P50: 1.21, Control: 1, Resident: 1, Expected: 1}}}, false},
-		"large after it": {report{Attacks: []outcome{good}, Comparisons: []*comparison{{P50: 1, Control: 1, Resident: 111, Expected: 100}}}, false},
+		"nothing ran": {report{}, false},
+		"all good":    {report{Attacks: []outcome{good}, Comparisons: []*comparison{equal}}, true},
+		"one got in":  {report{Attacks: []outcome{good, {Name: "y", Error: "in"}}}, false},
+		"slow after it": {report{Attacks: []outcome{good}, Comparisons: []*comparison{{P50: 1.21, Control: 1, Resident: 1, Expected: 1}}},
+			false},
+		"large after it": {report{Attacks: []outcome{good}, Comparisons: []*comparison{{P50: 1, Control: 1, Resident: 111, Expected: 100}}},
+			false},
 	} {
 		c.r.judge()
 		require.Equal(t, c.pass, c.r.Pass, name)

@@ -26,7 +26,8 @@ func grammarBombs(ctx context.Context, _ *suite, t *target) (string, error) {
 	var all strings.Builder
 	all.WriteString(`{"$defs":{"a0":{"anyOf":[{"type":"string"},{"type":"integer"}]}`)
 	for i := 1; i <= 24; i++ {
-		fmt.Fprintf(&all, `,"a%d":{"allOf":[{"$ref":"#/$defs/a%d"},{"anyOf":[{"$ref":"#/$defs/a%d"},{"properties":{"p%d":{}}}]}]}`, i, i-1, i-1, i)
+		fmt.Fprintf(&all, `,"a%d":{"allOf":[{"$ref":"#/$defs/a%d"},{"anyOf":[{"$ref":"#/$defs/a%d"},{"properties":{"p%d":{}}}]}]}`, i, i-1,
+			i-1, i)
 	}
 	all.WriteString(`},"$ref":"#/$defs/a24"}`)
 	statuses := map[int]int{}
@@ -164,7 +165,8 @@ func manyChoices(ctx context.Context, _ *suite, t *target) (string, error) {
 func overLimits(ctx context.Context, _ *suite, t *target) (string, error) {
 	const clients, each = 32, 20
 	return flood(ctx, clients, each, func() (int, error) {
-		status, _, err := t.post(ctx, t.keys[attacker], "/v1/completions", fields{"model": "tiny-chat", "prompt": "a", "max_tokens": 64, "ignore_eos": true})
+		status, _, err := t.post(ctx, t.keys[attacker], "/v1/completions",
+			fields{"model": "tiny-chat", "prompt": "a", "max_tokens": 64, "ignore_eos": true})
 		return status, err
 	})
 }

@@ -141,7 +141,8 @@ func panickingTokenizer(dir, demo string) (string, error) {
 	return copyModel(dir, demo, map[string]func([]byte) ([]byte, error){
 		"tokenizer.json": editJSON(func(f map[string]any) {
 			f["truncation"] = fields{"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 9}
-			f["padding"] = fields{"strategy": fields{"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": nil, "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
+			f["padding"] = fields{"strategy": fields{"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": nil, "pad_id": 0,
+				"pad_type_id": 0, "pad_token": "!"}
 		}),
 	})
 }
@@ -164,7 +165,8 @@ func tokenizerPanic(ctx context.Context, s *suite, t *target) (string, error) {
 		}
 	}
 	if counts[0] == 0 || counts[0] != counts[1] {
-		return "", fmt.Errorf("found %d tokens with a truncation and a padding in tokenizer.json, expected %d as without", counts[1], counts[0])
+		return "", fmt.Errorf("found %d tokens with a truncation and a padding in tokenizer.json, expected %d as without", counts[1],
+			counts[0])
 	}
 	return fmt.Sprintf("%d tokens, with truncation and padding in the file as without", counts[1]), nil
 }
@@ -175,7 +177,8 @@ func certificate(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "127.0.0.1"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
+	c := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "127.0.0.1"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, &c, &c, &key.PublicKey, key)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,8 @@ var httpAttacks = []attack{
 
 // postHead returns the head of a POST with a body of some length.
 func postHead(key string, length int) string {
-	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", length)
+	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n",
+		length)
 	if key != "" {
 		head += "Authorization: Bearer " + key + "\r\n"
 	}
@@ -95,7 +96,8 @@ func manySlow(ctx context.Context, n int, addr string, kind slowKind) (string, e
 	conns.Wait()
 	seen := fmt.Sprintf("%d %s, %d refused, closed after %.0f s", opened.Load(), kind.name, refused.Load(), time.Since(start).Seconds())
 	if left := open.Load(); left > 0 {
-		return seen, fmt.Errorf("%s: %d of %d connections were still open after %s", kind.name, left, opened.Load(), time.Since(start).Round(time.Second))
+		return seen, fmt.Errorf("%s: %d of %d connections were still open after %s", kind.name, left, opened.Load(),
+			time.Since(start).Round(time.Second))
 	}
 	return seen, nil
 }
@@ -199,7 +201,8 @@ func hugeRequests(ctx context.Context, _ *suite, t *target) (string, error) {
 			continue
 		}
 		if status < 400 || status >= 500 {
-			return "", fmt.Errorf("a body of %d bytes that begins with %.30q: found status %d: %.200s, expected 4xx", len(body), body, status, text)
+			return "", fmt.Errorf("a body of %d bytes that begins with %.30q: found status %d: %.200s, expected 4xx", len(body), body,
+				status, text)
 		}
 		seen = append(seen, fmt.Sprint(status))
 	}
@@ -227,7 +230,8 @@ func foreignHost(ctx context.Context, _ *suite, t *target) (string, error) {
 			return "", err
 		}
 		if status != http.StatusForbidden && status != http.StatusMisdirectedRequest {
-			return "", fmt.Errorf("%s %s for the host attacker.example: found status %d: %.100s, expected 403 or 421", method, path, status, text)
+			return "", fmt.Errorf("%s %s for the host attacker.example: found status %d: %.100s, expected 403 or 421", method, path, status,
+				text)
 		}
 	}
 	return "every path refused", nil
@@ -241,7 +245,8 @@ func crossSite(ctx context.Context, _ *suite, t *target) (string, error) {
 		{"Sec-Fetch-Site": {"same-site"}, "Origin": {"http://127.0.0.1:1"}},
 		{"Origin": {"https://attacker.example"}, "Content-Type": {"text/plain"}},
 	} {
-		status, text, err := t.do(ctx, http.MethodPost, "", "/v1/completions", []byte(`{"model":"tiny-chat","prompt":"a","max_tokens":1}`), header)
+		status, text, err := t.do(ctx, http.MethodPost, "", "/v1/completions", []byte(`{"model":"tiny-chat","prompt":"a","max_tokens":1}`),
+			header)
 		if err != nil {
 			return "", err
 		}
@@ -265,7 +270,8 @@ func attackTLS(ctx context.Context, _ *suite, t *target) (string, error) {
 		return "", errors.New("plain text was answered")
 	}
 	for _, version := range []uint16{tls.VersionTLS10, tls.VersionTLS11} {
-		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}}).DialContext(ctx, "tcp", t.addr)
+		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}}).DialContext(ctx,
+			"tcp", t.addr)
 		if err == nil {
 			c.Close()
 			return "", fmt.Errorf("TLS version %x was accepted", version)

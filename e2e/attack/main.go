@@ -71,7 +71,8 @@ func parse(args []string, out io.Writer) (*suite, error) {
 	f := pflag.NewFlagSet("attack", pflag.ContinueOnError)
 	f.StringVar(&s.only, "only", "", "run the attacks whose name contains this text (default: all)")
 	f.IntVar(&s.slow, "slow", 5000, "slow connections of each kind")
-	f.DurationVar(&s.settle, "settle", time.Minute, "time between the last attack and the comparison with the control servers (0: no comparison)")
+	f.DurationVar(&s.settle, "settle", time.Minute,
+		"time between the last attack and the comparison with the control servers (0: no comparison)")
 	f.DurationVar(&s.limit, "limit", 15*time.Minute, "time for everything; an attack that has not ended then fails")
 	f.StringVar(&s.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringVar(&s.dir, "dir", "build/attack", "directory for binaries, logs and data")

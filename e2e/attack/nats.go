@@ -43,8 +43,9 @@ func (t *target) resumable(ctx context.Context, id string, tokens int) (answer f
 	go func() {
 		defer close(done)
 		var status int
-		status, body, err = t.post(ctx, t.keys[victim], "/v1/completions", fields{"model": "tiny-chat", "prompt": "Count:", "temperature": 0,
-			"max_tokens": tokens, "ignore_eos": true, "stream": true, "stream_resume": true, "request_id": id})
+		status, body, err = t.post(ctx, t.keys[victim], "/v1/completions",
+			fields{"model": "tiny-chat", "prompt": "Count:", "temperature": 0,
+				"max_tokens": tokens, "ignore_eos": true, "stream": true, "stream_resume": true, "request_id": id})
 		if err == nil && (status != http.StatusOK || !bytes.Contains(body, []byte("[DONE]"))) {
 			err = fmt.Errorf("stream %s: found status %d and %.200q, expected a whole stream", id, status, body[max(0, len(body)-200):])
 		}
@@ -134,7 +135,8 @@ func gatewaySubjects(nc *nats.Conn) ([]string, error) {
 	var list []string
 	for _, e := range info.Endpoints {
 		list = append(list, e.Subject)
-		if service, _, found := strings.Cut(strings.TrimPrefix(e.Subject, "millrace.v1.at."), "."); found && strings.HasPrefix(e.Subject, "millrace.v1.at.") {
+		if service, _, found := strings.Cut(strings.TrimPrefix(e.Subject, "millrace.v1.at."), "."); found &&
+			strings.HasPrefix(e.Subject, "millrace.v1.at.") {
 			list = append(list, "millrace.v1.cancel."+service+".x")
 		}
 	}
@@ -154,7 +156,8 @@ func writeJournal(ctx context.Context, _ *suite, t *target) (string, error) {
 		return "", err
 	}
 	defer nc.Close()
-	subjects := []string{"millrace.journal.cmpl-" + id, "millrace.journal.x.cmpl-" + id, "millrace.journal.>", "millrace.resume.x", "millrace.limits.used", "$SYS.REQ.USER.INFO"}
+	subjects := []string{"millrace.journal.cmpl-" + id, "millrace.journal.x.cmpl-" + id, "millrace.journal.>", "millrace.resume.x",
+		"millrace.limits.used", "$SYS.REQ.USER.INFO"}
 	for _, reply := range subjects {
 		if err := nc.PublishRequest("millrace.v1.chat.completions", reply, []byte("{}")); err != nil {
 			return "", err
@@ -185,7 +188,8 @@ func eavesdrop(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	defer closeAll(strangers)
 	for _, nc := range strangers {
-		for _, subject := range []string{">", "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "_INBOX.*", "millrace.>", "millrace.v1.>", "millrace.v1.chat.completions",
+		for _, subject := range []string{">", "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "_INBOX.*", "millrace.>", "millrace.v1.>",
+			"millrace.v1.chat.completions",
 			"millrace.node.>", "millrace.journal.>", "millrace.limits.used", "$JS.>", "$SRV.>", "$KV.>", "$O.>"} {
 			_, err := nc.Subscribe(subject, func(m *nats.Msg) {
 				received.Add(1)
@@ -248,7 +252,8 @@ func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	defer closeAll(strangers)
 	for _, nc := range strangers {
-		for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.MILLRACE_JOURNAL", "$JS.API.STREAM.DELETE.MILLRACE_JOURNAL",
+		for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.MILLRACE_JOURNAL",
+			"$JS.API.STREAM.DELETE.MILLRACE_JOURNAL",
 			"$JS.API.STREAM.INFO.MILLRACE_KV", "$JS.API.CONSUMER.CREATE.MILLRACE_KV.x",
 			"$JS.API.STREAM.CREATE.X", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ"} {
 			if m, err := nc.Request(subject, []byte(`{"name":"X","subjects":["x"]}`), refusedWait); err == nil {
@@ -256,7 +261,8 @@ func privateSubjects(ctx context.Context, _ *suite, t *target) (string, error) {
 			}
 			sent++
 		}
-		for _, subject := range []string{"millrace.limits.used", "millrace.journal.x", "millrace.node.n00000001.cancel", "millrace.resume.x", "millrace.kv.n00000001"} {
+		for _, subject := range []string{"millrace.limits.used", "millrace.journal.x", "millrace.node.n00000001.cancel",
+			"millrace.resume.x", "millrace.kv.n00000001"} {
 			_ = nc.Publish(subject, []byte("nonsense")) // refused by the server, later
 			sent++
 		}
@@ -331,14 +337,16 @@ func predictCancel(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	defer c.Close()
 	tokens, sent := 0, 0
-	for chunk, err := range c.CompleteStream(ctx, client.CompletionRequest{Model: "tiny-chat", Prompt: "Count:", MaxTokens: 300, Sampling: client.Sampling{IgnoreEOS: true}}) {
+	for chunk, err := range c.CompleteStream(ctx, client.CompletionRequest{Model: "tiny-chat", Prompt: "Count:", MaxTokens: 300,
+		Sampling: client.Sampling{IgnoreEOS: true}}) {
 		if err != nil {
 			return "", fmt.Errorf("the victim's stream after %d chunks: %w", tokens, err)
 		}
 		tokens++
 		for _, subject := range subjects {
 			if prefix, found := strings.CutSuffix(subject, ".x"); found && strings.Contains(prefix, ".cancel.") && tokens < 200 {
-				for _, suffix := range []string{fmt.Sprintf("%s-%d", chunk.ID, tokens), fmt.Sprintf("cmpl-%s-%d", id, tokens), fmt.Sprint(tokens), "*", ">"} {
+				for _, suffix := range []string{fmt.Sprintf("%s-%d", chunk.ID, tokens), fmt.Sprintf("cmpl-%s-%d", id, tokens),
+					fmt.Sprint(tokens), "*", ">"} {
 					_ = nc.Publish(prefix+"."+suffix, nil)
 					sent++
 				}

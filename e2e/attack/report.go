@@ -47,7 +47,8 @@ func word(good bool) string {
 
 func (r *report) add(out io.Writer, o outcome) {
 	r.Attacks = append(r.Attacks, o)
-	fmt.Fprintf(out, "%s %s: %s; %d normal requests, slowest %.2f s (%.1f s)\n", word(o.Error == ""), o.Name, o.Seen, o.Normal.Good, o.Normal.Slowest, o.Seconds)
+	fmt.Fprintf(out, "%s %s: %s; %d normal requests, slowest %.2f s (%.1f s)\n", word(o.Error == ""), o.Name, o.Seen, o.Normal.Good,
+		o.Normal.Slowest, o.Seconds)
 	if o.Error != "" {
 		fmt.Fprintf(out, "     %s\n", strings.ReplaceAll(o.Error, "\n", "\n     "))
 	}
@@ -100,11 +101,13 @@ func (r *report) table() string {
 	fmt.Fprintf(&b, "# Attacks: %s\n\n%s, commit %s, %s UTC\n\n", word(r.Pass), r.Machine, r.Commit, r.Time)
 	b.WriteString("| attack | | observed | normal requests | slowest |\n|---|---|---|---|---|\n")
 	for _, o := range r.Attacks {
-		fmt.Fprintf(&b, "| %s | %s | %s | %d of %d | %.2f s |\n", o.Name, word(o.Error == ""), strings.ReplaceAll(o.Seen, "|", "/"), o.Normal.Good, o.Normal.Good+o.Normal.Bad, o.Normal.Slowest)
+		fmt.Fprintf(&b, "| %s | %s | %s | %d of %d | %.2f s |\n", o.Name, word(o.Error == ""), strings.ReplaceAll(o.Seen, "|", "/"),
+			o.Normal.Good, o.Normal.Good+o.Normal.Bad, o.Normal.Slowest)
 	}
 	b.WriteString("\n| server after the attacks | | p50 | ratio to the control server | resident | ratio |\n|---|---|---|---|---|---|\n")
 	for _, c := range r.Comparisons {
-		fmt.Fprintf(&b, "| %s | %s | %.1f ms | %.2f | %d MiB | %.2f |\n", c.Target, word(c.good()), 1e3*c.P50, c.P50/c.Control, c.Resident>>20, float64(c.Resident)/float64(c.Expected))
+		fmt.Fprintf(&b, "| %s | %s | %.1f ms | %.2f | %d MiB | %.2f |\n", c.Target, word(c.good()), 1e3*c.P50, c.P50/c.Control,
+			c.Resident>>20, float64(c.Resident)/float64(c.Expected))
 	}
 	return b.String()
 }

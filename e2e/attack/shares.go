@@ -60,7 +60,8 @@ func manyResumes(ctx context.Context, _ *suite, t *target) (string, error) {
 		m.Header.Set("Authorization", "Bearer "+t.keys[spender])
 		_ = nc.PublishMsg(m) // a closed connection shows below
 	}
-	send("completions", "own", `{"model":"tiny-chat","prompt":"Count:","max_tokens":400,"ignore_eos":true,"stream":true,"stream_resume":true,"request_id":"often"}`)
+	send("completions", "own",
+		`{"model":"tiny-chat","prompt":"Count:","max_tokens":400,"ignore_eos":true,"stream":true,"stream_resume":true,"request_id":"often"}`)
 	for i := range n {
 		send("streams.resume", fmt.Sprintf("r%d", i), `{"id":"cmpl-often","after":0}`)
 		send("streams.resume", fmt.Sprintf("u%d", i), fmt.Sprintf(`{"id":"cmpl-unknown-%d","after":0}`, i))
@@ -82,7 +83,8 @@ func largeResponses(ctx context.Context, _ *suite, t *target) (string, error) {
 	status, body, err := t.post(ctx, t.keys[spender], "/v1/responses", fields{"model": "tiny-chat", "input": "x", "max_output_tokens": 4,
 		"metadata": fields{"key": strings.Repeat("m", 2<<20)}})
 	if err != nil || status != http.StatusBadRequest || len(body) > 1000 {
-		return "", errors.Join(err, fmt.Errorf("metadata of 2 MiB: found status %d and %d bytes, expected 400 and a short text", status, len(body)))
+		return "", errors.Join(err, fmt.Errorf("metadata of 2 MiB: found status %d and %d bytes, expected 400 and a short text", status,
+			len(body)))
 	}
 	statuses, mu := map[int]int{}, sync.Mutex{}
 	var all sync.WaitGroup
@@ -90,8 +92,9 @@ func largeResponses(ctx context.Context, _ *suite, t *target) (string, error) {
 	var failed error
 	for range n {
 		all.Go(func() {
-			status, body, err := t.post(ctx, t.keys[spender], "/v1/responses", fields{"model": "tiny-chat", "input": "x", "background": true, "max_output_tokens": 4,
-				"instructions": strings.Repeat("i ", size/2)})
+			status, body, err := t.post(ctx, t.keys[spender], "/v1/responses",
+				fields{"model": "tiny-chat", "input": "x", "background": true, "max_output_tokens": 4,
+					"instructions": strings.Repeat("i ", size/2)})
 			mu.Lock()
 			defer mu.Unlock()
 			statuses[status]++
@@ -106,11 +109,13 @@ func largeResponses(ctx context.Context, _ *suite, t *target) (string, error) {
 	if failed != nil {
 		return "", failed
 	}
-	if _, err := idOf(t.post(ctx, t.keys[victim], "/v1/responses", fields{"model": "tiny-chat", "input": "x", "max_output_tokens": 4})); err != nil {
+	if _, err := idOf(t.post(ctx, t.keys[victim], "/v1/responses",
+		fields{"model": "tiny-chat", "input": "x", "max_output_tokens": 4})); err != nil {
 		return "", fmt.Errorf("the victim has no room: %w", err)
 	}
 	for _, id := range stored { // the next attacks need the share
-		if status, body, err := t.do(ctx, http.MethodDelete, t.keys[spender], "/v1/responses/"+id, nil, nil); err != nil || status != http.StatusOK {
+		if status, body, err := t.do(ctx, http.MethodDelete, t.keys[spender], "/v1/responses/"+id, nil, nil); err != nil ||
+			status != http.StatusOK {
 			return "", errors.Join(err, fmt.Errorf("the deletion of %s: found status %d: %.200s, expected 200", id, status, body))
 		}
 	}
@@ -120,8 +125,9 @@ func largeResponses(ctx context.Context, _ *suite, t *target) (string, error) {
 // oneIDTwice uses the id of a response again: with the same body, with another one, and after its deletion.
 func oneIDTwice(ctx context.Context, _ *suite, t *target) (string, error) {
 	send := func(input string, background bool) (int, string, error) {
-		status, body, err := t.post(ctx, t.keys[attacker], "/v1/responses", fields{"model": "tiny-chat", "input": input, "background": background, "max_output_tokens": 4,
-			"stream_resume": true, "request_id": "twice"})
+		status, body, err := t.post(ctx, t.keys[attacker], "/v1/responses",
+			fields{"model": "tiny-chat", "input": input, "background": background, "max_output_tokens": 4,
+				"stream_resume": true, "request_id": "twice"})
 		return status, string(body), err
 	}
 	tries := 0
@@ -129,16 +135,19 @@ func oneIDTwice(ctx context.Context, _ *suite, t *target) (string, error) {
 		input      string
 		background bool
 		want       int
-	}{{"one", true, 200}, {"one", true, 200}, {"two", true, 409}, {"one", false, 409}, {"", true, 0}, {"two", false, 200}, {"two", true, 409}, {"one", false, 409}} {
+	}{{"one", true, 200}, {"one", true, 200}, {"two", true, 409}, {"one", false, 409}, {"", true, 0}, {"two", false, 200},
+		{"two", true, 409}, {"one", false, 409}} {
 		if try.input == "" {
-			if status, body, err := t.do(ctx, http.MethodDelete, t.keys[attacker], "/v1/responses/resp_twice", nil, nil); err != nil || status != http.StatusOK {
+			if status, body, err := t.do(ctx, http.MethodDelete, t.keys[attacker], "/v1/responses/resp_twice", nil, nil); err != nil ||
+				status != http.StatusOK {
 				return "", errors.Join(err, fmt.Errorf("the deletion: found status %d: %.200s, expected 200", status, body))
 			}
 			continue
 		}
 		status, body, err := send(try.input, try.background)
 		if err != nil || status != try.want {
-			return "", errors.Join(err, fmt.Errorf("input %q, background %t: found status %d: %.200s, expected %d", try.input, try.background, status, body, try.want))
+			return "", errors.Join(err, fmt.Errorf("input %q, background %t: found status %d: %.200s, expected %d", try.input,
+				try.background, status, body, try.want))
 		}
 		tries++
 	}
@@ -148,8 +157,9 @@ func oneIDTwice(ctx context.Context, _ *suite, t *target) (string, error) {
 // manyFollowers reads one large response in the background many times while it waits and runs.
 func manyFollowers(ctx context.Context, _ *suite, t *target) (string, error) {
 	const n = 40
-	id, err := idOf(t.post(ctx, t.keys[spender], "/v1/responses", fields{"model": "tiny-chat", "input": "Count.", "background": true, "max_output_tokens": 300,
-		"text": fields{"format": fields{"type": "text", "unused": strings.Repeat("x", 1<<20)}}}))
+	id, err := idOf(t.post(ctx, t.keys[spender], "/v1/responses",
+		fields{"model": "tiny-chat", "input": "Count.", "background": true, "max_output_tokens": 300,
+			"text": fields{"format": fields{"type": "text", "unused": strings.Repeat("x", 1<<20)}}}))
 	if err != nil {
 		return "", err
 	}
@@ -179,7 +189,8 @@ func largeBatches(ctx context.Context, _ *suite, t *target) (string, error) {
 	var file strings.Builder
 	pad := strings.Repeat(" ", 10_000)
 	for i := range lines {
-		fmt.Fprintf(&file, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":"tiny-chat","prompt":"Count:","max_tokens":1000,"ignore_eos":true}%s}`+"\n", i, pad)
+		fmt.Fprintf(&file,
+			`{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":"tiny-chat","prompt":"Count:","max_tokens":1000,"ignore_eos":true}%s}`+"\n", i, pad)
 	}
 	input, err := idOf(t.upload(ctx, t.keys[attacker], file.String()))
 	if err != nil {
@@ -187,7 +198,8 @@ func largeBatches(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	var batches []string
 	for range n {
-		id, err := idOf(t.post(ctx, t.keys[attacker], "/v1/batches", fields{"input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h"}))
+		id, err := idOf(t.post(ctx, t.keys[attacker], "/v1/batches",
+			fields{"input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h"}))
 		if err != nil {
 			return "", err
 		}
@@ -197,7 +209,8 @@ func largeBatches(ctx context.Context, _ *suite, t *target) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	batch, err := idOf(t.post(ctx, t.keys[victim], "/v1/batches", fields{"input_file_id": mine, "endpoint": "/v1/completions", "completion_window": "24h"}))
+	batch, err := idOf(t.post(ctx, t.keys[victim], "/v1/batches",
+		fields{"input_file_id": mine, "endpoint": "/v1/completions", "completion_window": "24h"}))
 	if err != nil {
 		return "", err
 	}

@@ -115,9 +115,12 @@ func (s *suite) join(ctx context.Context, t *target, role string) (*cluster.Proc
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"serve", "--roles", role, "--model", s.model, "--served-model-name", "tiny-chat", "--listen", addrs[0], "--nats", t.nats,
-		"--data-dir", filepath.Join(t.dir, role), "--kv-memory", "64MiB", "--threads", "1", "--packed-weights", "off", "--log-format", "json"}
-	p := cluster.NewProcess(role, s.programs.Millrace, append(args, t.credentials()...), filepath.Join(s.dir, t.Name+"-"+role+".log"), "http://"+addrs[0]+"/health/ready")
+	args := []string{"serve", "--roles", role, "--model", s.model, "--served-model-name", "tiny-chat", "--listen", addrs[0], "--nats",
+		t.nats,
+		"--data-dir", filepath.Join(t.dir, role), "--kv-memory", "64MiB", "--threads", "1", "--packed-weights", "off", "--log-format",
+		"json"}
+	p := cluster.NewProcess(role, s.programs.Millrace, append(args, t.credentials()...), filepath.Join(s.dir, t.Name+"-"+role+".log"),
+		"http://"+addrs[0]+"/health/ready")
 	if err := p.Start(); err != nil {
 		return nil, err
 	}

@@ -59,11 +59,13 @@ func foreignStorage(ctx context.Context, _ *suite, t *target) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	batch, err := idOf(t.post(ctx, t.keys[victim], "/v1/batches", fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}))
+	batch, err := idOf(t.post(ctx, t.keys[victim], "/v1/batches",
+		fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}))
 	if err != nil {
 		return "", err
 	}
-	response, err := idOf(t.post(ctx, t.keys[victim], "/v1/responses", fields{"model": "tiny-chat", "input": "secret", "max_output_tokens": 4}))
+	response, err := idOf(t.post(ctx, t.keys[victim], "/v1/responses",
+		fields{"model": "tiny-chat", "input": "secret", "max_output_tokens": 4}))
 	if err != nil {
 		return "", err
 	}
@@ -75,9 +77,11 @@ func foreignStorage(ctx context.Context, _ *suite, t *target) (string, error) {
 		{"GET", "/v1/files/" + file, nil}, {"GET", "/v1/files/" + file + "/content", nil}, {"DELETE", "/v1/files/" + file, nil},
 		{"POST", "/v1/batches", fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}},
 		{"GET", "/v1/batches/" + batch, nil}, {"POST", "/v1/batches/" + batch + "/cancel", nil},
-		{"GET", "/v1/responses/" + response, nil}, {"GET", "/v1/responses/" + response + "?stream=true", nil}, {"GET", "/v1/responses/" + response + "/input_items", nil},
-		{"POST", "/v1/responses/" + response + "/cancel", nil}, {"DELETE", "/v1/responses/" + response, nil},
-		{"POST", "/v1/responses", fields{"model": "tiny-chat", "input": "what did I say?", "previous_response_id": response, "max_output_tokens": 4}},
+		{"GET", "/v1/responses/" + response, nil}, {"GET", "/v1/responses/" + response + "?stream=true", nil},
+		{"GET", "/v1/responses/" + response + "/input_items", nil}, {"POST", "/v1/responses/" + response + "/cancel", nil},
+		{"DELETE", "/v1/responses/" + response, nil},
+		{"POST", "/v1/responses", fields{"model": "tiny-chat", "input": "what did I say?", "previous_response_id": response,
+			"max_output_tokens": 4}},
 	} {
 		for key, want := range map[string]int{t.keys[attacker]: http.StatusNotFound, "": http.StatusUnauthorized} {
 			var text []byte
@@ -88,7 +92,8 @@ func foreignStorage(ctx context.Context, _ *suite, t *target) (string, error) {
 			}
 			status, body, err := t.do(ctx, try.method, key, try.path, text, nil)
 			if err != nil || status != want {
-				return "", errors.Join(err, fmt.Errorf("%s %s of another tenant: found status %d: %.200s, expected %d", try.method, try.path, status, body, want))
+				return "", errors.Join(err, fmt.Errorf("%s %s of another tenant: found status %d: %.200s, expected %d", try.method,
+					try.path, status, body, want))
 			}
 			tries++
 		}
@@ -135,7 +140,8 @@ func endlessUploads(ctx context.Context, _ *suite, t *target) (string, error) {
 	var all sync.WaitGroup
 	for range uploads {
 		all.Go(func() {
-			r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.http+"/v1/files", &endless{head: strings.NewReader(head), most: most})
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.http+"/v1/files",
+				&endless{head: strings.NewReader(head), most: most})
 			if err != nil {
 				return
 			}
@@ -212,19 +218,22 @@ func badUploads(ctx context.Context, _ *suite, t *target) (string, error) {
 		}
 		tries++
 	}
-	for _, content := range []string{"", "\n", "{", strings.Repeat("{", 1<<20), strings.Repeat(`{"custom_id":`, 1<<16), strings.Repeat("x", 9<<20), strings.Repeat("x\n", 1<<20), goodLine + goodLine, "\xff\xfe\n"} {
+	for _, content := range []string{"", "\n", "{", strings.Repeat("{", 1<<20), strings.Repeat(`{"custom_id":`, 1<<16),
+		strings.Repeat("x", 9<<20), strings.Repeat("x\n", 1<<20), goodLine + goodLine, "\xff\xfe\n"} {
 		file, err := idOf(t.upload(ctx, t.keys[attacker], content))
 		if err != nil {
 			return "", err
 		}
-		batch, err := idOf(t.post(ctx, t.keys[attacker], "/v1/batches", fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}))
+		batch, err := idOf(t.post(ctx, t.keys[attacker], "/v1/batches",
+			fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}))
 		if err != nil {
 			return "", err
 		}
 		if err := t.batchEnds(ctx, batch, "failed"); err != nil {
 			return "", fmt.Errorf("the file %.20q: %w", content, err)
 		}
-		if status, body, err := t.do(ctx, http.MethodDelete, t.keys[attacker], "/v1/files/"+file, nil, nil); err != nil || status != http.StatusOK {
+		if status, body, err := t.do(ctx, http.MethodDelete, t.keys[attacker], "/v1/files/"+file, nil, nil); err != nil ||
+			status != http.StatusOK {
 			return "", errors.Join(err, fmt.Errorf("the deletion: found status %d: %.200s, expected 200", status, body))
 		}
 		tries++
@@ -264,7 +273,8 @@ func manyBatches(ctx context.Context, _ *suite, t *target) (string, error) {
 	const n, most = 100, 32
 	var lines strings.Builder
 	for i := range 1000 {
-		fmt.Fprintf(&lines, `{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":"tiny-chat","prompt":"Count:","max_tokens":1000,"ignore_eos":true}}`+"\n", i)
+		fmt.Fprintf(&lines,
+			`{"custom_id":"%d","method":"POST","url":"/v1/completions","body":{"model":"tiny-chat","prompt":"Count:","max_tokens":1000,"ignore_eos":true}}`+"\n", i)
 	}
 	file, err := idOf(t.upload(ctx, t.keys[attacker], lines.String()))
 	if err != nil {
@@ -273,7 +283,8 @@ func manyBatches(ctx context.Context, _ *suite, t *target) (string, error) {
 	var batches []string
 	statuses := map[int]int{}
 	for range n {
-		status, body, err := t.post(ctx, t.keys[attacker], "/v1/batches", fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"})
+		status, body, err := t.post(ctx, t.keys[attacker], "/v1/batches",
+			fields{"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"})
 		if err != nil {
 			return "", err
 		}
@@ -290,7 +301,8 @@ func manyBatches(ctx context.Context, _ *suite, t *target) (string, error) {
 	}
 	background := map[int]int{}
 	for range n {
-		status, _, err := t.post(ctx, t.keys[attacker], "/v1/responses", fields{"model": "tiny-chat", "input": "Count.", "background": true, "max_output_tokens": 100})
+		status, _, err := t.post(ctx, t.keys[attacker], "/v1/responses",
+			fields{"model": "tiny-chat", "input": "Count.", "background": true, "max_output_tokens": 100})
 		if err != nil {
 			return "", err
 		}

@@ -99,7 +99,8 @@ func (s *suite) start(ctx context.Context, c targetConfig, name string) (*target
 		}
 	}
 	args := []string{"serve", "--model", model, "--served-model-name", "tiny-chat", "--listen", addrs[0], "--nats-listen", addrs[1],
-		"--data-dir", filepath.Join(t.dir, "data"), "--kv-memory", "64MiB", "--threads", "1", "--log-format", "json", "--log-level", "debug", "--packed-weights", "off",
+		"--data-dir", filepath.Join(t.dir, "data"), "--kv-memory", "64MiB", "--threads", "1", "--log-format", "json", "--log-level",
+		"debug", "--packed-weights", "off",
 		"--batch-store", fmt.Sprint(batchStore)}
 	if c.keys {
 		file, err := t.makeKeys()
@@ -158,7 +159,8 @@ func (t *target) makeKeys() (file string, err error) {
 
 // dial connects to NATS with an API key as the token, or without credentials for "".
 func (t *target) dial(key string, options ...nats.Option) (*nats.Conn, error) {
-	options = append(options, nats.MaxReconnects(0), nats.Timeout(10*time.Second), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	options = append(options, nats.MaxReconnects(0), nats.Timeout(10*time.Second),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if key != "" {
 		options = append(options, nats.Token(key))
 	}

@@ -21,7 +21,8 @@ var tenantAttacks = []attack{
 }
 
 func stream(id string, more fields) fields {
-	f := fields{"model": "tiny-chat", "prompt": "Count:", "temperature": 0, "max_tokens": 8, "stream": true, "stream_resume": true, "request_id": id}
+	f := fields{"model": "tiny-chat", "prompt": "Count:", "temperature": 0, "max_tokens": 8, "stream": true, "stream_resume": true,
+		"request_id": id}
 	maps.Copy(f, more)
 	return f
 }
@@ -117,7 +118,8 @@ func refusedWriteNothing(ctx context.Context, _ *suite, t *target) (string, erro
 		if err != nil {
 			return "", err
 		}
-		status, _, err := t.post(ctx, t.keys[attacker], "/v1/chat/completions", largeStream(fmt.Sprintf("refused-%d", i), 1<<20, fields{"max_tokens": 1500, "n": 8}))
+		status, _, err := t.post(ctx, t.keys[attacker], "/v1/chat/completions",
+			largeStream(fmt.Sprintf("refused-%d", i), 1<<20, fields{"max_tokens": 1500, "n": 8}))
 		if err != nil {
 			return "", err
 		}
@@ -159,8 +161,9 @@ func withoutKey(ctx context.Context, _ *suite, t *target) (string, error) {
 	paths := map[string]string{
 		"/v1/models": "GET", "/v1/models/tiny-chat": "GET", "/v1/completions": "POST", "/v1/chat/completions": "POST", "/tokenize": "POST",
 		"/detokenize": "POST", "/debug/kv": "GET", "/debug/pipeline": "GET", "/v1/streams/x": "GET",
-		"/v1/files": "POST", "/v1/files/x": "GET", "/v1/files/x/content": "GET", "/v1/batches": "POST", "/v1/batches/x": "GET", "/v1/batches/x/cancel": "POST",
-		"/v1/responses": "POST", "/v1/responses/x": "GET", "/v1/responses/x/input_items": "GET", "/v1/responses/x/cancel": "POST",
+		"/v1/files": "POST", "/v1/files/x": "GET", "/v1/files/x/content": "GET", "/v1/batches": "POST", "/v1/batches/x": "GET",
+		"/v1/batches/x/cancel": "POST", "/v1/responses": "POST", "/v1/responses/x": "GET", "/v1/responses/x/input_items": "GET",
+		"/v1/responses/x/cancel": "POST",
 	}
 	for path, method := range paths {
 		status, body, err := t.do(ctx, method, "", path, []byte("{}"), nil)

@@ -123,7 +123,8 @@ func (b *batchTrial) phases(ctx context.Context) error {
 
 // runBatch runs a batch while harm is done, and judges its files. It must end with the given status. Lines with the error code unrun did
 // not run; "": all lines must have an answer.
-func (b *batchTrial) runBatch(ctx context.Context, name, status, unrun string, harm func(context.Context, string) (map[string]int, error)) error {
+func (b *batchTrial) runBatch(ctx context.Context, name, status, unrun string,
+	harm func(context.Context, string) (map[string]int, error)) error {
 	begin := time.Now()
 	fail := func(err error) error { return fmt.Errorf("batch %q: %w", name, err) }
 	input, err := b.api.upload(ctx, b.file)
@@ -165,7 +166,8 @@ func (b *batchTrial) runBatch(ctx context.Context, name, status, unrun string, h
 	o, cancelled := result.Judge(b.lines, b.expected, unrun)
 	b.r.add(&report{Outcome: o, Hits: sum(hits)})
 	digest := result.Digest()[:12]
-	b.r.Table = append(b.r.Table, fmt.Sprintf("| %s | %d | %d, %s | %d | %d | %d | %d | %d | %s | %.0f |", name, b.lines, len(result.Answers), digest, len(result.Errors)-cancelled,
+	b.r.Table = append(b.r.Table, fmt.Sprintf("| %s | %d | %d, %s | %d | %d | %d | %d | %d | %s | %.0f |", name, b.lines,
+		len(result.Answers), digest, len(result.Errors)-cancelled,
 		cancelled, o.Duplicated, o.Missing, o.Differing, strings.Trim(fmt.Sprint(hits), "map[]"), time.Since(begin).Seconds()))
 	fmt.Fprintf(b.out, "  %s\n", b.r.Table[len(b.r.Table)-1])
 	return errors.Join(b.counted(name, last, result), b.api.remove(ctx, &input, last.OutputFile, last.ErrorFile))
@@ -182,7 +184,8 @@ func (b *batchTrial) counted(name string, last *batches.Batch, result *workload.
 		return fmt.Errorf("batch %q: found %d tokens, expected %d", name, result.Tokens, tokens)
 	}
 	if last.Status == statusCancelled && min(expected.Completed, expected.Failed) == 0 {
-		return fmt.Errorf("batch %q: found %d answers and %d lines that did not run, expected some of each", name, expected.Completed, expected.Failed)
+		return fmt.Errorf("batch %q: found %d answers and %d lines that did not run, expected some of each", name, expected.Completed,
+			expected.Failed)
 	}
 	return nil
 }
@@ -213,7 +216,8 @@ func (b *batchTrial) await(ctx context.Context, id string, until func(*batches.B
 		case one.Status != last.Status || one.RequestCounts != last.RequestCounts:
 			last, since = *one, time.Now()
 		case ended(one) || time.Since(since) > batchPatience:
-			return nil, fmt.Errorf("found status %s and the counts %+v for %s", one.Status, one.RequestCounts, time.Since(since).Round(time.Second))
+			return nil, fmt.Errorf("found status %s and the counts %+v for %s", one.Status, one.RequestCounts,
+				time.Since(since).Round(time.Second))
 		}
 		if err := wait.For(ctx, retryPause); err != nil {
 			return nil, err
@@ -254,7 +258,8 @@ func (b *batchTrial) killAll(ctx context.Context, id string) (map[string]int, er
 	}
 	for _, role := range turns {
 		if hits[role] == 0 {
-			return hits, fmt.Errorf("the batch ended before its lines met a kill of %s: expected one, so it needs more lines (--lines)", role)
+			return hits, fmt.Errorf("the batch ended before its lines met a kill of %s: expected one, so it needs more lines (--lines)",
+				role)
 		}
 	}
 	return hits, nil
@@ -287,7 +292,8 @@ func (b *batchTrial) fillDisk(ctx context.Context, id string) (map[string]int, e
 	}
 	for begin := time.Now(); server.LogCount(noRoom) == before; {
 		if time.Since(begin) > batchPatience {
-			return nil, fmt.Errorf("%s has not logged for %s that its disk is full; the end of its log:\n%s", server.Name, batchPatience, server.LogTail())
+			return nil, fmt.Errorf("%s has not logged for %s that its disk is full; the end of its log:\n%s", server.Name, batchPatience,
+				server.LogTail())
 		}
 		if err := wait.For(ctx, retryPause); err != nil {
 			return nil, err
@@ -317,7 +323,8 @@ func (b *batchTrial) refusedUpload(ctx context.Context) error {
 	body, kind := uploadForm(b.file)
 	_, err := b.api.once(ctx, http.MethodPost, "/v1/files", kind, body)
 	var r *refused
-	if errors.As(err, &r) && (r.status == http.StatusTooManyRequests || r.status == http.StatusServiceUnavailable) && bytes.Contains(r.body, []byte(`"code":"files_`)) {
+	if errors.As(err, &r) && (r.status == http.StatusTooManyRequests || r.status == http.StatusServiceUnavailable) &&
+		bytes.Contains(r.body, []byte(`"code":"files_`)) {
 		b.r.Notes = append(b.r.Notes, "an upload to the full disk: "+r.Error())
 		return nil
 	}

@@ -114,7 +114,8 @@ func (x *spy) begun(ctx context.Context, s *workload.Stream, id string) {
 	other := callers[(slices.Index(callers, s.Way.Tenant)+1)%len(callers)]
 	x.tries.Go(func() {
 		read := x.try(ctx, http.MethodGet, gateway+"/v1/streams/"+id, x.keys[other])
-		if cancelled := x.try(ctx, http.MethodDelete, gateway+"/v1/streams/"+id, x.keys[other]); !read && !cancelled { // try with another stream
+		// try with another stream
+		if cancelled := x.try(ctx, http.MethodDelete, gateway+"/v1/streams/"+id, x.keys[other]); !read && !cancelled {
 			x.tried.Add(-1)
 		}
 	})

@@ -73,7 +73,8 @@ func (t *trial) full(ctx context.Context, m *cluster.Member) error {
 	}
 	stored, said := metrics["millrace_kv_disk_written_bytes_total"], m.LogCount("no space left on device")
 	if stored == 0 || stored > fullDisk || said != 1 {
-		return fmt.Errorf("%s stored %g bytes on a disk of %d and logged %d times that it is full, expected some, and once", m.Name, stored, fullDisk, said)
+		return fmt.Errorf("%s stored %g bytes on a disk of %d and logged %d times that it is full, expected some, and once", m.Name, stored,
+			fullDisk, said)
 	}
 	return nil
 }
@@ -96,7 +97,8 @@ func (t *trial) damagedPhase(ctx context.Context, when string, harm func(context
 		return wait.For(ctx, betweenFaults)
 	})
 	since := func(name string) float64 { return t.watch.total(name) - before[name] }
-	t.notes = append(t.notes, fmt.Sprintf("bytes flipped %s: %g slabs came from disks, %g were missing there, %g were damaged", when, since(hits), since(misses), since(faults)))
+	t.notes = append(t.notes, fmt.Sprintf("bytes flipped %s: %g slabs came from disks, %g were missing there, %g were damaged", when,
+		since(hits), since(misses), since(faults)))
 	if err == nil && min(since(hits), since(misses), since(faults)) == 0 {
 		err = errors.New("the damage met nothing: " + t.notes[len(t.notes)-1])
 	}

@@ -40,7 +40,8 @@ func divided(ctx context.Context, s *suite) (*report, error) {
 	begin := time.Now()
 	divisions := []*division{
 		{name: "two compute workers", groups: []cluster.Group{{Role: cluster.RoleCompute, Count: 2}}},
-		{name: "a prefill and a decode worker", groups: []cluster.Group{{Role: cluster.RolePrefill, Count: 1}, {Role: cluster.RoleDecode, Count: 1}}},
+		{name: "a prefill and a decode worker", groups: []cluster.Group{{Role: cluster.RolePrefill, Count: 1},
+			{Role: cluster.RoleDecode, Count: 1}}},
 	}
 	r := &report{Scenario: "divided", Faults: map[string]int{}, Least: least{Streams: 2 * dividedRounds * dividedStreams}}
 	for round := range dividedRounds {
@@ -56,7 +57,8 @@ func divided(ctx context.Context, s *suite) (*report, error) {
 	r.Table = []string{"| workers | gap p50, p99, longest | TTFT of long prompts p50, p99 | tokens handed over |", "|---|---|---|---|"}
 	for _, d := range divisions {
 		gap, ttft := median(d.gaps), median(d.ttft)
-		r.Table = append(r.Table, fmt.Sprintf("| %s | %.1f, %.1f, %.1f ms | %.0f, %.0f ms | %.0f |", d.name, gap.P50, gap.P99, gap.Max, ttft.P50, ttft.P99, d.moved))
+		r.Table = append(r.Table, fmt.Sprintf("| %s | %.1f, %.1f, %.1f ms | %.0f, %.0f ms | %.0f |", d.name, gap.P50, gap.P99, gap.Max,
+			ttft.P50, ttft.P99, d.moved))
 	}
 	for _, line := range r.Table {
 		fmt.Fprintf(s.out, "  %s\n", line)

@@ -37,7 +37,8 @@ func gapFigures(ctx context.Context, s *suite) (*report, error) {
 			}
 			g := r.GapsAtFaults["all"]
 			runs = append(runs, g)
-			all.Table = append(all.Table, fmt.Sprintf("| %d | %d | %.0f, %.0f, %.0f ms | %d, %d |", concurrent, run+1, g.P50, g.P99, g.Max, r.Streams, r.Completed))
+			all.Table = append(all.Table, fmt.Sprintf("| %d | %d | %.0f, %.0f, %.0f ms | %d, %d |", concurrent, run+1, g.P50, g.P99, g.Max,
+				r.Streams, r.Completed))
 			fmt.Fprintf(s.out, "  %s\n", all.Table[len(all.Table)-1])
 		}
 		slices.SortFunc(runs, func(a, b workload.Gaps) int { return int(a.P99 - b.P99) })
@@ -56,8 +57,8 @@ func gapFigures(ctx context.Context, s *suite) (*report, error) {
 // counts returns the numbers of a report that add up over runs.
 func (s *report) counts() []*int {
 	return []*int{
-		&s.Streams, &s.Completed, &s.Unreplayed, &s.NoEqual, &s.Refused, &s.Lost, &s.Duplicated, &s.Missing, &s.Spliced, &s.Differing, &s.Tokens,
-		&s.Hits, &s.HitStreams, &s.SpyRefused, &s.SpyLeaked, &s.Distinct,
+		&s.Streams, &s.Completed, &s.Unreplayed, &s.NoEqual, &s.Refused, &s.Lost, &s.Duplicated, &s.Missing, &s.Spliced, &s.Differing,
+		&s.Tokens, &s.Hits, &s.HitStreams, &s.SpyRefused, &s.SpyLeaked, &s.Distinct,
 		&s.Least.Streams, &s.Least.Hits, &s.Least.Moves, &s.Least.Refused, &s.Least.NoEqual, &s.Least.Distinct,
 	}
 }

@@ -38,7 +38,8 @@ func handover(ctx context.Context, s *suite) (*report, error) {
 				met[side]++
 			}
 		}
-		t.notes = append(t.notes, fmt.Sprintf("kills while keys and values were copied: %d of a source, %d of a target", met["source"], met["target"]))
+		t.notes = append(t.notes, fmt.Sprintf("kills while keys and values were copied: %d of a source, %d of a target", met["source"],
+			met["target"]))
 		if met["source"] == 0 || t.kills > 1 && met["target"] == 0 {
 			return fmt.Errorf("%s, expected some of each", t.notes[len(t.notes)-1])
 		}

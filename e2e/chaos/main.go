@@ -83,7 +83,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	}
 	o := &options{suite: suite{out: out, oracles: map[string]*workload.Oracle{}}}
 	f := pflag.NewFlagSet("chaos", pflag.ContinueOnError)
-	f.StringSliceVar(&o.scenarios, "scenario", usual, "what to run; gaps measures gaps at kills, three times with 64 and with 200 streams; divided measures gaps while long prompts arrive")
+	f.StringSliceVar(&o.scenarios, "scenario", usual,
+		"what to run; gaps measures gaps at kills, three times with 64 and with 200 streams; divided measures gaps while long prompts arrive")
 	f.Uint64Var(&o.seed, "seed", rand.Uint64()>>32, "of every draw: streams, moments, victims")
 	f.IntVar(&o.streams, "streams", 200, "different streams")
 	f.StringSliceVar(&o.kinds, "kinds", workload.Kinds(), "kinds of streams; a model whose layers keep a state has no beams")
@@ -92,7 +93,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.kills, "kills", 20, "kills of the scenario kills")
 	f.StringSliceVar(&o.victims, "victims", cluster.Roles, "roles that are harmed, in turn")
 	f.DurationVar(&o.soak, "soak", 2*time.Minute, "length of the scenario soak")
-	f.DurationVar(&o.resume, "mixed-timeout", 8*time.Second, "of mixed pools: --failover-timeout, longer than a killed process takes to come back")
+	f.DurationVar(&o.resume, "mixed-timeout", 8*time.Second,
+		"of mixed pools: --failover-timeout, longer than a killed process takes to come back")
 	f.DurationVar(&o.bounds.TTFT, "ttft", 2*time.Second, "of overload: a good answer's first token comes within this time")
 	f.DurationVar(&o.bounds.TPOT, "tpot", 100*time.Millisecond, "of overload: and the further ones within this time each, in the mean")
 	f.BoolVar(&o.split, "split", false, "overload and tenants: a cluster of two processes of each role, instead of one process with all")
@@ -100,7 +102,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.IntVar(&o.tenantRequests, "tenant-requests", 250, "of tenants: requests of the watched tenant beside each load, about")
 	f.DurationVar(&o.limit, "limit", 50*time.Minute, "for everything; what has not ended then fails")
 	f.StringVar(&o.previous, "previous", "c87a60bd", "commit whose program rolling-binary updates from")
-	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf", "nats-server configuration with a user for each role (none: NATS trusts everybody)")
+	f.StringVar(&o.accounts, "accounts", "deploy/nats/millrace.conf",
+		"nats-server configuration with a user for each role (none: NATS trusts everybody)")
 	f.StringVar(&o.model, "model", "models/tiny-chat", "directory of the model")
 	f.StringArrayVar(&o.args, "serve", []string{"--kv-memory=128MiB", "--threads=1"}, "a flag for every millrace process (repeat)")
 	f.IntVar(&o.nice, "nice", 0, "added to the nice value of compute processes: other roles of the host get a core first")
@@ -147,7 +150,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: cluster.Commit(ctx), Seed: o.seed, Arguments: args}
+	all := &results{Time: begin.UTC().Format("2006-01-02T1504"), Machine: cluster.Machine(), Commit: cluster.Commit(ctx), Seed: o.seed,
+		Arguments: args}
 	for _, s := range scenarios {
 		if !slices.Contains(o.scenarios, s.name) {
 			continue

@@ -154,7 +154,8 @@ func (t *trial) without(ctx context.Context, some []*cluster.Member) error {
 }
 
 // phases runs a scenario of several phases. Each has its own load and its own verdict.
-func (s *suite) phases(ctx context.Context, name string, c cluster.Config, pools []pool, run func(context.Context, *trial) (least, error)) (_ *report, err error) {
+func (s *suite) phases(ctx context.Context, name string, c cluster.Config, pools []pool,
+	run func(context.Context, *trial) (least, error)) (_ *report, err error) {
 	begin := time.Now()
 	t, stop, err := s.open(ctx, name, c, pools...)
 	defer func() { err = errors.Join(err, stop()) }()
@@ -181,10 +182,12 @@ func (t *trial) phase(ctx context.Context, away string, harm func(context.Contex
 	results, err := t.harmed(ctx, func(ctx context.Context, _ *trial) error { return harm(ctx) })
 	t.all = append(t.all, results...)
 	o := workload.Judge(t.oracles, results)
-	fmt.Fprintf(t.out, "  away: %q: %d streams, %d whole %v, %d without an equal %v, %d lost, %d spliced\n", away, o.Streams, o.Completed, o.ByKind, o.NoEqual, o.EndedOf, o.Lost, o.Spliced)
+	fmt.Fprintf(t.out, "  away: %q: %d streams, %d whole %v, %d without an equal %v, %d lost, %d spliced\n", away, o.Streams, o.Completed,
+		o.ByKind, o.NoEqual, o.EndedOf, o.Lost, o.Spliced)
 	for _, kind := range slices.Sorted(maps.Keys(o.EndedOf)) {
 		if kind != away {
-			t.wrong = append(t.wrong, fmt.Sprintf("%d streams of %s ended as no_equal_worker while one of its processes was there", o.EndedOf[kind], kind))
+			t.wrong = append(t.wrong, fmt.Sprintf("%d streams of %s ended as no_equal_worker while one of its processes was there",
+				o.EndedOf[kind], kind))
 		}
 	}
 	if away == "" && o.NoEqual > 0 {

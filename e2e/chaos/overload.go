@@ -135,8 +135,9 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		}
 	}
 	r := &report{Scenario: "overload", Faults: map[string]int{}, Least: least{Streams: loadRounds * v.concurrent}}
-	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s; good: first token within %v, further ones within %v each; the load runs on the server's cores",
-		v.capacity, s.bounds.TTFT, s.bounds.TPOT))
+	r.Notes = append(r.Notes,
+		fmt.Sprintf("capacity %.1f requests/s; good: first token within %v, further ones within %v each; the load runs on the server's cores",
+			v.capacity, s.bounds.TTFT, s.bounds.TPOT))
 	r.Table = []string{"| offered/s | served/s | good/s | good tokens/s | refused | without Retry-After | failed | TTFT p50, p99 | TPOT p50, p99 | refusal p50, p99, max | sent late p99 | cores: server, load, others |",
 		"|---|---|---|---|---|---|---|---|---|---|---|---|"}
 	var last load.Summary
@@ -149,9 +150,10 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		if sum.Failed > 0 {
 			r.Wrong = append(r.Wrong, sum.FirstErr)
 		}
-		r.Table = append(r.Table, fmt.Sprintf("| %.0f | %.1f | %.1f | %.0f | %d of %d | %d | %d | %.0f, %.0f ms | %.1f, %.1f ms | %.1f, %.1f, %.1f ms | %.1f ms | %s |",
-			sum.Offered, sum.Served, sum.Good, sum.Tokens, sum.Refused, sum.Requests, sum.Unsaid, sum.Failed, sum.TTFT.P50, sum.TTFT.P99,
-			sum.TPOT.P50, sum.TPOT.P99, sum.Refusals.P50, sum.Refusals.P99, sum.Refusals.Max, sum.Late.P99, shares[i]))
+		r.Table = append(r.Table,
+			fmt.Sprintf("| %.0f | %.1f | %.1f | %.0f | %d of %d | %d | %d | %.0f, %.0f ms | %.1f, %.1f ms | %.1f, %.1f, %.1f ms | %.1f ms | %s |",
+				sum.Offered, sum.Served, sum.Good, sum.Tokens, sum.Refused, sum.Requests, sum.Unsaid, sum.Failed, sum.TTFT.P50, sum.TTFT.P99,
+				sum.TPOT.P50, sum.TPOT.P99, sum.Refusals.P50, sum.Refusals.P99, sum.Refusals.Max, sum.Late.P99, shares[i]))
 		last = sum
 		if sum.Unsaid > 0 {
 			err = errors.Join(err, fmt.Errorf("found %d refusals without Retry-After, expected none", sum.Unsaid))
@@ -159,8 +161,9 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 	}
 	ratios := ofBest(loads, s.bounds)
 	ratio := ratios[len(ratios)/2]
-	r.Notes = append(r.Notes, fmt.Sprintf("goodput at %g times the capacity: %.1f%% of the best, the median of rounds with %.1f to %.1f%%; refusals: p99 %.1f ms",
-		multiples[len(multiples)-1], 100*ratio, 100*ratios[0], 100*ratios[len(ratios)-1], last.Refusals.P99))
+	r.Notes = append(r.Notes,
+		fmt.Sprintf("goodput at %g times the capacity: %.1f%% of the best, the median of rounds with %.1f to %.1f%%; refusals: p99 %.1f ms",
+			multiples[len(multiples)-1], 100*ratio, 100*ratios[0], 100*ratios[len(ratios)-1], last.Refusals.P99))
 	r.Seconds = time.Since(begin).Seconds()
 	var broken error
 	if ratio < leastGoodput {
@@ -170,7 +173,8 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		err = errors.Join(err, fmt.Errorf("found no refusal at %g times the capacity, expected some", multiples[len(multiples)-1]))
 	}
 	if last.Refusals.P99 >= mostRefusal {
-		broken = errors.Join(broken, fmt.Errorf("refusals take up to %.1f ms (p99), expected less than %d ms", last.Refusals.P99, mostRefusal))
+		broken = errors.Join(broken, fmt.Errorf("refusals take up to %.1f ms (p99), expected less than %d ms", last.Refusals.P99,
+			mostRefusal))
 	}
 	return r, errors.Join(err, r.judge(broken, shares))
 }

@@ -24,19 +24,20 @@ type report struct {
 	Faults   map[string]int `json:"faults"` // number of each kind
 	workload.Outcome
 	Gaps         workload.Gaps            `json:"gaps"`
-	GapsAtFaults map[string]workload.Gaps `json:"gaps_at_faults"`     // by kind of fault
-	Hits         int                      `json:"hits"`               // faults during running streams
-	HitStreams   int                      `json:"hit_streams"`        // streams that ran at a fault, summed over the faults
-	Migrations   float64                  `json:"migrations"`         // at least: those after the last scrape of a killed process are missing
-	Takeovers    float64                  `json:"takeovers"`          // calls that another gateway took over; at least, too
-	SpyRefused   int                      `json:"spy_refused"`        // tries to read another tenant's stream
-	SpyLeaked    int                      `json:"spy_leaked"`         // tries that worked
-	Distinct     int                      `json:"distinct,omitempty"` // in a mixed pool: streams that the pools answer differently
-	Least        least                    `json:"least"`
-	Notes        []string                 `json:"notes,omitempty"`
-	Table        []string                 `json:"table,omitempty"` // Markdown
-	Error        string                   `json:"error,omitempty"`
-	Pass         bool                     `json:"pass"`
+	GapsAtFaults map[string]workload.Gaps `json:"gaps_at_faults"` // by kind of fault
+	Hits         int                      `json:"hits"`           // faults during running streams
+	HitStreams   int                      `json:"hit_streams"`    // streams that ran at a fault, summed over the faults
+	// at least: those after the last scrape of a killed process are missing
+	Migrations float64  `json:"migrations"`
+	Takeovers  float64  `json:"takeovers"`          // calls that another gateway took over; at least, too
+	SpyRefused int      `json:"spy_refused"`        // tries to read another tenant's stream
+	SpyLeaked  int      `json:"spy_leaked"`         // tries that worked
+	Distinct   int      `json:"distinct,omitempty"` // in a mixed pool: streams that the pools answer differently
+	Least      least    `json:"least"`
+	Notes      []string `json:"notes,omitempty"`
+	Table      []string `json:"table,omitempty"` // Markdown
+	Error      string   `json:"error,omitempty"`
+	Pass       bool     `json:"pass"`
 }
 
 // least holds the least numbers of a scenario. Below them a pass has no meaning.
@@ -167,8 +168,10 @@ func (r *results) table(w io.Writer) {
 		for _, kind := range slices.Sorted(maps.Keys(s.Faults)) {
 			faults = append(faults, fmt.Sprintf("%d x %s", s.Faults[kind], kind))
 		}
-		fmt.Fprintf(w, "| %s | %s; %d | %d | %s | %d | %d | %d | %d | %d | %d | %s | %s | %.0f, %.0f | %.0f | %s |\n", s.Scenario, strings.Join(faults, ", "), s.Hits,
-			s.Streams, s.completed(), s.NoEqual, s.Lost, s.Duplicated, s.Missing, s.Spliced, s.Differing, short(s.Gaps), short(s.GapsAtFaults["all"]),
+		fmt.Fprintf(w, "| %s | %s; %d | %d | %s | %d | %d | %d | %d | %d | %d | %s | %s | %.0f, %.0f | %.0f | %s |\n", s.Scenario,
+			strings.Join(faults, ", "), s.Hits,
+			s.Streams, s.completed(), s.NoEqual, s.Lost, s.Duplicated, s.Missing, s.Spliced, s.Differing, short(s.Gaps),
+			short(s.GapsAtFaults["all"]),
 			s.Migrations, s.Takeovers, s.Seconds, verdict(s.Pass))
 	}
 	for _, s := range r.Scenarios {
@@ -210,9 +213,11 @@ func verdict(pass bool) string {
 
 // print prints the report of a scenario.
 func (s *report) print(w io.Writer) {
-	fmt.Fprintf(w, "  %s: %d streams, %s whole, %d ended without an equal worker, %d lost, %d duplicated, %d missing, %d spliced, %d differing, %d tokens, %.0f s\n",
+	fmt.Fprintf(w,
+		"  %s: %d streams, %s whole, %d ended without an equal worker, %d lost, %d duplicated, %d missing, %d spliced, %d differing, %d tokens, %.0f s\n",
 		verdict(s.Pass), s.Streams, s.completed(), s.NoEqual, s.Lost, s.Duplicated, s.Missing, s.Spliced, s.Differing, s.Tokens, s.Seconds)
-	fmt.Fprintf(w, "  %d faults met running streams, %d in all; %.0f migrations, %.0f takeovers; %d tries to read another tenant's stream, %d worked; %d streams without a seed not replayed\n",
+	fmt.Fprintf(w,
+		"  %d faults met running streams, %d in all; %.0f migrations, %.0f takeovers; %d tries to read another tenant's stream, %d worked; %d streams without a seed not replayed\n",
 		s.Hits, s.HitStreams, s.Migrations, s.Takeovers, s.SpyRefused+s.SpyLeaked, s.SpyLeaked, s.Unreplayed)
 	fmt.Fprintf(w, "  token gaps p50 / p99 / max: %s ms\n", short(s.Gaps))
 	for _, kind := range slices.Sorted(maps.Keys(s.GapsAtFaults)) {

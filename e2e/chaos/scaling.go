@@ -40,9 +40,10 @@ func scaling(ctx context.Context, s *suite) (*report, error) {
 		}
 		r.Streams += p.requests
 		r.Completed += p.requests
-		r.Notes = append(r.Notes, fmt.Sprintf("%d tokenize and detokenize processes: %.0f prompts/s (%.2f x one), %.1f of %d cores busy; bound by cores: %.0f prompts/s (%s); "+
-			"tokenizing alone: %.0f prompts per second of processor time",
-			n, p.rate, p.rate/first, p.busy, runtime.NumCPU(), p.rate*float64(runtime.NumCPU())/p.busy, p.shares, p.tokenizing))
+		r.Notes = append(r.Notes,
+			fmt.Sprintf("%d tokenize and detokenize processes: %.0f prompts/s (%.2f x one), %.1f of %d cores busy; bound by cores: %.0f prompts/s (%s); "+
+				"tokenizing alone: %.0f prompts per second of processor time",
+				n, p.rate, p.rate/first, p.busy, runtime.NumCPU(), p.rate*float64(runtime.NumCPU())/p.busy, p.shares, p.tokenizing))
 	}
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil

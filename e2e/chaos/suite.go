@@ -164,7 +164,8 @@ func (s *suite) open(ctx context.Context, name string, c cluster.Config, pools .
 
 // disturbed runs the streams at a cluster while harm is done to it, and judges
 // the answers. harm returns when the last fault is over. Without pools, the cluster is of poolA.
-func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error, pools ...pool) (_ *report, err error) {
+func (s *suite) disturbed(ctx context.Context, name string, c cluster.Config, harm func(context.Context, *trial) error,
+	pools ...pool) (_ *report, err error) {
 	begin := time.Now()
 	t, stop, err := s.open(ctx, name, c, pools...)
 	defer func() { err = errors.Join(err, stop()) }()

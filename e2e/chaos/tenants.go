@@ -47,8 +47,9 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 		}
 	}
 	r := &report{Scenario: "tenants", Faults: map[string]int{}, Least: least{Streams: v.tenantRequests}}
-	r.Notes = append(r.Notes, fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbor's %.1f/s, %d x %.0f s each; the load runs on the server's cores",
-		v.capacity, ownLoad*v.capacity, loudLoad*v.capacity, tenantRounds, v.tenantTime().Seconds()))
+	r.Notes = append(r.Notes,
+		fmt.Sprintf("capacity %.1f requests/s, the tenant's own load %.1f/s, its neighbor's %.1f/s, %d x %.0f s each; the load runs on the server's cores",
+			v.capacity, ownLoad*v.capacity, loudLoad*v.capacity, tenantRounds, v.tenantTime().Seconds()))
 	r.Table = []string{"| neighbor's load | requests | refused | TTFT p50, p99, max | TPOT p50, p99 | sent late p99 | good tokens/s | neighbor: answered, refused | its TTFT, TPOT p50 | its good tokens/s | cores: server, load, others |",
 		"|---|---|---|---|---|---|---|---|---|---|---|"}
 	span := load.Span{To: v.tenantTime()}
@@ -65,9 +66,10 @@ func tenants(ctx context.Context, s *suite) (_ *report, err error) {
 				r.Wrong = append(r.Wrong, e)
 			}
 		}
-		r.Table = append(r.Table, fmt.Sprintf("| %g x | %d | %d | %.1f, %.1f, %.1f ms | %.1f, %.1f ms | %.1f ms | %.0f | %d, %d | %.0f, %.1f ms | %.0f | %s |",
-			n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, a.Late.P99, a.Tokens,
-			b.Answered, b.Refused, b.TTFT.P50, b.TPOT.P50, b.Tokens, used[i]))
+		r.Table = append(r.Table,
+			fmt.Sprintf("| %g x | %d | %d | %.1f, %.1f, %.1f ms | %.1f, %.1f ms | %.1f ms | %.0f | %d, %d | %.0f, %.1f ms | %.0f | %s |",
+				n, a.Requests, a.Refused, a.TTFT.P50, a.TTFT.P99, a.TTFT.Max, a.TPOT.P50, a.TPOT.P99, a.Late.P99, a.Tokens,
+				b.Answered, b.Refused, b.TTFT.P50, b.TPOT.P50, b.Tokens, used[i]))
 		if a.Refused > 0 {
 			err = errors.Join(err, fmt.Errorf("%d requests of the small tenant were refused beside %g x the neighbor's load", a.Refused, n))
 		}

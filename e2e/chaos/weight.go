@@ -108,8 +108,9 @@ func (all weights) flat() error {
 		for _, q := range quantities {
 			m := all.medians(holder, q.name)
 			if most := m[1]*(1+q.share) + q.amount; m[2] > most {
-				errs = append(errs, fmt.Errorf("%s: %s grew from %.1f in the second third of the rounds to %.1f in the last, expected at most %.1f",
-					holder, q.name, m[1], m[2], most))
+				errs = append(errs,
+					fmt.Errorf("%s: %s grew from %.1f in the second third of the rounds to %.1f in the last, expected at most %.1f",
+						holder, q.name, m[1], m[2], most))
 			}
 		}
 	}

@@ -106,7 +106,8 @@ func (g *generator) values() []any {
 }
 
 var patterns = []string{
-	`^[a-z]{2,5}$`, `^\d{4}-\d{2}$`, `^(yes|no|maybe)$`, `^[A-Z][a-z]*( [A-Z][a-z]*)?$`, `^é+[ñ日]{1,3}$`, `^#[0-9a-fA-F]{6}$`, `ab+c`, `^\w+@\w+\.(com|org)$`,
+	`^[a-z]{2,5}$`, `^\d{4}-\d{2}$`, `^(yes|no|maybe)$`, `^[A-Z][a-z]*( [A-Z][a-z]*)?$`, `^é+[ñ日]{1,3}$`, `^#[0-9a-fA-F]{6}$`, `ab+c`,
+	`^\w+@\w+\.(com|org)$`,
 }
 
 var formats = []string{"date", "date-time", "time", "uuid", "email", "ipv4", "hostname"}
@@ -216,7 +217,8 @@ func (g *generator) distinct(depth int) object {
 	}
 	return object{"oneOf": []any{
 		object{"type": "object", "properties": object{"kind": object{"const": "one"}, "v": g.leaf()}, "required": []string{"kind"}},
-		object{"type": "object", "properties": object{"kind": object{"const": "two"}, "w": g.schema(depth - 1)}, "required": []string{"kind"}},
+		object{"type": "object", "properties": object{"kind": object{"const": "two"}, "w": g.schema(depth - 1)},
+			"required": []string{"kind"}},
 	}}
 }
 
@@ -236,7 +238,8 @@ func (g *generator) reference(depth int) object {
 // recursive is a list or a tree.
 func (g *generator) recursive(depth int) object {
 	return g.define(func(ref string) any {
-		s := object{"type": "object", "properties": object{"value": g.schema(depth - 1)}, "required": []string{"value"}, "additionalProperties": false}
+		s := object{"type": "object", "properties": object{"value": g.schema(depth - 1)}, "required": []string{"value"},
+			"additionalProperties": false}
 		properties := s["properties"].(object) //nolint:forcetypeassert // made above
 		if g.chance(2) {
 			properties["next"] = object{"anyOf": []any{object{"type": "null"}, object{"$ref": ref}}}

@@ -45,7 +45,8 @@ func run(args []string, out io.Writer) error {
 	var o options
 	flags := pflag.NewFlagSet("schemas", pflag.ContinueOnError)
 	flags.StringVar(&o.model, "model", "models/tiny-chat", "folder of the tokenizer")
-	flags.StringVar(&o.file, "schemas", "", "schemas.json, or its folder: a list of objects with name, schema, and tests with data and valid; default none")
+	flags.StringVar(&o.file, "schemas", "",
+		"schemas.json, or its folder: a list of objects with name, schema, and tests with data and valid; default none")
 	flags.IntVar(&o.generated, "generated", 500, "number of generated schemas")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the schemas and the answers")
 	flags.IntVar(&o.answers, "answers", 4, "answers drawn for each schema")
@@ -145,7 +146,8 @@ func report(out io.Writer, cases []testCase, results []result, o *options) error
 		sum.answers, sum.ended-sum.invalid, sum.answers-sum.ended, sum.invalid)
 	fmt.Fprintf(out, "%d valid instances: %d accepted, %d not; %d not valid: %d refused, %d accepted\n",
 		sum.valid, sum.accepted, sum.valid-sum.accepted, sum.wrong, sum.wrong-sum.leaked, sum.leaked)
-	fmt.Fprintf(out, "%d masks: median %d µs, p99 %d µs, most %d µs\n", len(sum.times), at(sum.times, 0.5), at(sum.times, 0.99), at(sum.times, 1))
+	fmt.Fprintf(out, "%d masks: median %d µs, p99 %d µs, most %d µs\n", len(sum.times), at(sum.times, 0.5), at(sum.times, 0.99),
+		at(sum.times, 1))
 	if misses > 0 {
 		return fmt.Errorf("%w: %d", errMisses, misses)
 	}

@@ -17,7 +17,9 @@ func TestAnswersOfGeneratedSchemasAreValid(t *testing.T) {
 // TestMissesAreFound: an instance that is accepted and should not be, and the other way round.
 func TestMissesAreFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "schemas.json")
-	require.NoError(t, os.WriteFile(path, []byte(`[{"name":"a","schema":{"type":"integer"},"tests":[{"data":1,"valid":false},{"data":"x","valid":true},{"data":2,"valid":true}]}]`), 0o600))
+	require.NoError(t,
+		os.WriteFile(path,
+			[]byte(`[{"name":"a","schema":{"type":"integer"},"tests":[{"data":1,"valid":false},{"data":"x","valid":true},{"data":2,"valid":true}]}]`), 0o600))
 	err := run([]string{"--model", "../../models/tiny-chat", "--generated", "0", "--schemas", path}, &logged{t})
 	require.ErrorIs(t, err, errMisses)
 	require.ErrorContains(t, err, "2")

@@ -52,7 +52,8 @@ func running(t *testing.T, name string, source any) (found []string) {
 		case *ast.GoStmt:
 			found = append(found, "go")
 		case *ast.SelectorExpr:
-			if of := fmt.Sprintf("%s.%s", n.X, n.Sel); slices.Contains([]string{"api.Engine", "api.Stream", "call.Runner", "call.Answer", "call.Direct"}, of) {
+			if of := fmt.Sprintf("%s.%s", n.X, n.Sel); slices.Contains([]string{"api.Engine", "api.Stream", "call.Runner", "call.Answer",
+				"call.Direct"}, of) {
 				found = append(found, of)
 			}
 		}

@@ -53,12 +53,14 @@ func packageComment(t *testing.T, dir string, files []string) string {
 // saysItsLimit reports whether a comment begins with what a package does and then names what it must not know.
 func saysItsLimit(comment string) bool {
 	does, limit, ok := strings.Cut(comment, ". ")
-	return ok && (strings.HasPrefix(does, "Package ") || strings.HasPrefix(does, "Command ")) && (strings.Contains(limit, "must not know ") || strings.Contains(limit, "knows no "))
+	return ok && (strings.HasPrefix(does, "Package ") || strings.HasPrefix(does, "Command ")) &&
+		(strings.Contains(limit, "must not know ") || strings.Contains(limit, "knows no "))
 }
 
 func TestACommentWithoutAHalfIsFound(t *testing.T) {
 	require.True(t, saysItsLimit("Package a adds. It must not know what it adds."))
-	for _, comment := range []string{"", "Package a adds.", "Package a adds. It is fast.", "It must not know what it adds.", "Package a must not know b."} {
+	for _, comment := range []string{"", "Package a adds.", "Package a adds. It is fast.", "It must not know what it adds.",
+		"Package a must not know b."} {
 		require.False(t, saysItsLimit(comment), comment)
 	}
 }

@@ -108,7 +108,8 @@ var rules = []struct {
 			!within(to, "actors/msg") && actor(from) != actor(to)
 	}},
 	{"api/call knows no wire format, no auth and nothing durable", func(from, to string) bool {
-		return within(from, "api/call") && to != "api" && to != "api/tools" && to != "compute/grammar" && to != "compute/grammar/schema" // pure: texts and grammars
+		// pure: texts and grammars
+		return within(from, "api/call") && to != "api" && to != "api/tools" && to != "compute/grammar" && to != "compute/grammar/schema"
 	}},
 	{"durable/log knows no other folder of durable but callpb", func(from, to string) bool {
 		return within(from, "durable/log") && within(to, "durable") && to != "durable" && to != "durable/callpb"

@@ -66,7 +66,9 @@ func includes(folder, text string) (list []string) {
 }
 
 func TestIncludesAreFound(t *testing.T) {
-	table := folderTable(strings.Join([]string{"| folder | what | uses |", "|---|---|---|", "| `a/` | `c/` | |", "| `b/` | x | `a/`, `c/` |"}, "\n"))
+	table := folderTable(strings.Join([]string{"| folder | what | uses |", "|---|---|---|", "| `a/` | `c/` | |",
+		"| `b/` | x | `a/`, `c/` |"}, "\n"))
 	require.Equal(t, graph{"a": nil, "b": {"a", "c"}}, table)
-	require.Equal(t, []string{"b", "program.hpp"}, includes("a", "#include \"cpu/a/x.hpp\"\n#include \"cpu/b/y.hpp\"\n#include \"cpu/program.hpp\"\n#include \"exec/kv.hpp\"\n"))
+	require.Equal(t, []string{"b", "program.hpp"}, includes("a",
+		"#include \"cpu/a/x.hpp\"\n#include \"cpu/b/y.hpp\"\n#include \"cpu/program.hpp\"\n#include \"exec/kv.hpp\"\n"))
 }

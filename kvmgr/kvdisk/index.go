@@ -106,8 +106,8 @@ func (x *index) touch(e *entry, now int64) {
 	}
 }
 
-// take returns a slot for a block that has none: a free one, or one of the entry that goes next, which is removed. false if that is what the
-// block follows or belongs to: there is no room for both.
+// take returns a slot for a block that has none: a free one, or one of the entry that goes next, which is removed. false if that is what
+// the block follows or belongs to: there is no room for both.
 func (x *index) take(b Block, now int64) (slot int, ok bool) {
 	if p := x.tokens[b.Parent]; p != nil {
 		x.touch(p, now)

@@ -18,17 +18,18 @@ import (
 
 // Options say what to measure.
 type Options struct {
-	Model   compute.Options // without the sizes of its steps
-	Prompts []int           // tokens of each sequence: a case for each of these and each of Batches; but of Ops, SDPA and Shared, which take one
-	Gen     int             // tokens to generate
-	Shared  int             // first tokens of the prompts that all sequences have the same slabs for
-	Batches []int           // numbers of sequences
-	Beams   int             // of the beam searches that are measured in place of sequences; 0: none
-	Repeat  int             // runs of each case
-	Rows    int             // tokens per step
-	Ops     bool            // RunProfile measures the ops of steps
-	SDPA    bool            // RunProfile measures the attention of decode steps
-	Queries []int           // RunProfile measures the attention of these numbers of rows after each of Prompts
+	Model compute.Options // without the sizes of its steps
+	// tokens of each sequence: a case for each of these and each of Batches; but of Ops, SDPA and Shared, which take one
+	Prompts []int
+	Gen     int   // tokens to generate
+	Shared  int   // first tokens of the prompts that all sequences have the same slabs for
+	Batches []int // numbers of sequences
+	Beams   int   // of the beam searches that are measured in place of sequences; 0: none
+	Repeat  int   // runs of each case
+	Rows    int   // tokens per step
+	Ops     bool  // RunProfile measures the ops of steps
+	SDPA    bool  // RunProfile measures the attention of decode steps
+	Queries []int // RunProfile measures the attention of these numbers of rows after each of Prompts
 }
 
 func (o *Options) prompt() int { return o.Prompts[0] }
@@ -59,7 +60,8 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 	}
 	for _, prompt := range o.Prompts {
 		for _, b := range o.Batches {
-			log.Info().Int("batch", b).Int("prompt", prompt).Int("gen", o.Gen).Int("beams", o.Beams).Int("repeat", o.Repeat).Msg("measuring")
+			log.Info().Int("batch", b).Int("prompt", prompt).Int("gen", o.Gen).Int("beams", o.Beams).Int("repeat",
+				o.Repeat).Msg("measuring")
 			if o.Beams > 0 {
 				r, err := measure.RunBeams(m, o.Beams, b, prompt, o.Gen, o.Repeat)
 				if err != nil {
@@ -80,7 +82,8 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 
 // Print writes the report for people.
 func (r *Report) Print(out io.Writer) error {
-	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads, r.Program.Linear)
+	fmt.Fprintf(out, "%s on %s (%s, %d threads); linear ops: %s\n", r.Model, r.Device.Name, r.Device.ISA, r.Device.Threads,
+		r.Program.Linear)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(r.Beams) > 0 {
 		fmt.Fprintln(w, "prompt\tbatch\tbeams\tfirst token ms\tper token ms\tchoosing\tgreedy\tratio\tKV cache MB\tstandard MB\t")
@@ -90,7 +93,8 @@ func (r *Report) Print(out io.Writer) error {
 		}
 		return w.Flush()
 	}
-	fmt.Fprintln(w, strings.Join([]string{"prompt", "batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms", "of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
+	fmt.Fprintln(w, strings.Join([]string{"prompt", "batch", "prefill tok/s", "of peak", "TTFT ms", "decode tok/s", "TPOT ms",
+		"of read bandwidth", "limits: GFLOP/s", "GB/s", ""}, "\t"))
 	for _, c := range r.Results {
 		fmt.Fprintf(w, "%d\t%d\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.2f\t%.0f%%\t%.0f\t%.1f\t\n",
 			c.Prompt, c.Batch, c.PrefillTPS, 100*c.PeakShare, 1e3*c.TTFT, c.DecodeTPS, 1e3*c.TPOT, 100*c.ReadShare,

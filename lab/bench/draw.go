@@ -8,8 +8,9 @@ import (
 	"github.com/millrace/millrace/lab/measure"
 )
 
-// Draw writes two pictures of the cases: prefix-ttft.svg has the time until all sequences have their first token by the length of their prompts, a line for
-// each number of sequences, and prefix-tpot.svg the time per output token by the number of sequences, a line for each length.
+// Draw writes two pictures of the cases: prefix-ttft.svg has the time until all sequences have their first token by the length of their
+// prompts, a line for each number of sequences, and prefix-tpot.svg the time per output token by the number of sequences, a line for each
+// length.
 func (r *Report) Draw(prefix string) error {
 	prompt := func(c *measure.Result) int { return c.Prompt }
 	batch := func(c *measure.Result) int { return c.Batch }
@@ -39,8 +40,8 @@ func (r *Report) draw(path, title, x, lines string, at, line func(*measure.Resul
 	return picture.WriteFile(path)
 }
 
-// Draw writes prefix-sdpa.svg: keys and values per second of the attention by the number of searches, and the bandwidth of the machine. Where each
-// beam has a copy of its prompt, the copies do not count, so that lines compare times.
+// Draw writes prefix-sdpa.svg: keys and values per second of the attention by the number of searches, and the bandwidth of the machine.
+// Where each beam has a copy of its prompt, the copies do not count, so that lines compare times.
 func (r *ProfileReport) Draw(prefix string) error {
 	lines := []curve.Series{{Name: "one prompt for all beams"}, {Name: "a prompt for each beam"}, {Name: "reading alone"}}
 	for i := range r.SDPA.Batches {
@@ -50,8 +51,9 @@ func (r *ProfileReport) Draw(prefix string) error {
 		}
 	}
 	picture := curve.Picture{
-		Title: fmt.Sprintf("Keys and values that %d beams read, %d + %d tokens (%s)", r.SDPA.Beams, r.SDPA.Prompt, r.SDPA.Gen, r.Device.Name),
-		X:     "requests", Y: "GB/s", Series: lines,
+		Title: fmt.Sprintf("Keys and values that %d beams read, %d + %d tokens (%s)", r.SDPA.Beams, r.SDPA.Prompt, r.SDPA.Gen,
+			r.Device.Name),
+		X: "requests", Y: "GB/s", Series: lines,
 	}
 	return picture.WriteFile(prefix + "-sdpa.svg")
 }

@@ -182,7 +182,8 @@ func printSDPA(out io.Writer, r *sdpaReport) error {
 	fmt.Fprintln(w, "batch\tKV cache MB\tms\tGB/s\tof read bandwidth\tlimit GB/s\tprompt for each beam: MB\tms\tGB/s\t")
 	for i, s := range r.Batches {
 		each := r.Standard[i]
-		fmt.Fprintf(w, "%d\t%.1f\t%.3f\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.3f\t%.1f\t\n", s.Batch, megabytes(s.KVBytes), 1e3*s.Time, s.GBps, 100*s.Share,
+		fmt.Fprintf(w, "%d\t%.1f\t%.3f\t%.1f\t%.0f%%\t%.1f\t%.1f\t%.3f\t%.1f\t\n", s.Batch, megabytes(s.KVBytes), 1e3*s.Time, s.GBps,
+			100*s.Share,
 			s.Limits.ReadGBps, megabytes(each.KVBytes), 1e3*each.Time, each.GBps)
 	}
 	return w.Flush()

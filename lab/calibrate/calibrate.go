@@ -126,7 +126,8 @@ func (p *Pipeline) fitMixed(ctx context.Context, d *sim.Device, batch int) error
 		}
 		scale(d, batch+1, math.MaxInt, modeled.Seconds/served.Seconds)
 	}
-	p.Log.Info().Int("requests", len(trace)).Float64("seconds", served.Seconds).Float64("modeled", modeled.Seconds).Msg("fitted to the pipeline")
+	p.Log.Info().Int("requests", len(trace)).Float64("seconds", served.Seconds).Float64("modeled",
+		modeled.Seconds).Msg("fitted to the pipeline")
 	return nil
 }
 

@@ -112,7 +112,8 @@ func (o *Options) measure(run Run, text []int32, compare bool) (Result, [][]int3
 		longest = max(longest, o.Greedy.PromptTokens+o.Greedy.Tokens)
 	}
 	if longest > m.Program.MaxPositions {
-		return Result{}, nil, fmt.Errorf("%w: found sequences of %d tokens, expected at most the %d of %s", ErrLength, longest, m.Program.MaxPositions, run.Name)
+		return Result{}, nil, fmt.Errorf("%w: found sequences of %d tokens, expected at most the %d of %s", ErrLength, longest,
+			m.Program.MaxPositions, run.Name)
 	}
 	score, err := Perplexity(m, text, o.Windows)
 	if err != nil {
@@ -131,7 +132,8 @@ func (o *Options) measure(run Run, text []int32, compare bool) (Result, [][]int3
 
 // Print writes the report for people.
 func (r *Report) Print(out io.Writer) error {
-	fmt.Fprintf(out, "%s: %d tokens scored, windows of %d tokens every %d\n", filepath.Base(r.Text), r.Results[0].Tokens, r.Context, r.Stride)
+	fmt.Fprintf(out, "%s: %d tokens scored, windows of %d tokens every %d\n", filepath.Base(r.Text), r.Results[0].Tokens, r.Context,
+		r.Stride)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "model\tnats/token\tperplexity\tof the first\tsame best token\tsame greedy tokens")
 	for _, c := range r.Results {

@@ -133,7 +133,8 @@ func TestGreedyContinuesPromptsAsTheModelDoesAlone(t *testing.T) {
 }
 
 func TestAgreeCountsEqualTokensAndCommonBeginnings(t *testing.T) {
-	a := Agree([]int32{1, 2, 3, 4}, []int32{1, 9, 3, 4}, [][]int32{{5, 6, 7}, {5, 6, 7}, {1, 1, 1}}, [][]int32{{5, 6, 7}, {5, 0, 7}, {2, 1, 1}})
+	a := Agree([]int32{1, 2, 3, 4}, []int32{1, 9, 3, 4}, [][]int32{{5, 6, 7}, {5, 6, 7}, {1, 1, 1}},
+		[][]int32{{5, 6, 7}, {5, 0, 7}, {2, 1, 1}})
 	require.InDelta(t, 0.75, a.Best, 0)
 	require.InDelta(t, 4.0/9, a.Greedy, 1e-15)
 	require.Equal(t, 1, a.Whole)

@@ -60,7 +60,8 @@ func TestExplainTable(t *testing.T) {
 
 	raw, err := json.Marshal(e)
 	require.NoError(t, err)
-	require.Contains(t, string(raw), `"groups":[{"first":-1,"count":1,"ops":[{"name":"embed","kind":"embed","shape":"131 x 48","prefill":{"weight_bytes":`)
+	require.Contains(t, string(raw),
+		`"groups":[{"first":-1,"count":1,"ops":[{"name":"embed","kind":"embed","shape":"131 x 48","prefill":{"weight_bytes":`)
 }
 
 func TestAStateIsPrinted(t *testing.T) {

@@ -34,9 +34,12 @@ func NewPool(p *model.Program, sequences int, start, free uint64) *Pool {
 func (p *Pool) Print(out io.Writer) error {
 	why := fmt.Sprintf("what %d sequences of %d tokens need", p.Sequences, p.Tokens)
 	if p.Reserved < p.Need {
-		why = fmt.Sprintf("%g of the memory that is free now (%d sequences of %d tokens would need %s)", compute.PoolShare, p.Sequences, p.Tokens, gigabytes(p.Need))
+		why = fmt.Sprintf("%g of the memory that is free now (%d sequences of %d tokens would need %s)", compute.PoolShare, p.Sequences,
+			p.Tokens, gigabytes(p.Need))
 	}
-	_, err := fmt.Fprintf(out, "\nKV cache of a server here: %s reserved, %s\n  committed at start  %s, and more while it is used\n  in use              what sequences and cached prefixes have: GET /debug/kv of the server\n",
+	_,
+		err := fmt.Fprintf(out,
+		"\nKV cache of a server here: %s reserved, %s\n  committed at start  %s, and more while it is used\n  in use              what sequences and cached prefixes have: GET /debug/kv of the server\n",
 		gigabytes(p.Reserved), why, gigabytes(p.Start))
 	return err
 }

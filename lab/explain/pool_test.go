@@ -29,5 +29,6 @@ func TestThePoolOfAServerIsWhatItsSequencesNeedOrAQuarterOfTheFreeMemory(t *test
 	require.Contains(t, out.String(), "0.54 GB reserved, what 64 sequences of 2048 tokens need\n  committed at start  67.11 MB,")
 	out.Reset()
 	require.NoError(t, NewPool(p, 64, 64<<20, weights+1<<30).Print(&out))
-	require.Contains(t, out.String(), "0.27 GB reserved, 0.25 of the memory that is free now (64 sequences of 2048 tokens would need 0.54 GB)")
+	require.Contains(t, out.String(),
+		"0.27 GB reserved, 0.25 of the memory that is free now (64 sequences of 2048 tokens would need 0.54 GB)")
 }

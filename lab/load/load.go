@@ -209,7 +209,8 @@ func Summarize(o Options, answers []Answer, took time.Duration) *Report {
 // Print writes the report for people, with a histogram of the times to the first token.
 func (r *Report) Print(out io.Writer) error {
 	o := &r.options
-	fmt.Fprintf(out, "%d requests in %.1f s, %d failed; prompts of %.0f tokens, answers of %.0f tokens in the mean\n", r.Requests, r.Seconds, r.Failed, r.PromptTokens, r.Tokens)
+	fmt.Fprintf(out, "%d requests in %.1f s, %d failed; prompts of %.0f tokens, answers of %.0f tokens in the mean\n", r.Requests,
+		r.Seconds, r.Failed, r.PromptTokens, r.Tokens)
 	for _, e := range r.Errors {
 		fmt.Fprintf(out, "  %s\n", e)
 	}
@@ -221,7 +222,8 @@ func (r *Report) Print(out io.Writer) error {
 		name string
 		d    Distribution
 	}{{"time to first token", r.TTFT}, {"between two chunks", r.ITL}, {"per token after the first", r.TPOT}, {"whole answer", r.Latency}} {
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", row.name, 1e3*row.d.Mean, 1e3*row.d.P50, 1e3*row.d.P90, 1e3*row.d.P99, 1e3*row.d.Max)
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", row.name, 1e3*row.d.Mean, 1e3*row.d.P50, 1e3*row.d.P90, 1e3*row.d.P99,
+			1e3*row.d.Max)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -68,7 +68,8 @@ func TestASummaryCountsWhatIsGood(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, r.Print(&out))
 	require.Contains(t, out.String(), "  2 x busy\n")
-	require.Contains(t, out.String(), "  up to    64ms "+strings.Repeat("#", 50)+" 1\n  up to   128ms "+strings.Repeat("#", 50)+" 1\n  up to   256ms ")
+	require.Contains(t, out.String(), "  up to    64ms "+strings.Repeat("#", 50)+" 1\n  up to   128ms "+strings.Repeat("#",
+		50)+" 1\n  up to   256ms ")
 	require.NoError(t, Summarize(o, []Answer{{Err: errors.New("busy")}}, time.Second).Print(&out))
 }
 

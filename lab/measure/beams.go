@@ -35,8 +35,9 @@ func RunBeams(m *compute.Model, beams, batch, prompt, gen, repeat int) (Beams, e
 	need := kvmgr.SegmentSlabs(segments, device.SlabTokens)
 	pool := BeamSlabs(segments, batch)
 	if pool > m.Slabs() || prompt+gen > m.Program.MaxPositions {
-		return Beams{}, fmt.Errorf("measure: %w: %d searches of %d beams of %d tokens after %d need %d KV slabs of %d and a context of %d tokens, the model's is %d",
-			device.ErrNoMemory, batch, beams, gen, prompt, pool, m.Slabs(), prompt+gen, m.Program.MaxPositions)
+		return Beams{},
+			fmt.Errorf("measure: %w: %d searches of %d beams of %d tokens after %d need %d KV slabs of %d and a context of %d tokens, the model's is %d",
+				device.ErrNoMemory, batch, beams, gen, prompt, pool, m.Slabs(), prompt+gen, m.Program.MaxPositions)
 	}
 	var first, greedy, beam, choose []time.Duration
 	var ratio []float64
@@ -47,7 +48,8 @@ func RunBeams(m *compute.Model, beams, batch, prompt, gen, repeat int) (Beams, e
 		if err != nil {
 			return Beams{}, err
 		}
-		first, greedy, beam, choose = append(first, b.first), append(greedy, b.greedy...), append(beam, b.beam...), append(choose, b.choose...)
+		first, greedy, beam, choose = append(first, b.first), append(greedy, b.greedy...), append(beam, b.beam...),
+			append(choose, b.choose...)
 		for i := range b.beam {
 			ratio = append(ratio, b.beam[i].Seconds()/b.greedy[i].Seconds())
 		}

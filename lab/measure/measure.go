@@ -64,10 +64,12 @@ func Run(m *compute.Model, c Case) (Result, error) {
 			device.ErrInvalid, c.Shared, c.Prompt, device.SlabTokens)
 	}
 	if kv := m.KV(); c.Shared > 0 && (!kv.Copies || kv.Snapshots()) {
-		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a model whose layers keep a state, expected 0", device.ErrInvalid, c.Shared)
+		return Result{}, fmt.Errorf("measure: %w: %d shared tokens of a model whose layers keep a state, expected 0", device.ErrInvalid,
+			c.Shared)
 	}
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
-		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen, m.Program.MaxPositions)
+		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen,
+			m.Program.MaxPositions)
 	}
 	r := run{m: m, c: c, limits: limits{measure: peakOf(m)}}
 	for range max(c.Repeat, 1) {

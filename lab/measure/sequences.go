@@ -30,8 +30,9 @@ func newSequences(m *compute.Model, batch, beams, prompt, response, shared int) 
 		need = batch * (device.Slabs(prompt) + beams*device.Slabs(response))
 	}
 	if need > m.Slabs() || prompt+response > m.Program.MaxPositions {
-		return nil, fmt.Errorf("measure: %w: %d requests of %d beams, %d + %d tokens need %d KV slabs of %d and a context of %d tokens, the model's is %d",
-			device.ErrNoMemory, batch, beams, prompt, response, need, m.Slabs(), prompt+response, m.Program.MaxPositions)
+		return nil,
+			fmt.Errorf("measure: %w: %d requests of %d beams, %d + %d tokens need %d KV slabs of %d and a context of %d tokens, the model's is %d",
+				device.ErrNoMemory, batch, beams, prompt, response, need, m.Slabs(), prompt+response, m.Program.MaxPositions)
 	}
 	s := &sequences{model: m, prompt: prompt, response: response, shared: shared}
 	for range batch {

@@ -35,7 +35,9 @@ func ParseShape(text string) (Model, error) {
 		}
 		v, err := strconv.ParseFloat(number, 64)
 		if whole := name != "params" && name != "bits"; err != nil || !(v > 0 && v <= 1e15) || whole && (v != math.Trunc(v) || v > 1<<16) {
-			return Model{}, fmt.Errorf("%w: found %s=%q, expected a positive number, whole and at most 65536 for layers, kv-heads and head-dim", ErrShape, name, number)
+			return Model{},
+				fmt.Errorf("%w: found %s=%q, expected a positive number, whole and at most 65536 for layers, kv-heads and head-dim",
+					ErrShape, name, number)
 		}
 		values[name] = v
 	}

@@ -94,8 +94,8 @@ func Make(o Options) (*Report, error) {
 	}
 	token := uint64(p.KVBytesPerToken(model.BF16Sizes()))
 	report := &Report{
-		Notice: notice(o.Devices), Model: o.Model.Name, KVType: p.KV.String(), WeightBytes: o.Model.weightBytes(), TokenBytes: token, SlabBytes: sim.SlabBytes(p),
-		Prompt: r.Prompt, Gen: r.Response, Beams: r.Beams, TPOT: o.TPOT,
+		Notice: notice(o.Devices), Model: o.Model.Name, KVType: p.KV.String(), WeightBytes: o.Model.weightBytes(), TokenBytes: token,
+		SlabBytes: sim.SlabBytes(p), Prompt: r.Prompt, Gen: r.Response, Beams: r.Beams, TPOT: o.TPOT,
 		RequestSlabs: Slabs(r, o.kv(math.MaxInt)), StandardBytes: kvmgr.StandardBytes(r, 1, token),
 	}
 	report.RequestBytes = uint64(report.RequestSlabs) * report.SlabBytes
@@ -170,7 +170,8 @@ func (o *Options) slabs(d *sim.Device) (int, error) {
 		return kvmgr.SlabsIn(o.KVMemory, sim.SlabBytes(o.Model.Program))
 	}
 	if d.Memory == 0 {
-		return 0, fmt.Errorf("%w: the memory of the device %s is unknown: expected \"memory\" in its file, or --kv-memory", ErrRequest, d.ID)
+		return 0, fmt.Errorf("%w: the memory of the device %s is unknown: expected \"memory\" in its file, or --kv-memory", ErrRequest,
+			d.ID)
 	}
 	return kvmgr.SizePool(uint64(d.TotalMemory()*sim.MemoryShare), o.Model.weightBytes(), 0, 1, sim.SlabBytes(o.Model.Program))
 }

@@ -98,7 +98,8 @@ func agrees(t *testing.T, dir string, kv model.KVType) {
 // TestAPlanCountsTheSlabsOfAWindow: as many requests fit as the allocator admits, whose prompts and answers are many windows long.
 func TestAPlanCountsTheSlabsOfAWindow(t *testing.T) {
 	requests := []kvmgr.Segments{one(20, 11), one(1000, 56), one(1000, 57), one(4000, 2000), {Prompt: 200, Response: 130, Beams: 3}}
-	mistral, qwen := kvmgr.Window{Tokens: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)}, kvmgr.Window{Tokens: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16)}
+	mistral, qwen := kvmgr.Window{Tokens: 11, Live: kvmgr.LiveSlabs(11, 2*512, 16)},
+		kvmgr.Window{Tokens: 7, Live: kvmgr.LiveSlabs(7, 2*512, 16)}
 	plansWindows(t, "mistral-window", kvmgr.NewSpec(16, mistral), append(requests, one(100_000, 50_000)))
 	plansWindows(t, "qwen2-window", kvmgr.NewSpec(16, kvmgr.Full{}, qwen, qwen), requests)
 }
@@ -151,7 +152,8 @@ func TestTheUsersWithinABoundAreTheMost(t *testing.T) {
 	require.NoError(t, err)
 	slow := sim.Device{Peak: sim.Peak{ID: "slow", GBps: 1, TFLOPS: 0.01, Memory: 0.5}}
 	for _, request := range []kvmgr.Segments{one(600, 100), {Prompt: 600, Response: 100, Beams: 4}} {
-		o := plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{slow}, Request: request, TPOT: 0.05, Prices: []float64{2}}
+		o := plan.Options{Model: plan.NewModel("", program), Devices: []sim.Device{slow}, Request: request, TPOT: 0.05,
+			Prices: []float64{2}}
 		f := planned(t, o).Devices[0]
 		require.NotNil(t, f.Within)
 		require.LessOrEqual(t, f.Within.TPOT, o.TPOT)
@@ -169,7 +171,8 @@ func TestTheUsersWithinABoundAreTheMost(t *testing.T) {
 func TestWhatDoesNotFitIsSaid(t *testing.T) {
 	o := plan.Options{Model: shape(t, llama7B), Devices: []sim.Device{a100()}, Request: one(100, 100)}
 	o.Devices[0].Memory = 10
-	require.Contains(t, planned(t, o).Devices[0].Misfit, "weights of 14.0 GB and 8.4 MB for 16 tokens, expected at most 9.0 GB, 90% of its memory")
+	require.Contains(t, planned(t, o).Devices[0].Misfit,
+		"weights of 14.0 GB and 8.4 MB for 16 tokens, expected at most 9.0 GB, 90% of its memory")
 	o.KVMemory = 1 << 25
 	require.Contains(t, planned(t, o).Devices[0].Misfit, "a request takes 13 slabs, the KV cache has 4")
 	o.KVMemory = 1000
@@ -220,7 +223,8 @@ func TestPrint(t *testing.T) {
 		"none":    {Model: shape(t, llama7B), Devices: []sim.Device{a100()}, Request: one(1536, 512), TPOT: 0.001},
 		"misfit":  {Model: shape(t, llama7B), Devices: []sim.Device{small}, Request: one(1536, 512)},
 		"beams":   {Model: demo, Devices: []sim.Device{measured}, Request: kvmgr.Segments{Prompt: 100, Response: 50, Beams: 4}},
-		"devices": {Model: shape(t, llama7B), Devices: []sim.Device{a100(), small, measured}, Prices: []float64{2, 1, 0.5}, Request: one(1536, 512), TPOT: 0.03},
+		"devices": {Model: shape(t, llama7B), Devices: []sim.Device{a100(), small, measured}, Prices: []float64{2, 1, 0.5},
+			Request: one(1536, 512), TPOT: 0.03},
 	} {
 		var out bytes.Buffer
 		require.NoError(t, planned(t, o).Print(&out))

@@ -19,7 +19,8 @@ func (r *Report) Print(out io.Writer) error {
 	if kv == model.KVAuto.String() {
 		kv = "16 bits"
 	}
-	fmt.Fprintf(out, "%s\n%s: weights %s, KV cache (%s) %s bytes per token\n", r.Notice, r.Model, size(r.WeightBytes), kv, count(r.TokenBytes))
+	fmt.Fprintf(out, "%s\n%s: weights %s, KV cache (%s) %s bytes per token\n", r.Notice, r.Model, size(r.WeightBytes), kv,
+		count(r.TokenBytes))
 	fmt.Fprintf(out, "a request of %s + %s tokens", count(r.Prompt), count(r.Gen))
 	if r.Beams > 1 {
 		fmt.Fprintf(out, ", %d beams", r.Beams)
@@ -53,7 +54,8 @@ func (r *Report) printOne(out io.Writer, f *Fit) error {
 	}
 	fmt.Fprintf(w, "users\tKV cache\tTTFT s\tTPOT ms\ttokens/s each\ttokens/s all\t%s\t\n", priceHead(f.Price))
 	for _, p := range f.Users {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", count(p.Users), size(p.KVBytes), short(p.TTFT), short(1e3*p.TPOT), short(p.Each()),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", count(p.Users), size(p.KVBytes), short(p.TTFT), short(1e3*p.TPOT),
+			short(p.Each()),
 			short(p.TokensPerSecond), price(p.PricePerMillion), strings.Repeat("#", int(bar*p.TokensPerSecond/most+0.5)))
 	}
 	if err := w.Flush(); err != nil {
@@ -77,7 +79,8 @@ func (r *Report) answer(out io.Writer, f *Fit) error {
 	if last.Users < f.Requests {
 		fmt.Fprintf(out, "Memory has room for %s requests; times are computed for up to %s rows.\n", count(f.Requests), count(MostUsers))
 	}
-	fmt.Fprintf(out, "On %s %s at %s tokens each decode at %s tokens/s", f.Device.ID, users(last.Users), count(r.Prompt+r.Gen), short(last.Each()))
+	fmt.Fprintf(out, "On %s %s at %s tokens each decode at %s tokens/s", f.Device.ID, users(last.Users), count(r.Prompt+r.Gen),
+		short(last.Each()))
 	switch {
 	case r.TPOT == 0:
 		fmt.Fprintln(out, ".")
@@ -86,7 +89,8 @@ func (r *Report) answer(out io.Writer, f *Fit) error {
 	case f.Within.Users == last.Users:
 		fmt.Fprintf(out, ", within %s ms per token.\n", short(1e3*r.TPOT))
 	default:
-		fmt.Fprintf(out, ".\nWithin %s ms per token: %s, %s tokens/s each.\n", short(1e3*r.TPOT), users(f.Within.Users), short(f.Within.Each()))
+		fmt.Fprintf(out, ".\nWithin %s ms per token: %s, %s tokens/s each.\n", short(1e3*r.TPOT), users(f.Within.Users),
+			short(f.Within.Each()))
 	}
 	if p := f.Within; p != nil && p.PricePerMillion > 0 {
 		_, err := fmt.Fprintf(out, "A million tokens cost %s with %s.\n", short(p.PricePerMillion), users(p.Users))
@@ -103,7 +107,8 @@ func (r *Report) printDevices(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "device\tGB\tGB/s\tTFLOP/s\trequests in memory\t%s\tTTFT s\ttokens/s each\ttokens/s all\t%s\t\n", head, priceHead(r.Devices[0].Price))
+	fmt.Fprintf(w, "device\tGB\tGB/s\tTFLOP/s\trequests in memory\t%s\tTTFT s\ttokens/s each\ttokens/s all\t%s\t\n", head,
+		priceHead(r.Devices[0].Price))
 	for i := range r.Devices {
 		f := &r.Devices[i]
 		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.4g\t", f.Device.ID, f.Device.Memory, f.Device.GBps, f.Device.TFLOPS)
@@ -113,7 +118,8 @@ func (r *Report) printDevices(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t", count(f.Requests))
 		if p := f.Within; p != nil {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", count(p.Users), short(p.TTFT), short(p.Each()), short(p.TokensPerSecond), price(p.PricePerMillion))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", count(p.Users), short(p.TTFT), short(p.Each()), short(p.TokensPerSecond),
+				price(p.PricePerMillion))
 		} else {
 			fmt.Fprint(w, "0\t-\t-\t-\t-\t\n")
 		}
@@ -143,7 +149,8 @@ func (r *Report) compare(out io.Writer) error {
 		_, err := fmt.Fprintln(out, "\nNo device serves even one user.")
 		return err
 	}
-	fmt.Fprintf(out, "\nMost tokens: %s with %s, %s tokens/s.\n", fastest.Device.ID, users(fastest.Within.Users), short(fastest.Within.TokensPerSecond))
+	fmt.Fprintf(out, "\nMost tokens: %s with %s, %s tokens/s.\n", fastest.Device.ID, users(fastest.Within.Users),
+		short(fastest.Within.TokensPerSecond))
 	if cheapest == nil {
 		return nil
 	}

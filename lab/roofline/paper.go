@@ -152,7 +152,8 @@ func memory(name string, program *model.Program) (list []PaperMemory) {
 	s := kvmgr.Segments{Prompt: 1024, Response: 1024, Beams: 4}
 	token := uint64(program.KVBytesPerToken(model.BF16Sizes()))
 	for batch := 1; batch <= 32; batch *= 2 {
-		list = append(list, PaperMemory{name, batch, kvmgr.StandardBytes(s, batch, token), kvmgr.SegmentBytes(s, batch, device.SlabTokens, token)})
+		list = append(list, PaperMemory{name, batch, kvmgr.StandardBytes(s, batch, token),
+			kvmgr.SegmentBytes(s, batch, device.SlabTokens, token)})
 	}
 	return list
 }

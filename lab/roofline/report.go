@@ -159,7 +159,8 @@ func (p *PaperReport) Draw(prefix string) error {
 			continue
 		}
 		if m.Batch == 1 {
-			picture.Series = append(picture.Series, curve.Series{Name: m.Model + ", a prompt for each beam"}, curve.Series{Name: m.Model + ", one prompt"})
+			picture.Series = append(picture.Series, curve.Series{Name: m.Model + ", a prompt for each beam"},
+				curve.Series{Name: m.Model + ", one prompt"})
 		}
 		lines := picture.Series[len(picture.Series)-2:]
 		lines[0].Points = append(lines[0].Points, curve.Point{X: float64(m.Batch), Y: float64(m.Standard) / 1e9})

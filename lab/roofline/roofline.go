@@ -144,8 +144,8 @@ type Bound struct {
 }
 
 // NewBound bounds a workload: the first token comes from the prefill, each further one from a
-// decode step. Tiles run the program that model.Split gives one of them, with its sums over the tiles: each reads the sums of all at the bandwidth of
-// its own memory. What Split refuses is divided evenly, as Step has it.
+// decode step. Tiles run the program that model.Split gives one of them, with its sums over the tiles: each reads the sums of all at the
+// bandwidth of its own memory. What Split refuses is divided evenly, as Step has it.
 func NewBound(p *model.Program, w Workload, d sim.Peak, sizes model.Sizes) Bound {
 	b := Bound{Device: d}
 	if shares, err := p.Split(w.Tiles); err == nil && w.Tiles > 1 {

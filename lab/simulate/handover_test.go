@@ -71,7 +71,8 @@ func TestSequencesStayAtPrefillWorkersWithoutRoomElsewhere(t *testing.T) {
 			w.Requests, w.QPS, w.MaxTokens = 200, 1000, 2048
 			w.Prompt, w.Output = simulate.LogNormal{Mean: 300, Sigma: 1, Max: 2000}, simulate.LogNormal{Mean: 700, Sigma: 0.3, Max: 2048}
 			r := run(t, c, w)
-			t.Logf("%s, %d slabs: %d hand-overs, %d tokens recomputed, %+v, paused %.3f", admission, slabs, r.Handovers, r.Recomputed, r.Tier, r.Paused)
+			t.Logf("%s, %d slabs: %d hand-overs, %d tokens recomputed, %+v, paused %.3f", admission, slabs, r.Handovers, r.Recomputed,
+				r.Tier, r.Paused)
 			require.Equal(t, w.Requests, r.Served)
 			require.Positive(t, r.Handovers)
 			require.Less(t, r.Handovers, w.Requests, "there is no room for all")

@@ -26,7 +26,8 @@ func TestGoodputHoldsAtTenTimesTheCapacity(t *testing.T) {
 		best = max(best, good(times*capacity, time.Second, int(100*times*capacity)).GoodQPS)
 	}
 	r := good(10*capacity, time.Second, 40000)
-	t.Logf("capacity %.2f/s, best %.2f/s; at ten times the capacity %.2f/s, refused %v, TTFT p50 %.2f s, p99 %.2f s", capacity, best, r.GoodQPS, r.Refused, r.TTFT.P50, r.TTFT.P99)
+	t.Logf("capacity %.2f/s, best %.2f/s; at ten times the capacity %.2f/s, refused %v, TTFT p50 %.2f s, p99 %.2f s", capacity, best,
+		r.GoodQPS, r.Refused, r.TTFT.P50, r.TTFT.P99)
 	require.GreaterOrEqual(t, r.GoodQPS, 0.95*best)
 	require.Equal(t, r.RefusedSum(), r.Refused["queue-wait"])
 	require.Less(t, good(10*capacity, 0, 40000).GoodQPS, 0.2*best, "a queue without a bound serves nobody in time")

@@ -9,7 +9,8 @@ import (
 
 // Print writes the study for people.
 func (r *Study) Print(out io.Writer) error {
-	fmt.Fprintf(out, "SIMULATED, not a measurement: %s (%s) on %d x %s, KV cache of %d slabs each\n", r.Model, r.Weights, r.Workers, r.Device.String(), r.KVSlabs)
+	fmt.Fprintf(out, "SIMULATED, not a measurement: %s (%s) on %d x %s, KV cache of %d slabs each\n", r.Model, r.Weights, r.Workers,
+		r.Device.String(), r.KVSlabs)
 	w := &r.Workload
 	fmt.Fprintf(out, "%d requests, seed %d; prompts %s, answers %s\n\n", w.Requests, w.Seed, lengths(w.Prompt), lengths(w.Output))
 	runs := r.trials()
@@ -56,7 +57,8 @@ func lengths(l LogNormal) string {
 func printAdmissions(out io.Writer, runs []Trial) error {
 	fmt.Fprintln(out, "\nKV memory: sequences, slabs and reserved are means of the time in which requests wait")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "QPS\tadmission\ttokens/s\tsequences\tslabs with tokens\treserved\tof the time\tpaused\tpreempted\tslabs spilled\trestores\ttokens recomputed\t")
+	fmt.Fprintln(w,
+		"QPS\tadmission\ttokens/s\tsequences\tslabs with tokens\treserved\tof the time\tpaused\tpreempted\tslabs spilled\trestores\ttokens recomputed\t")
 	for _, r := range runs {
 		m := r.Waiting
 		fmt.Fprintf(w, "%.4g\t%s\t%.0f\t%.0f\t%.1f%%\t%.1f%%\t%.0f%%\t%.2f%%\t%d\t%d\t%d\t%d\t\n",
@@ -80,10 +82,12 @@ func printDivisions(out io.Writer, runs []Trial) error {
 
 func printRuns(out io.Writer, runs []Trial) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "QPS\tadmission\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
+	fmt.Fprintln(w,
+		"QPS\tadmission\tserved/s\tgood/s\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\ttokens/s\tbatch\tbusy\tbandwidth\tKV mean\tmax\tcost per M\t")
 	for _, r := range runs {
 		fmt.Fprintf(w, "%.4g\t%s\t%.4g\t%.4g\t%d\t%s\t%s\t%.0f\t%.1f\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.3g\t\n",
-			r.QPS, r.Admission, r.ServedQPS, r.GoodQPS, r.RefusedSum(), milliseconds(r.TTFT), milliseconds(r.TPOT), r.TokensPerSecond, r.DecodeRows,
+			r.QPS, r.Admission, r.ServedQPS, r.GoodQPS, r.RefusedSum(), milliseconds(r.TTFT), milliseconds(r.TPOT), r.TokensPerSecond,
+			r.DecodeRows,
 			100*r.Busy, 100*r.Bandwidth, 100*r.KVMean, 100*r.KVMax, r.CostPerMillion)
 	}
 	return w.Flush()
@@ -94,7 +98,8 @@ func printSlices(out io.Writer, parts []Slice) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "QPS\trequests\tgood\trefused\tTTFT ms: p50\tp95\tp99\tTPOT ms: p50\tp95\tp99\t")
 	for _, s := range parts {
-		fmt.Fprintf(w, "%.4g\t%d\t%d\t%d\t%s\t%s\t\n", s.QPS, s.Requests, s.Good, s.RefusedSum(), milliseconds(s.TTFT), milliseconds(s.TPOT))
+		fmt.Fprintf(w, "%.4g\t%d\t%d\t%d\t%s\t%s\t\n", s.QPS, s.Requests, s.Good, s.RefusedSum(), milliseconds(s.TTFT),
+			milliseconds(s.TPOT))
 	}
 	return w.Flush()
 }

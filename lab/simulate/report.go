@@ -39,9 +39,10 @@ type Report struct {
 	Waiting    Waiting `json:"while_requests_wait"`
 	Preempted  int     `json:"preempted"`         // times that a sequence lost its slabs
 	Recomputed int     `json:"recomputed_tokens"` // that were in the KV cache before
-	Paused     float64 `json:"paused_share"`      // of the sequences with slabs or in the tier, those that could not run until they may grow; mean over the steps
-	Tier       Tier    `json:"tier"`
-	Handovers  int     `json:"handovers"` // sequences that went from a prefill to a decode worker
+	// of the sequences with slabs or in the tier, those that could not run until they may grow; mean over the steps
+	Paused    float64 `json:"paused_share"`
+	Tier      Tier    `json:"tier"`
+	Handovers int     `json:"handovers"` // sequences that went from a prefill to a decode worker
 
 	Slices []Slice `json:"slices,omitempty"`
 }
@@ -222,8 +223,8 @@ func (t *tally) step(p *sched.Plan, cost sim.Time, took time.Duration, l load) {
 
 func (t *tally) report(cfg *Config) *Report {
 	r := &Report{
-		Admission: cfg.Admission, Workers: cfg.Workers, Prefill: cfg.Prefill, Gap: t.gaps.quantiles(), Seconds: t.last.Seconds(), PromptTokens: t.prompt, OutputTokens: t.output,
-		Steps: t.steps, KVMax: t.kvMax,
+		Admission: cfg.Admission, Workers: cfg.Workers, Prefill: cfg.Prefill, Gap: t.gaps.quantiles(), Seconds: t.last.Seconds(),
+		PromptTokens: t.prompt, OutputTokens: t.output, Steps: t.steps, KVMax: t.kvMax,
 	}
 	all, from := slice{refused: make(map[string]int)}, time.Duration(0)
 	for i := range t.slices {

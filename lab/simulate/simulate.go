@@ -108,7 +108,8 @@ func newFleet(cfg *Config) (*fleet, error) {
 		return nil, fmt.Errorf("%w: expected at least one worker and one request", ErrConfig)
 	}
 	if cfg.Prefill < 0 || cfg.Prefill >= cfg.Workers {
-		return nil, fmt.Errorf("%w: %d prefill workers of %d, expected at least 0 and one decode worker", ErrConfig, cfg.Prefill, cfg.Workers)
+		return nil, fmt.Errorf("%w: %d prefill workers of %d, expected at least 0 and one decode worker", ErrConfig, cfg.Prefill,
+			cfg.Workers)
 	}
 	if err := cfg.Device.Validate(); err != nil {
 		return nil, err

@@ -18,7 +18,8 @@ type LogNormal struct {
 
 func (l LogNormal) validate(name string) error {
 	if !(l.Mean >= 1 && l.Mean <= 1e9 && l.Sigma >= 0 && l.Sigma <= 5) || l.Max < 1 {
-		return fmt.Errorf("%w: %s: found a mean of %g, a sigma of %g, %d at most; expected 1 to 1e9, 0 to 5, at least 1", ErrConfig, name, l.Mean, l.Sigma, l.Max)
+		return fmt.Errorf("%w: %s: found a mean of %g, a sigma of %g, %d at most; expected 1 to 1e9, 0 to 5, at least 1", ErrConfig, name,
+			l.Mean, l.Sigma, l.Max)
 	}
 	return nil
 }
@@ -42,8 +43,9 @@ type Workload struct {
 // Source draws the workload, the same each time. Lengths do not depend on the rate.
 func (w Workload) Source() (Source, error) {
 	if w.Requests < 1 || !(w.QPS > 0 && w.QPS <= 1e9) || !(w.From >= 0 && w.From <= 1e9) || w.MaxTokens < 0 {
-		return nil, fmt.Errorf("%w: %d requests at %g/s, from %g/s, of %d tokens at most: expected at least 1, above 0, at least 0, at least 0",
-			ErrConfig, w.Requests, w.QPS, w.From, w.MaxTokens)
+		return nil,
+			fmt.Errorf("%w: %d requests at %g/s, from %g/s, of %d tokens at most: expected at least 1, above 0, at least 0, at least 0",
+				ErrConfig, w.Requests, w.QPS, w.From, w.MaxTokens)
 	}
 	if err := w.Prompt.validate("prompt"); err != nil {
 		return nil, err

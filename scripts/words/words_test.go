@@ -18,7 +18,8 @@ import (
 var only = flag.String("path", "", "show everything found under this path, pending or not")
 
 // prose are the endings of files that people read as text.
-var prose = []string{".go", ".md", ".c", ".cpp", ".h", ".hpp", ".rs", ".py", ".sh", ".js", ".ts", ".tsx", ".html", ".css", ".yml", ".yaml", ".proto", ".toml", ".cmake", ".conf", ".in", "CMakeLists.txt", "Makefile", "Dockerfile"}
+var prose = []string{".go", ".md", ".c", ".cpp", ".h", ".hpp", ".rs", ".py", ".sh", ".js", ".ts", ".tsx", ".html", ".css", ".yml", ".yaml",
+	".proto", ".toml", ".cmake", ".conf", ".in", "CMakeLists.txt", "Makefile", "Dockerfile"}
 
 // found is a place that breaks a rule.
 type found struct {

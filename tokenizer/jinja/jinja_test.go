@@ -77,7 +77,8 @@ func TestNothingOutsideTheTemplateCanBeIncluded(t *testing.T) {
 
 // TestWhatCannotBeTheSameIsNamed: two renders differ, or a user's text is changed. See docs/decisions/chat-templates.md.
 func TestWhatCannotBeTheSameIsNamed(t *testing.T) {
-	for source, name := range map[string]string{"{{ [1, 2] | random }}": "random", "{{ lipsum() }}": "lipsum", "{{ '<b>' | striptags }}": "striptags", "{{ 'a' | no_filter }}": "no_filter"} {
+	for source, name := range map[string]string{"{{ [1, 2] | random }}": "random", "{{ lipsum() }}": "lipsum",
+		"{{ '<b>' | striptags }}": "striptags", "{{ 'a' | no_filter }}": "no_filter"} {
 		_, err := render(source, "{}", limits)
 		require.ErrorIs(t, err, jinja.ErrTemplate, source)
 		require.ErrorContains(t, err, name)
@@ -130,7 +131,8 @@ func TestNumbersAreThoseOfPythonsJSON(t *testing.T) {
 
 func TestVariablesThatAreNoJSONAreErrors(t *testing.T) {
 	for _, variables := range []string{
-		"", "{", `{"a"}`, `{"a":}`, `{"a":1`, `{"a":1}x`, `{"a":[1,]}`, `{"a":nul}`, `{"a":-}`, `{"a":1-2}`, `{"a":"b}`, `{"a":"\ud800"}`, `{"a":1e}`,
+		"", "{", `{"a"}`, `{"a":}`, `{"a":1`, `{"a":1}x`, `{"a":[1,]}`, `{"a":nul}`, `{"a":-}`, `{"a":1-2}`, `{"a":"b}`, `{"a":"\ud800"}`,
+		`{"a":1e}`,
 		strings.Repeat(`{"a":`, 300) + "1" + strings.Repeat("}", 300),
 	} {
 		_, err := render("{{ a }}", variables, limits)

@@ -95,7 +95,8 @@ func TestALimitSaysWhichOne(t *testing.T) {
 }
 
 func TestARenderAfterALimitIsWhole(t *testing.T) {
-	tmpl, err := jinja.Compile("{% set ns = namespace(x=x) %}{% for i in range(n) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x|length }}")
+	tmpl,
+		err := jinja.Compile("{% set ns = namespace(x=x) %}{% for i in range(n) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x|length }}")
 	require.NoError(t, err)
 	for range 20 {
 		_, err = tmpl.Render([]byte(`{"x":"ab","n":40}`), now, limits)

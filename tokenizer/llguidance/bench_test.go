@@ -130,7 +130,9 @@ func firstByte(mask grammar.Mask) int32 {
 // BenchmarkAnswer is a whole answer: a mask and a token at a time, in the order of the schema.
 func BenchmarkAnswer(b *testing.B) {
 	e := largeVocabulary(b)
-	p, err := e.Compile(grammar.JSONSchema, `{"type":"object","required":["a","b"],"properties":{"a":{"type":"string"},"b":{"type":"array","items":{"type":"integer"}}}}`)
+	p,
+		err := e.Compile(grammar.JSONSchema,
+		`{"type":"object","required":["a","b"],"properties":{"a":{"type":"string"},"b":{"type":"array","items":{"type":"integer"}}}}`)
 	require.NoError(b, err)
 	const text = `{"a":"the quick brown fox jumps over the lazy dog","b":[1,22,333,4444]}`
 	mask := grammar.NewMask(e.Size())

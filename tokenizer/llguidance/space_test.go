@@ -35,7 +35,8 @@ func TestWhiteSpaceOfJSONIsBounded(t *testing.T) {
 	schema := `{"type":"object","properties":{"a":{"type":"array","items":{"type":"integer","maximum":9,"minimum":0}}},"required":["a"],"additionalProperties":false}`
 	for name, s := range map[string]*grammar.Spec{
 		"schema": {Kind: grammar.JSONSchema, Source: schema}, "object": {Kind: grammar.JSONObject},
-		"inside Lark": {Kind: grammar.Lark, Source: "start: %json " + schema}, "pattern": {Kind: grammar.JSONSchema, Source: schema, WhiteSpace: ` {0,3}|\n[ \t]{0,20}`},
+		"inside Lark": {Kind: grammar.Lark, Source: "start: %json " + schema},
+		"pattern":     {Kind: grammar.JSONSchema, Source: schema, WhiteSpace: ` {0,3}|\n[ \t]{0,20}`},
 	} {
 		for _, text := range []string{`{"a":[1,2]}`, `{"a": [1, 2]}`, "{\n  \"a\": [\n    1,\n    2\n  ]\n}", "{\n\t\"a\": [1]}"} {
 			n, ends := accepted(t, e, s, text)
@@ -44,7 +45,8 @@ func TestWhiteSpaceOfJSONIsBounded(t *testing.T) {
 			n, _ = accepted(t, e, s, text+strings.Repeat(" ", 40))
 			require.Equal(t, len(text), n, "nothing follows")
 			for i := range text {
-				for _, space := range []string{strings.Repeat(" ", 40), strings.Repeat("\n", 40), strings.Repeat(" \n", 40), strings.Repeat("\t", 40), strings.Repeat("\r\n", 40)} {
+				for _, space := range []string{strings.Repeat(" ", 40), strings.Repeat("\n", 40), strings.Repeat(" \n", 40),
+					strings.Repeat("\t", 40), strings.Repeat("\r\n", 40)} {
 					if i > 1 && strings.IndexByte("{}[]\",:123", text[i-1]) < 0 || text[max(i-1, 0)] == '"' && text[i] == 'a' {
 						continue
 					}

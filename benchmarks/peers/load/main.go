@@ -55,7 +55,8 @@ func main() {
 	flag.IntVar(&o.requests, "requests", 1, "requests in all")
 	flag.IntVar(&o.words, "words", 120, "words of a prompt")
 	flag.IntVar(&o.tokens, "tokens", 64, "tokens to generate for each")
-	flag.IntVar(&o.turns, "turns", 1, "requests of a conversation: each repeats the text of the one before, its answer, and adds some words")
+	flag.IntVar(&o.turns, "turns", 1,
+		"requests of a conversation: each repeats the text of the one before, its answer, and adds some words")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the prompts: another one makes prompts that no cache has seen")
 	flag.DurationVar(&o.deadline, "deadline", 5*time.Minute, "time for all requests; the rest fail")
 	flag.Parse()

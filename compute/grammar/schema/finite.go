@@ -117,6 +117,7 @@ func (w *rewriter) onlyObjects(n *node) *node {
 	case n.kind != object:
 		return objectOf("type", valueOf("object"))
 	}
-	out := &node{kind: object, members: append([]member{{"type", valueOf("object")}}, slices.DeleteFunc(slices.Clone(n.members), func(m member) bool { return m.name == "type" })...)}
+	out := &node{kind: object, members: append([]member{{"type", valueOf("object")}},
+		slices.DeleteFunc(slices.Clone(n.members), func(m member) bool { return m.name == "type" })...)}
 	return out
 }

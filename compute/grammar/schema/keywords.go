@@ -167,7 +167,8 @@ func (w *rewriter) oneOf(s *state, path string, v *node) {
 		for i, a := range options {
 			for _, b := range options[i+1:] {
 				if !w.disjoint(a, b, maxDepth) {
-					w.cannot(path, "found alternatives that one value may match together, expected that they differ in a type, a constant or a required property; anyOf can be enforced")
+					w.cannot(path,
+						"found alternatives that one value may match together, expected that they differ in a type, a constant or a required property; anyOf can be enforced")
 					return
 				}
 			}

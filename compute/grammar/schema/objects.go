@@ -88,7 +88,8 @@ func (w *rewriter) countedProperties(s *state, path string, v *node) {
 		return
 	}
 	least, most := s.in.get("minProperties"), s.in.get("maxProperties")
-	one := (least == nil || least.text == "0" || least.text == strconv.Itoa(required+1)) && (most == nil || most.text == strconv.Itoa(required+1)) && s.in.get("patternProperties") == nil &&
+	one := (least == nil || least.text == "0" || least.text == strconv.Itoa(required+1)) &&
+		(most == nil || most.text == strconv.Itoa(required+1)) && s.in.get("patternProperties") == nil &&
 		s.in.get("additionalProperties") != nil && s.in.get("additionalProperties").isNever()
 	if optional > 0 && !one {
 		w.cannot(path, "found "+last(path)+" with optional properties, which cannot be enforced")
@@ -142,7 +143,8 @@ func (w *rewriter) propertyNames(s *state, path string, v *node) {
 // inPlace are the keywords whose schemas may evaluate properties and items, too.
 func inPlace(n *node) bool {
 	return slices.ContainsFunc(n.members, func(m member) bool {
-		return slices.Contains([]string{"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}, m.name)
+		return slices.Contains([]string{"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"},
+			m.name)
 	})
 }
 

@@ -13,12 +13,17 @@ import (
 
 func TestKeywordsThatAllowEverythingAreDropped(t *testing.T) {
 	for _, keywords := range []string{
-		`"propertyNames":{"type":"string"}`, `"propertyNames":{}`, `"propertyNames":true`, `"not":false`, `"not":{"not":true,"title":"t"}`, `"uniqueItems":false`,
+		`"propertyNames":{"type":"string"}`, `"propertyNames":{}`, `"propertyNames":true`, `"not":false`, `"not":{"not":true,"title":"t"}`,
+		`"uniqueItems":false`,
 		`"uniqueItems":true,"maxItems":1`, `"if":{"type":"string"}`, `"if":{"const":1},"then":true,"else":{}`, `"then":{"const":1}`,
-		`"dependentRequired":{"a":[]}`, `"dependencies":{}`, `"dependentSchemas":{"a":true}`, `"contains":{"const":1},"minContains":0`, `"maxContains":3`,
-		`"unevaluatedProperties":true`, `"unevaluatedItems":{}`, `"allOf":[{},true]`, `"anyOf":[{"type":"string"},{}]`, `"oneOf":[true,false]`, `"minProperties":0`,
-		`"format":"password"`, `"format":"uri-reference"`, `"format":"anything"`, `"title":7,"description":"x","default":null,"examples":[1],"deprecated":true,"nullable":true`,
-		`"x-guidance":{"whitespace_pattern":"x*"}`, `"x.type":7`, `"required":null`, `"$schema":"https://json-schema.org/draft/2020-12/schema","$id":"https://a.example/b","$comment":"c"`,
+		`"dependentRequired":{"a":[]}`, `"dependencies":{}`, `"dependentSchemas":{"a":true}`, `"contains":{"const":1},"minContains":0`,
+		`"maxContains":3`,
+		`"unevaluatedProperties":true`, `"unevaluatedItems":{}`, `"allOf":[{},true]`, `"anyOf":[{"type":"string"},{}]`,
+		`"oneOf":[true,false]`, `"minProperties":0`,
+		`"format":"password"`, `"format":"uri-reference"`, `"format":"anything"`,
+		`"title":7,"description":"x","default":null,"examples":[1],"deprecated":true,"nullable":true`,
+		`"x-guidance":{"whitespace_pattern":"x*"}`, `"x.type":7`, `"required":null`,
+		`"$schema":"https://json-schema.org/draft/2020-12/schema","$id":"https://a.example/b","$comment":"c"`,
 		`"discriminator":{"propertyName":"kind"},"$defs":{"unused":{"uniqueItems":true}}`,
 	} {
 		got, err := Rewrite("{"+keywords+"}", Options{})
@@ -55,16 +60,19 @@ func TestReferencesLeadWherePointersAndAnchorsSay(t *testing.T) {
 	const definitions = `"$id":"https://x.example/s","$defs":{"a/b":{"const":1},"c~d":{"const":2},"é":{"const":3},"Map<string,number>":{"const":4},"~1":{"const":5},"%25":{"const":6},
 		"list":{"anyOf":[{"const":7},{"const":8}]},"named":{"$anchor":"here","const":9},"old":{"id":"#there","const":10},"":{"const":11}}`
 	for ref, want := range map[string]string{
-		"#/$defs/a~1b": "1", "#/$defs/c~0d": "2", "#/$defs/%C3%A9": "3", "#/$defs/é": "3", "#/$defs/Map%3Cstring%2Cnumber%3E": "4", "#/$defs/Map<string,number>": "4", "#/$defs/~01": "5",
-		"#/$defs/%2525": "6", "#/$defs/list/anyOf/1": "8", "#here": "9", "#there": "10", "https://x.example/s#/$defs/a~1b": "1", "#/%24defs/a%7E1b": "1", "#/$defs/": "11",
+		"#/$defs/a~1b": "1", "#/$defs/c~0d": "2", "#/$defs/%C3%A9": "3", "#/$defs/é": "3", "#/$defs/Map%3Cstring%2Cnumber%3E": "4",
+		"#/$defs/Map<string,number>": "4", "#/$defs/~01": "5", "#/$defs/%2525": "6", "#/$defs/list/anyOf/1": "8", "#here": "9",
+		"#there": "10", "https://x.example/s#/$defs/a~1b": "1", "#/%24defs/a%7E1b": "1", "#/$defs/": "11",
 	} {
 		got, err := Rewrite(`{"$ref":"`+ref+`",`+definitions+`}`, Options{})
 		require.NoError(t, err, ref)
 		require.Equal(t, `{"$ref":"#/$defs/0","$defs":{"0":{"const":`+want+`}}}`, got, ref)
 	}
 	for ref, why := range map[string]string{
-		`"#/$defs/none"`: `$ref: found "#/$defs/none", which leads to no schema of this document`, `"#/$defs/list/anyOf/2"`: "leads to no schema", `"#nowhere"`: "leads to no schema",
-		`"https://y.example/s#/a"`: "$ref: found a reference to another document", `"other.json"`: "another document", `7`: "$ref: found 7, expected a string",
+		`"#/$defs/none"`:         `$ref: found "#/$defs/none", which leads to no schema of this document`,
+		`"#/$defs/list/anyOf/2"`: "leads to no schema", `"#nowhere"`: "leads to no schema",
+		`"https://y.example/s#/a"`: "$ref: found a reference to another document", `"other.json"`: "another document",
+		`7`: "$ref: found 7, expected a string",
 	} {
 		_, err := Rewrite(`{"$ref":`+ref+`,`+definitions+`}`, Options{})
 		require.ErrorIs(t, err, ErrSchema)
@@ -74,9 +82,12 @@ func TestReferencesLeadWherePointersAndAnchorsSay(t *testing.T) {
 
 func TestASchemaWithoutAFiniteValueIsAnError(t *testing.T) {
 	for _, source := range []string{
-		`{"$ref":"#"}`, `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{"anyOf":[{"$ref":"#"}]}`, `{"allOf":[{"$ref":"#"}]}`,
-		`{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}`, `{"type":"array","items":{"$ref":"#"},"minItems":1}`, `{"type":"array","prefixItems":[{"$ref":"#"}],"minItems":1}`,
-		`false`, `{"not":{}}`, `{"type":"object","required":["a"],"properties":{"a":false}}`, `{"type":"object","required":["a"],"additionalProperties":{"$ref":"#"}}`,
+		`{"$ref":"#"}`, `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{"anyOf":[{"$ref":"#"}]}`,
+		`{"allOf":[{"$ref":"#"}]}`,
+		`{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}`, `{"type":"array","items":{"$ref":"#"},"minItems":1}`,
+		`{"type":"array","prefixItems":[{"$ref":"#"}],"minItems":1}`,
+		`false`, `{"not":{}}`, `{"type":"object","required":["a"],"properties":{"a":false}}`,
+		`{"type":"object","required":["a"],"additionalProperties":{"$ref":"#"}}`,
 		`{"oneOf":[{"type":"object","required":["x"],"properties":{"x":{"$ref":"#"}}}]}`,
 	} {
 		for _, loose := range []bool{false, true} {
@@ -85,12 +96,14 @@ func TestASchemaWithoutAFiniteValueIsAnError(t *testing.T) {
 		}
 	}
 	for _, source := range []string{
-		`{"anyOf":[{"$ref":"#"},{"type":"integer"}]}`, `{"type":"object","properties":{"n":{"$ref":"#"}}}`, `{"type":"array","items":{"$ref":"#"}}`, `{"type":["object","null"],"properties":{"n":{"$ref":"#"}},"required":["n"]}`,
+		`{"anyOf":[{"$ref":"#"},{"type":"integer"}]}`, `{"type":"object","properties":{"n":{"$ref":"#"}}}`,
+		`{"type":"array","items":{"$ref":"#"}}`, `{"type":["object","null"],"properties":{"n":{"$ref":"#"}},"required":["n"]}`,
 	} {
 		_, err := Rewrite(source, Options{})
 		require.NoError(t, err, source)
 	}
-	got, err := Rewrite(`{"properties":{"a":{"$ref":"#/$defs/x"}},"$defs":{"x":{"type":"object","required":["x"],"properties":{"x":{"$ref":"#/$defs/x"}}}}}`, Options{})
+	got,
+		err := Rewrite(`{"properties":{"a":{"$ref":"#/$defs/x"}},"$defs":{"x":{"type":"object","required":["x"],"properties":{"x":{"$ref":"#/$defs/x"}}}}}`, Options{})
 	require.NoError(t, err)
 	require.Contains(t, got, `"a":false`, "no grammar enters what never ends")
 }
@@ -118,7 +131,8 @@ func TestWhatCannotBeEnforcedIsAnErrorWithItsPlaceOrDropped(t *testing.T) {
 		require.True(t, strings.HasPrefix(err.Error(), why), "%s: %v", source, err)
 		got, err := Rewrite(source, Options{Loose: true})
 		require.NoError(t, err, source)
-		for _, keyword := range []string{"uniqueItems", "contains", "not", "if", "dependentRequired", "oneOf", "pattern", "propertyNames", "minProperties", "additionalProperties", "unevaluatedProperties", "https"} {
+		for _, keyword := range []string{"uniqueItems", "contains", "not", "if", "dependentRequired", "oneOf", "pattern", "propertyNames",
+			"minProperties", "additionalProperties", "unevaluatedProperties", "https"} {
 			require.NotContains(t, got, `"`+keyword, source)
 		}
 	}
@@ -126,11 +140,18 @@ func TestWhatCannotBeEnforcedIsAnErrorWithItsPlaceOrDropped(t *testing.T) {
 
 func TestASchemaThatIsNotValidIsAnErrorWithItsPlace(t *testing.T) {
 	for source, why := range map[string]string{
-		`[]`: `found [], expected a schema`, `{`: `found no JSON`, `{"type":"strin"}`: `type: found "strin", expected one or a list of null`, `{"properties":[1]}`: `properties: found [1], expected an object of schemas`,
-		`{"properties":{"a":7}}`: `properties.a: found 7, expected a schema`, `{"required":"a"}`: `required: found "a", expected a list of names`, `{"required":[1]}`: `required: found [1]`,
-		`{"minLength":-1}`: `minLength: found -1, expected a whole number`, `{"maxItems":1.5}`: `maxItems: found 1.5`, `{"minItems":"3"}`: `minItems: found "3"`, `{"minimum":"0"}`: `minimum: found "0", expected a number`,
-		`{"multipleOf":0}`: `multipleOf: found 0, expected a number above 0`, `{"pattern":"a("}`: `pattern: found "a(", expected a regular expression: `, `{"pattern":7}`: `pattern: found 7`, `{"enum":"a"}`: `enum: found "a", expected a list of values`, `{"anyOf":[]}`: `anyOf: found [], expected a list of schemas`,
-		`{"allOf":{}}`: `allOf: found {}, expected a list`, `{"format":7}`: `format: found 7`, `{"items":3}`: `items: found 3`, `{"uniqueItems":1}`: `uniqueItems: found 1`,
+		`[]`: `found [], expected a schema`, `{`: `found no JSON`,
+		`{"type":"strin"}`:       `type: found "strin", expected one or a list of null`,
+		`{"properties":[1]}`:     `properties: found [1], expected an object of schemas`,
+		`{"properties":{"a":7}}`: `properties.a: found 7, expected a schema`,
+		`{"required":"a"}`:       `required: found "a", expected a list of names`, `{"required":[1]}`: `required: found [1]`,
+		`{"minLength":-1}`: `minLength: found -1, expected a whole number`, `{"maxItems":1.5}`: `maxItems: found 1.5`,
+		`{"minItems":"3"}`: `minItems: found "3"`, `{"minimum":"0"}`: `minimum: found "0", expected a number`,
+		`{"multipleOf":0}`: `multipleOf: found 0, expected a number above 0`,
+		`{"pattern":"a("}`: `pattern: found "a(", expected a regular expression: `, `{"pattern":7}`: `pattern: found 7`,
+		`{"enum":"a"}`: `enum: found "a", expected a list of values`, `{"anyOf":[]}`: `anyOf: found [], expected a list of schemas`,
+		`{"allOf":{}}`: `allOf: found {}, expected a list`, `{"format":7}`: `format: found 7`, `{"items":3}`: `items: found 3`,
+		`{"uniqueItems":1}`: `uniqueItems: found 1`,
 	} {
 		for _, loose := range []bool{false, true} {
 			_, err := Rewrite(source, Options{Loose: loose})
@@ -143,7 +164,8 @@ func TestASchemaThatIsNotValidIsAnErrorWithItsPlace(t *testing.T) {
 func TestObjectsAreImposed(t *testing.T) {
 	const anyObject = `{"type":"object"}`
 	for source, want := range map[string]string{
-		`{}`: anyObject, `true`: anyObject, `{"type":"string"}`: anyObject, `{"type":["object","null"]}`: anyObject, `{"enum":[1,2]}`: anyObject, `{"const":"x"}`: anyObject, `{"anyOf":[{"type":"string"},{"type":"null"}]}`: anyObject,
+		`{}`: anyObject, `true`: anyObject, `{"type":"string"}`: anyObject, `{"type":["object","null"]}`: anyObject,
+		`{"enum":[1,2]}`: anyObject, `{"const":"x"}`: anyObject, `{"anyOf":[{"type":"string"},{"type":"null"}]}`: anyObject,
 		`{"properties":{"a":{"type":"string"}}}`:                           `{"type":"object","properties":{"a":{"type":"string"}}}`,
 		`{"type":"object","required":["a"]}`:                               `{"type":"object","required":["a"]}`,
 		`{"$ref":"#/$defs/s","$defs":{"s":{"type":"string"}}}`:             anyObject,
@@ -177,7 +199,8 @@ func TestDatesAndTimesExist(t *testing.T) {
 	}
 	clock := expression("time")
 	for text, valid := range map[string]bool{
-		"00:00:00Z": true, "23:59:59.123456+23:59": true, "12:30:00-00:00": true, "24:00:00Z": false, "12:60:00Z": false, "23:59:60Z": false, "12:00:60Z": false, "12:00:00": false, "12:00:00+24:00": false, "12:00:00.Z": false,
+		"00:00:00Z": true, "23:59:59.123456+23:59": true, "12:30:00-00:00": true, "24:00:00Z": false, "12:60:00Z": false,
+		"23:59:60Z": false, "12:00:60Z": false, "12:00:00": false, "12:00:00+24:00": false, "12:00:00.Z": false,
 	} {
 		require.Equal(t, valid, clock.MatchString(text), text)
 		require.Equal(t, valid, expression("date-time").MatchString("2024-02-29T"+text), text)

@@ -28,7 +28,8 @@ func (w *rewriter) pattern(s *state, path string, v *node) {
 func broken(pattern string) error {
 	_, err := syntax.Parse(pattern, syntax.Perl)
 	if e, ok := errors.AsType[*syntax.Error](err); ok && slices.Contains([]syntax.ErrorCode{
-		syntax.ErrMissingBracket, syntax.ErrMissingParen, syntax.ErrUnexpectedParen, syntax.ErrTrailingBackslash, syntax.ErrMissingRepeatArgument,
+		syntax.ErrMissingBracket, syntax.ErrMissingParen, syntax.ErrUnexpectedParen, syntax.ErrTrailingBackslash,
+		syntax.ErrMissingRepeatArgument,
 	}, e.Code) && !backward(pattern) {
 		return e
 	}

@@ -28,11 +28,13 @@ func (w *Params) ToParams() sample.Params {
 		Temperature: w.GetTemperature(), TopK: int(w.GetTopK()), TopP: w.GetTopP(), MinP: w.GetMinP(), TypicalP: w.GetTypicalP(),
 		RepetitionPenalty: w.GetRepetitionPenalty(), PresencePenalty: w.GetPresencePenalty(), FrequencyPenalty: w.GetFrequencyPenalty(),
 		LogitBias: w.GetLogitBias(), Seed: w.GetSeed(), Logprobs: w.GetLogprobs(), TopLogprobs: int(w.GetTopLogprobs()),
-		MinTokens: int(w.GetMinTokens()), TopNSigma: w.GetTopNSigma(), XTC: sample.XTC{Probability: w.GetXtcProbability(), Threshold: w.GetXtcThreshold()},
-		BadWords: w.GetBadWords(), Tokens: w.GetTokens().ToTextTokens(),
+		MinTokens: int(w.GetMinTokens()), TopNSigma: w.GetTopNSigma(),
+		XTC: sample.XTC{Probability: w.GetXtcProbability(), Threshold: w.GetXtcThreshold()}, BadWords: w.GetBadWords(),
+		Tokens: w.GetTokens().ToTextTokens(),
 	}
 	if d := w.GetDry(); d != nil {
-		p.DRY = &sample.DRY{Multiplier: d.GetMultiplier(), Base: d.GetBase(), Allowed: int(d.GetAllowed()), Last: int(d.GetLast()), Breakers: d.GetBreakers()}
+		p.DRY = &sample.DRY{Multiplier: d.GetMultiplier(), Base: d.GetBase(), Allowed: int(d.GetAllowed()), Last: int(d.GetLast()),
+			Breakers: d.GetBreakers()}
 	}
 	if t := w.GetThinking(); t != nil {
 		p.Thinking = &sample.Thinking{Budget: int(t.GetBudget()), Start: t.GetStart(), End: t.GetEnd(), Begun: t.GetBegun()}
@@ -53,7 +55,8 @@ func (w *Beams) ToBeams() *sample.BeamParams {
 	if w == nil {
 		return nil
 	}
-	return &sample.BeamParams{Width: int(w.GetWidth()), LengthPenalty: w.GetLengthPenalty(), Early: sample.EarlyStopping(min(w.GetEarly(), 255))}
+	return &sample.BeamParams{Width: int(w.GetWidth()), LengthPenalty: w.GetLengthPenalty(),
+		Early: sample.EarlyStopping(min(w.GetEarly(), 255))}
 }
 
 // FromTexts returns the protobuf form of t, and nil for nil.

@@ -214,7 +214,8 @@ func (cl *Cluster) member(ctx context.Context, g Group, i int) (*Member, error) 
 	if role == RoleServer {
 		roles, user = strings.Join(Roles, ","), userNode
 	}
-	args := append([]string{"serve", "--roles", roles, "--nats", cl.nats.url(user, servers), "--model", cmp.Or(g.Model, c.Model), "--listen", listen,
+	args := append([]string{"serve", "--roles", roles, "--nats", cl.nats.url(user, servers), "--model", cmp.Or(g.Model, c.Model),
+		"--listen", listen,
 		"--data-dir", filepath.Join(c.Dir, name), "--log-format", "json"}, slices.Concat(cl.poolArgs(&g), c.Args, g.Args)...)
 	if cl.nats.passwords != nil && (role == RoleGateway || role == RoleServer) {
 		args = append(args, "--nats-clients", cl.nats.url(userFront, servers))

@@ -61,7 +61,8 @@ func (p *Process) Start() error {
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it is ended by Kill and Terminate
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C ends this process alone, and its end kills the child
+	// Ctrl-C ends this process alone, and its end kills the child
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p.mount.under(cmd)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)

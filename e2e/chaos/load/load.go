@@ -47,7 +47,8 @@ func Requests(n int, seed uint64) [][]byte {
 		for j := range prompt {
 			prompt[j] = words[random.IntN(len(words))]
 		}
-		requests[i] = fmt.Appendf(nil, `{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`,
+		requests[i] = fmt.Appendf(nil,
+			`{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`,
 			strings.Join(prompt, " "), leastAnswer+random.IntN(mostAnswer-leastAnswer+1))
 	}
 	return requests

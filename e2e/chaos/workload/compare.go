@@ -48,7 +48,8 @@ func Compare(expected, found *Answer) (Verdict, error) {
 		for i := range expected.Choices {
 			e, f := expected.Choices[i].Tokens, found.Choices[i].Tokens
 			if n := common(e, f); n < len(f) {
-				return differs(n), fmt.Errorf("choice %d: token %d is the first that differs, of %d, before the end with an error: %w", i, n, len(f), found.Err)
+				return differs(n), fmt.Errorf("choice %d: token %d is the first that differs, of %d, before the end with an error: %w", i,
+					n, len(f), found.Err)
 			}
 		}
 		return lost(found)
@@ -58,7 +59,8 @@ func Compare(expected, found *Answer) (Verdict, error) {
 		switch {
 		case slices.Equal(e.Tokens, f.Tokens):
 		case within(e.Tokens, f.Tokens):
-			return Duplicated, fmt.Errorf("choice %d: found %d tokens, expected %d, which are all among them", i, len(f.Tokens), len(e.Tokens))
+			return Duplicated, fmt.Errorf("choice %d: found %d tokens, expected %d, which are all among them", i, len(f.Tokens),
+				len(e.Tokens))
 		case within(f.Tokens, e.Tokens):
 			return Missing, fmt.Errorf("choice %d: found %d tokens, expected %d", i, len(f.Tokens), len(e.Tokens))
 		default:

@@ -73,7 +73,8 @@ func TestAnUnseededStreamIsComparedWithItsReplay(t *testing.T) {
 	lost := answer("ef", 5)
 	lost.Err = errors.New("cut")
 	require.Equal(t, 1, judge("z", lost).Lost)
-	require.Equal(t, 1, Judge([]*Oracle{oracle}, []Result{{Stream: &Stream{ID: 2}, Answer: first}}).Differing, "a stream that no oracle knows")
+	require.Equal(t, 1, Judge([]*Oracle{oracle}, []Result{{Stream: &Stream{ID: 2}, Answer: first}}).Differing,
+		"a stream that no oracle knows")
 }
 
 func TestAFaultHitsWhatRunsAcrossIt(t *testing.T) {

@@ -105,7 +105,8 @@ func TestReadTakesJSONLines(t *testing.T) {
 		require.Equal(t, prefix.Trace{{0, 1}, {0}}, trace)
 	}
 	for text, says := range map[string]string{
-		"": "no lines", lines + "\n{}": "line 3 has no hash_ids", "{": "line 1", `{"hash_ids": [4294967296]}`: "line 1", lines + "\n\n": "line 3",
+		"": "no lines", lines + "\n{}": "line 3 has no hash_ids", "{": "line 1", `{"hash_ids": [4294967296]}`: "line 1",
+		lines + "\n\n": "line 3",
 	} {
 		_, err := prefix.Read(strings.NewReader(text))
 		require.ErrorIs(t, err, prefix.ErrTrace)

@@ -59,7 +59,8 @@ func (t Trace) Compare(sizes []int) (*Study, error) {
 
 // Print writes the study for people.
 func (s *Study) Print(out io.Writer) error {
-	fmt.Fprintf(out, "%d prompts, %d blocks, %d of them different; a cache without a limit hits %.2f%%\n\n", s.Prompts, s.Blocks, s.Distinct, 100*s.Unlimited)
+	fmt.Fprintf(out, "%d prompts, %d blocks, %d of them different; a cache without a limit hits %.2f%%\n\n", s.Prompts, s.Blocks,
+		s.Distinct, 100*s.Unlimited)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "blocks\tplain LRU\tMillrace\toracle\tdistance to it\t")
 	for _, z := range s.Sizes {

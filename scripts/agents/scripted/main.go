@@ -55,7 +55,8 @@ func main() {
 
 func serve() error {
 	engine := apitest.New(answer)
-	engine.Served = []api.Model{{ID: "scripted", WeightFacts: api.WeightFacts{Created: time.Now(), ContextLength: 1 << 18}, TextFacts: api.TextFacts{Format: "hermes"}}}
+	engine.Served = []api.Model{{ID: "scripted", WeightFacts: api.WeightFacts{Created: time.Now(), ContextLength: 1 << 18},
+		TextFacts: api.TextFacts{Format: "hermes"}}}
 	handler, err := httpapi.New(engine, httpapi.Options{})
 	if err != nil {
 		return err

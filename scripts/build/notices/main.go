@@ -111,7 +111,8 @@ func rustCrates(ctx context.Context) ([]part, error) {
 	var all []part
 	for _, p := range metadata.Packages {
 		if p.Source != "" && bytes.Contains(linked, []byte(p.Name+" v"+p.Version)) {
-			all = append(all, part{kind: "Rust crate", name: p.Name, version: p.Version, dir: filepath.Dir(p.ManifestPath), license: p.License})
+			all = append(all, part{kind: "Rust crate", name: p.Name, version: p.Version, dir: filepath.Dir(p.ManifestPath),
+				license: p.License})
 		}
 	}
 	return all, nil

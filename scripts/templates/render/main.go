@@ -111,7 +111,8 @@ func (t *template) load(vocabulary string) (*tokenizer.Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, text := range map[string][]byte{"tokenizer.json": data, "tokenizer_config.json": config, "chat_template.jinja": []byte(t.Source)} {
+	for name, text := range map[string][]byte{"tokenizer.json": data, "tokenizer_config.json": config,
+		"chat_template.jinja": []byte(t.Source)} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			return nil, err
 		}
@@ -154,7 +155,8 @@ func (c *testCase) chat() (tokenizer.Chat, bool) {
 	if enc.Encode(body) != nil {
 		return tokenizer.Chat{}, false
 	}
-	decoded, err := openai.DecodeChat(text.Bytes(), []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1 << 20}, TextFacts: api.TextFacts{Format: "hermes"}}}, clock)
+	decoded, err := openai.DecodeChat(text.Bytes(), []api.Model{{ID: "m", WeightFacts: api.WeightFacts{ContextLength: 1 << 20},
+		TextFacts: api.TextFacts{Format: "hermes"}}}, clock)
 	if err != nil {
 		return tokenizer.Chat{}, false
 	}
