@@ -57,7 +57,7 @@ std::vector<bf16> random_bf16(int64_t n, uint32_t seed) {
 
 std::vector<std::unique_ptr<Linear>> pack_copies(Shape s, const Options& o, ThreadPool& pool) {
   const std::vector<bf16> values = random_bf16(s.n * s.k, 1);
-  mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}, 0};
+  mr_tensor weight{values.data(), MR_BF16, 2, {s.n, s.k}, 0, nullptr};
   int group = o.weights == MR_WEIGHTS_INT4 ? 32 : o.weights == MR_WEIGHTS_NF4 ? 64 : 0;
   if (o.blocks != nullptr) {
     weight.dtype = o.blocks->dtype;

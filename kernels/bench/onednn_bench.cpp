@@ -104,7 +104,7 @@ class OneDnn {
 
 void compare(int64_t n, int64_t k, Isa isa, ThreadPool& pool) {
   const std::vector<bf16> weights = random_bf16(n * k, 1), in = random_bf16(kMostRows * k, 2);
-  const mr_tensor tensor{weights.data(), MR_BF16, 2, {n, k}, 0};
+  const mr_tensor tensor{weights.data(), MR_BF16, 2, {n, k}, 0, nullptr};
   const LinearSpec spec{{{&tensor, nullptr, 0, n, n, 0}}, k, n, MR_ACT_NONE, false, false, true};
   const auto ours = Linear::pack(spec, isa, pool);
   std::vector<float> all(kMostRows * n), out(kMostRows * n), mine(kMostRows * n);

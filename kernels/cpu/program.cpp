@@ -28,7 +28,7 @@ constexpr int kNumericsVersion = 1;
 
 // The bytes of one weight of a part, with its share of a scale.
 double weight_bytes(const Program& p, const Op& op, const mr_part& part) {
-  if (op.linear.weights == MR_WEIGHTS_BLOCKS) {
+  if (op.linear.weights >= MR_WEIGHTS_BLOCKS) {
     return static_cast<double>(span_bytes(*block_type(p.tensor(part.weight)->dtype), 1, kSpan)) /
            kSpan;
   }

@@ -1,5 +1,5 @@
-// The blocks are those of ggml-common.h and the formulae those of dequantize_row_* in ggml-quants.c,
-// github.com/ggml-org/llama.cpp. All numbers are little-endian.
+// The blocks of GGUF are those of ggml-common.h and the formulae those of dequantize_row_* in ggml-quants.c,
+// github.com/ggml-org/llama.cpp. The others are those of compute/weights/quantization_blocks.go. All numbers are little-endian.
 #include "exec/blocks.hpp"
 
 #include <algorithm>
@@ -7,9 +7,11 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <vector>
 
 #include "exec/bf16.hpp"
 #include "exec/program.hpp"
+#include "exec/quantize.hpp"
 #include "exec/tensor.hpp"
 
 namespace millrace {
@@ -42,6 +44,8 @@ uint32_t word(const uint8_t* p) {
 }
 
 float f16_at(const uint8_t* p) { return cpu::f16_to_float(half_word(p)); }
+
+float f32_at(const uint8_t* p) { return std::bit_cast<float>(word(p)); }
 
 // A block with one scale, and perhaps a minimum.
 void whole(Block& b, float scale, float minimum = 0) {
@@ -341,6 +345,41 @@ void mxfp4(const uint8_t* from, Block& b) {
   halves(from + 1, 16, b.codes);
 }
 
+// A scale in F32, codes of E4M3. x = scale value
+template <int kElements>
+void fp8_floats(const uint8_t* from, Block& b) {
+  whole(b, f32_at(from));
+  std::memcpy(b.codes, from + 4, kElements);
+}
+
+// A scale in F32, half bytes that choose levels, the high one first. x = scale level
+void nf4(const uint8_t* from, Block& b) {
+  whole(b, f32_at(from));
+  for (int i = 0; i < 64; ++i) b.codes[i] = nibble(from + 4, i ^ 1);
+}
+
+// A number in F32, the same in all blocks of a row, four scales in E4M3, half bytes of E2M1, the low one first. x = number scale value
+void nvfp4(const uint8_t* from, Block& b) {
+  b.scale = f32_at(from) * 0.5f, b.minimum = 0;
+  std::memcpy(b.scales, from + 4, 4);
+  for (int i = 0; i < 64; ++i) b.codes[i] = nibble(from + 8, i);
+}
+
+// A scale in F16, a zero, half bytes, the low one first. x = scale (q - zero)
+template <int kElements>
+void q4_z(const uint8_t* from, Block& b) {
+  const float scale = f16_at(from);
+  whole(b, scale, -scale);
+  std::fill(std::begin(b.minimums), std::end(b.minimums), from[2]);
+  for (int i = 0; i < kElements; ++i) b.codes[i] = nibble(from + 3, i);
+}
+
+constexpr auto kFp8Values = [] {
+  std::array<float, 256> values{};
+  for (int code = 0; code < 256; ++code) values[code] = fp8_value(static_cast<uint8_t>(code));
+  return values;
+}();
+
 using enum BlockScales;
 
 constexpr BlockType kTypes[] = {
@@ -366,11 +405,19 @@ constexpr BlockType kTypes[] = {
     {MR_BLOCKS + 34, "TQ1_0", 256, 54, 2, 32, integers, false, 1, nullptr, tq1_0},
     {MR_BLOCKS + 35, "TQ2_0", 256, 66, 2, 32, integers, false, 1, nullptr, tq2_0},
     {MR_BLOCKS + 39, "MXFP4", 32, 17, 4, 32, bfloat, false, 0, kFp4, mxfp4},
+    {MR_BLOCKS + 128, "FP8", 128, 132, 8, 128, floats, false, 0, nullptr, fp8_floats<128>,
+     kFp8Blocks, kFp8Values.data()},
+    {MR_BLOCKS + 129, "FP8_32", 32, 36, 8, 32, floats, false, 0, nullptr, fp8_floats<32>,
+     kFp8Blocks, kFp8Values.data()},
+    {MR_BLOCKS + 131, "NVFP4", 64, 40, 4, 16, fp8, false, 0, kFp4, nvfp4},
+    {MR_BLOCKS + 132, "Q4_Z", 128, 67, 4, 128, zeros, true, 0, nullptr, q4_z<128>},
+    {MR_BLOCKS + 133, "Q4_Z32", 32, 19, 4, 32, zeros, true, 0, nullptr, q4_z<32>},
+    {MR_BLOCKS + 130, "NF4", 64, 36, 4, 64, floats, false, 0, nullptr, nf4, kNf4Blocks, kNf4Exact},
 };
 
-// By ggml_type: experts have many columns to look up.
+// By number: experts have many columns to look up.
 constexpr auto kByType = [] {
-  std::array<const BlockType*, 64> all{};
+  std::array<const BlockType*, 256> all{};
   for (const BlockType& t : kTypes) all[t.dtype - MR_BLOCKS] = &t;
   return all;
 }();
@@ -382,10 +429,18 @@ const BlockType* block_type(int32_t dtype) {
   return i >= 0 && i < static_cast<int64_t>(kByType.size()) ? kByType[i] : nullptr;
 }
 
+float BlockType::scale(const Block& block, int group) const {
+  const int8_t own = block.scales[group];
+  return block.scale * (scales == BlockScales::fp8 ? kFp8Values[static_cast<uint8_t>(own)] : own);
+}
+
 void block_values(const BlockType& type, const Block& block, float* out) {
   for (int i = 0; i < type.elements; ++i) {
     const int g = i / type.group;
-    const float x = block.scale * block.scales[g] * static_cast<float>(type.value(block.codes[i]));
+    const uint8_t code = block.codes[i];
+    const float value =
+        type.floats != nullptr ? type.floats[code] : static_cast<float>(type.value(code));
+    const float x = type.scale(block, g) * value;
     out[i] = type.minimums ? x + block.minimum * block.minimums[g] : x;
   }
 }
@@ -398,6 +453,14 @@ int64_t row_bytes(const mr_tensor& t) {
 
 void read_row(const mr_tensor& t, int64_t row, float* out) {
   const int64_t width = t.dims[1];
+  if (t.order != nullptr) {
+    mr_tensor in_order = t;
+    in_order.order = nullptr;
+    std::vector<float> values(width);
+    read_row(in_order, row, values.data());
+    for (int64_t i = 0; i < width; ++i) out[t.order[i]] = values[i];
+    return;
+  }
   const BlockType* type = block_type(t.dtype);
   const std::byte* data = row_data(t, row);
   if (type == nullptr) {

@@ -3,11 +3,6 @@
 
 namespace millrace {
 
-const char* weights_name(int32_t weights) {
-  constexpr const char* kNames[] = {"16-bit", "int8", "int4", "fp8", "nf4", "blocks"};
-  return kNames[weights];
-}
-
 bool in_groups(int32_t weights) { return weights == MR_WEIGHTS_INT4 || weights == MR_WEIGHTS_NF4; }
 
 bool quantizes_rows(int32_t weights) {

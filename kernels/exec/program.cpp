@@ -399,7 +399,7 @@ class Reader {
   void quantization(Op& op) {
     in_range("weights", op.linear.weights, MR_WEIGHTS_16BIT, MR_WEIGHTS_BLOCKS);
     if (op.linear.weights == MR_WEIGHTS_BLOCKS) {
-      op.linear.group = row_group(op);
+      blocks(op);
     } else if (in_groups(op.linear.weights)) {
       const bool nf4 = op.linear.weights == MR_WEIGHTS_NF4;
       if (op.linear.group != 64 && (nf4 || (op.linear.group != 32 && op.linear.group != 128))) {
@@ -416,9 +416,11 @@ class Reader {
     }
   }
 
-  // The elements of a row of `in` that share a scale, with weights of blocks.
-  int row_group(const Op& op) const {
-    int group = 32;
+  // What an op with weights of blocks keeps, and the elements of a row of `in`, or of floats of weights, that share a scale.
+  void blocks(Op& op) const {
+    constexpr int kRowGroup = 32;
+    const BlockType* first = nullptr;
+    int group = kMostBlock;
     for (int i = 0; i < op.expert_count() * op.parts_each(); ++i) {
       const mr_part& part = op.parts_of(0)[i];
       const mr_tensor& weight = tensor("a part's weight", part.weight, 2);
@@ -427,9 +429,30 @@ class Reader {
         bad("part %d: weight (tensor %d) is %s, expected blocks, by the op's weights", i,
             part.weight, dtype_name(weight.dtype));
       }
+      if (first == nullptr) first = type;
+      if (type->weights != first->weights) {
+        bad("part %d: weight (tensor %d) is of blocks of %s, which do not go with %s", i,
+            part.weight, type->name, first->name);
+      }
       group = std::min(group, type->group);
+      order(op, i);
     }
-    return group;
+    op.linear.weights = first->weights;
+    op.linear.group = first->weights == kIntegerBlocks ? std::min(group, kRowGroup) : group;
+  }
+
+  // The order of a part's columns is that of the first part of its expert.
+  void order(const Op& op, int i) const {
+    const int64_t width = in_width(op);
+    const mr_part* const parts = op.parts_of(i / op.parts_each());
+    const int32_t* const first = p_.tensors[parts[0].weight].order;
+    const int32_t* const own = p_.tensors[op.parts_of(0)[i].weight].order;
+    if ((own == nullptr) != (first == nullptr) ||
+        (own != nullptr && !std::equal(own, own + width, first))) {
+      bad("part %d: weight (tensor %d) has other columns than the first part", i,
+          op.parts_of(0)[i].weight);
+    }
+    for (int64_t k = 0; own != nullptr && k < width; ++k) in_range("order", own[k], 0, width - 1);
   }
 
   // The width of what a part multiplies.

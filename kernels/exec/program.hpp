@@ -147,7 +147,6 @@ struct Program {
 void read_program(const mr_program_desc& desc, Program& program);
 
 const char* op_name(int32_t kind);
-const char* weights_name(int32_t weights);
 // Weights with a scale for each group of a row's.
 bool in_groups(int32_t weights);
 // Weights that meet rows quantized to int8.

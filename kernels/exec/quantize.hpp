@@ -37,15 +37,36 @@ constexpr float fp8_value(uint8_t code) {
 float quantize_fp8(const float* w, int64_t n, uint8_t* codes);
 
 // The levels of NF4 (Dettmers et al., QLoRA, 2023, appendix E), quantiles of a normal
-// distribution, rounded to bf16 as they are multiplied.
-inline constexpr float kNf4Levels[16] = {
-    cpu::rounded(-1.0f),         cpu::rounded(-0.6961928f),  cpu::rounded(-0.52507305f),
-    cpu::rounded(-0.39491749f),  cpu::rounded(-0.28444138f), cpu::rounded(-0.18477343f),
-    cpu::rounded(-0.091050036f), cpu::rounded(0.0f),         cpu::rounded(0.0795803f),
-    cpu::rounded(0.1609302f),    cpu::rounded(0.2461123f),   cpu::rounded(0.33791524f),
-    cpu::rounded(0.44070983f),   cpu::rounded(0.562617f),    cpu::rounded(0.72295684f),
-    cpu::rounded(1.0f),
+// distribution, as bitsandbytes writes them to files.
+inline constexpr float kNf4Exact[16] = {
+    -1.0f,
+    -0.6961928009986877f,
+    -0.5250730514526367f,
+    -0.39491748809814453f,
+    -0.28444138169288635f,
+    -0.18477343022823334f,
+    -0.09105003625154495f,
+    0.0f,
+    0.07958029955625534f,
+    0.16093020141124725f,
+    0.24611230194568634f,
+    0.33791524171829224f,
+    0.44070982933044434f,
+    0.5626170039176941f,
+    0.7229568362236023f,
+    1.0f,
 };
+
+// The same rounded to bf16, as they are multiplied.
+struct Nf4Levels {
+  float of[16];
+};
+inline constexpr Nf4Levels kNf4Rounded = [] {
+  Nf4Levels levels{};
+  for (int i = 0; i < 16; ++i) levels.of[i] = cpu::rounded(kNf4Exact[i]);
+  return levels;
+}();
+inline constexpr const float (&kNf4Levels)[16] = kNf4Rounded.of;
 
 // A group of n weights as w = scale * kNf4Levels[code]: the scale is their largest
 // magnitude as a bf16, the code that of the nearest level. NaN as quantize_int4.

@@ -279,7 +279,7 @@ void GpuKernels::load(const Op& op, Constants& c) {
 }
 
 void GpuKernels::refuse_blocks(const Op& op) {
-  if (op.linear.weights != MR_WEIGHTS_BLOCKS) return;
+  if (op.linear.weights < MR_WEIGHTS_BLOCKS) return;
   fail(MR_UNSUPPORTED,
        "op %d (LINEAR, layer %d): weights of blocks, expected another type: this backend has no "
        "kernels for them",

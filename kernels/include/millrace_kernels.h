@@ -34,7 +34,7 @@ typedef struct mr_error {
   char message[508];
 } mr_error;
 
-/* MR_BLOCKS + n: each row in the blocks of GGUF's type n (ggml_type in ggml.h). Tables and weights of
+/* MR_BLOCKS + n: each row in the blocks of GGUF's type n (ggml_type in ggml.h), from 128 on of our own. Tables and weights of
  * linear ops may be of blocks; exec/blocks.cpp lists the types. */
 typedef enum mr_dtype { MR_F32 = 0, MR_F16 = 1, MR_BF16 = 2, MR_BLOCKS = 256 } mr_dtype;
 
@@ -46,6 +46,9 @@ typedef struct mr_tensor {
   int32_t rank;  /* 1 or 2 */
   int64_t dims[2];
   int64_t row_bytes; /* from one row of a matrix to the next; 0: those of dims[1] */
+  /* [dims[1]], for weights in blocks: element i of each row is that of column order[i]. NULL: i. All parts of an op
+   * of MR_WEIGHTS_BLOCKS, or of an expert, have one order. */
+  const int32_t* order;
 } mr_tensor;
 
 /* ---- The op program ------------------------------------------------------
@@ -138,9 +141,9 @@ typedef enum mr_weights {
   MR_WEIGHTS_FP8 = 3,   /* e4m3fn; a scale for each output row, largest magnitude / 448 */
   MR_WEIGHTS_NF4 = 4,   /* one of 16 levels, -1 to 1; a bf16 scale for each `group` elements of an
                          * output row, their largest magnitude */
-  /* All parts are of blocks (MR_BLOCKS), whose codes and scales are kept at their own precision. A row
-   * of `in` is quantized to int8 in groups of its elements, each by its own scale: of 16 where a part's
-   * type has such groups, else of 32. MR_UNSUPPORTED where the device lacks keeps_blocks. */
+  /* All parts are of blocks (MR_BLOCKS), whose codes and scales are kept at their own precision. A row of
+   * `in` is as it is for FP8 and NF4, and for others quantized to int8 in groups of its elements, each by its own
+   * scale: of 16 where a part's type has such, else of 32. MR_UNSUPPORTED where the device lacks keeps_blocks. */
   MR_WEIGHTS_BLOCKS = 5
 } mr_weights;
 

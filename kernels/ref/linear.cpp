@@ -71,7 +71,7 @@ void round_trip(int32_t weights, float* w, int n, std::vector<uint8_t>& codes) {
 
 // What is left of a row of W as the op keeps it.
 void round_trip(const Op& op, float* w, int width, std::vector<uint8_t>& codes) {
-  if (op.linear.weights == MR_WEIGHTS_16BIT || op.linear.weights == MR_WEIGHTS_BLOCKS) return;
+  if (op.linear.weights == MR_WEIGHTS_16BIT || op.linear.weights >= MR_WEIGHTS_BLOCKS) return;
   const int group = in_groups(op.linear.weights) ? op.linear.group : width;
   for (int k = 0; k < width; k += group) {
     round_trip(op.linear.weights, w + k, std::min(group, width - k), codes);

@@ -25,7 +25,7 @@ struct Op {
     };
     fill(w, n * k);
     fill(in, rows * k);
-    tensor = {w.data(), MR_BF16, 2, {n, k}, 0};
+    tensor = {w.data(), MR_BF16, 2, {n, k}, 0, nullptr};
     spec = {{{&tensor, nullptr, 0, n, n, 0}}, k, n, MR_ACT_NONE, false, false, true, weights};
     spec.group = group;
   }

@@ -1,4 +1,4 @@
-// Weights of GGUF's blocks: what the blocks stand for, and linear ops on every instruction set of this machine.
+// Weights of blocks: what the blocks stand for, and linear ops on every instruction set of this machine.
 #include "exec/blocks.hpp"
 
 #include <gtest/gtest.h>
@@ -29,11 +29,12 @@ struct Kernels {
   const LinearKernels* kernels;
 };
 
-std::vector<Kernels> all_kernels() {
+std::vector<Kernels> all_kernels(BlockWeights weights = kIntegerBlocks) {
   std::vector<Kernels> all;
   for (const Isa isa : available_isas()) {
-    all.push_back({isa_name(isa), &linear_kernels(isa, MR_WEIGHTS_BLOCKS)});
+    all.push_back({isa_name(isa), &linear_kernels(isa, weights)});
   }
+  if (weights != kIntegerBlocks) return all;
   all.push_back({"emulated amx", &emulated_amx_kernels(MR_WEIGHTS_BLOCKS)});
 #if defined(__x86_64__)
   const auto runs = [isas = available_isas()](Isa isa) {
@@ -51,6 +52,8 @@ std::vector<Kernels> all_kernels() {
 struct Op {
   Op(const std::vector<const BlockType*>& types, int64_t rows, int64_t width, bool gated)
       : width(width) {
+    const bool integers = types[0]->weights == kIntegerBlocks;
+    group = integers ? 32 : kMostBlock;
     for (const BlockType* type : types) {
       matrices.emplace_back(*type, rows, width, 11 + type->dtype);
       group = std::min(group, type->group);
@@ -60,7 +63,7 @@ struct Op {
     spec.out_width = gated ? rows : rows * static_cast<int64_t>(types.size());
     spec.gated = gated;
     spec.out_f32 = true;
-    spec.weights = MR_WEIGHTS_BLOCKS;
+    spec.weights = types[0]->weights;
     spec.group = group;
   }
 
@@ -74,7 +77,7 @@ struct Op {
   std::vector<Matrix> matrices;
   LinearSpec spec{};
   int64_t width;
-  int group = 32;
+  int group;
 };
 
 std::vector<bf16> random_rows(int rows, int64_t width) {
@@ -96,12 +99,14 @@ void expect_products(const Op& op, const std::string& what) {
   ThreadPool pool(2);
   const std::vector<bf16> in = random_rows(kRows, op.width);
   std::vector<double> x(in.size());
+  const auto weights = static_cast<BlockWeights>(op.spec.weights);
   for (size_t i = 0; i < in.size(); i += op.group) {
     std::vector<float> part(op.group);
     for (int k = 0; k < op.group; ++k) part[k] = to_float(in[i + k]);
     std::vector<int8_t> codes(op.group);
     const double scale = quantize_int8(part.data(), op.group, codes.data());
-    for (int k = 0; k < op.group; ++k) x[i + k] = scale * codes[k];
+    for (int k = 0; k < op.group; ++k)
+      x[i + k] = weights == kIntegerBlocks ? scale * codes[k] : part[k];
   }
   std::vector<double> products;  // [kRows][rows of all parts]
   const auto all = static_cast<int64_t>(op.matrices.size()) * op.matrices[0].tensor.dims[0];
@@ -113,7 +118,7 @@ void expect_products(const Op& op, const std::string& what) {
       products.push_back(sum);
     }
   }
-  for (const Kernels& k : all_kernels()) {
+  for (const Kernels& k : all_kernels(weights)) {
     const auto linear = Linear::pack(op.spec, *k.kernels, pool);
     const std::vector<float> out = run(*linear, in.data(), kRows, pool);
     double error = 0, norm = 0;
@@ -127,7 +132,8 @@ void expect_products(const Op& op, const std::string& what) {
       }
     }
     EXPECT_GT(norm, 0) << what;
-    EXPECT_LE(error, 1e-11 * norm) << k.name << " " << what;
+    // Levels of NF4 are rounded to bf16.
+    EXPECT_LE(error, (weights == kNf4Blocks ? 1e-5 : 1e-11) * norm) << k.name << " " << what;
   }
 }
 
@@ -151,18 +157,29 @@ TEST(Blocks, PartsMayBeOfSeveralTypes) {
   }
 }
 
+TEST(Blocks, FloatsProductsAreThoseOfTheirNumbers) {
+  for (const BlockType* type : float_types()) {
+    const std::string name = type->name;
+    for (const int64_t width : {128, 640}) expect_products(Op({type}, 37, width, false), name);
+    expect_products(Op({type, type}, 40, 256, true), "gated " + name);
+    expect_products(Op({type, type, type}, 24, 384, false), "three of " + name);
+  }
+  const BlockType *large = block_type(MR_BLOCKS + 128), *small = block_type(MR_BLOCKS + 129);
+  expect_products(Op({large, small}, 40, 256, false), "FP8 in groups of two sizes");
+}
+
 // A row has the same bits alone and among others, with any number of threads.
 TEST(Blocks, BitsDependOnNoOtherRow) {
   constexpr int kRows = 75;
-  for (const char* name : {"Q4_K", "Q6_K", "Q8_0", "Q2_K"}) {
-    std::vector<const BlockType*> types;
-    for (const BlockType* type : all_types()) {
-      if (type->name == std::string(name)) types.push_back(type);
-    }
-    const Op op(types, 200, 768, false);
+  for (const BlockType* type : all_types({kIntegerBlocks, kFp8Blocks, kNf4Blocks})) {
+    const std::string name = type->name;
+    const bool chosen = type->weights != kIntegerBlocks || name == "Q4_K" || name == "Q6_K" ||
+                        name == "Q8_0" || name == "Q2_K";
+    if (!chosen) continue;
+    const Op op({type}, 200, 768, false);
     const std::vector<bf16> in = random_rows(kRows, op.width);
     ThreadPool one(1), three(3);
-    for (const Kernels& k : all_kernels()) {
+    for (const Kernels& k : all_kernels(type->weights)) {
       const auto linear = Linear::pack(op.spec, *k.kernels, three);
       const std::vector<float> all = run(*linear, in.data(), kRows, three);
       for (const int rows : {1, 2, 5, 14, 15, 31}) {
@@ -181,12 +198,12 @@ TEST(Blocks, BitsDependOnNoOtherRow) {
 // All instruction sets that fuse products and sums are of one class of numerics.
 TEST(Blocks, AllX86KernelsHaveTheSameBits) {
   ThreadPool pool(2);
-  for (const BlockType* type : all_types()) {
+  for (const BlockType* type : all_types({kIntegerBlocks, kFp8Blocks, kNf4Blocks})) {
     const Op op({type}, 37, 512, false);
-    const std::vector<bf16> in = random_rows(9, op.width);
+    std::vector<bf16> in = random_rows(9, op.width);
     std::vector<float> first;
-    for (const Kernels& k : all_kernels()) {
-      if (k.kernels == &linear_blocks_portable()) continue;
+    for (const Kernels& k : all_kernels(type->weights)) {
+      if (k.kernels == &linear_kernels(Isa::portable, type->weights)) continue;
       const std::vector<float> out =
           run(*Linear::pack(op.spec, *k.kernels, pool), in.data(), 9, pool);
       if (first.empty()) first = out;
@@ -219,7 +236,7 @@ TEST(Blocks, InterleavedHalvesAreTakenInOrder) {
 
 // What it takes beside the file: integers of 6 bits are bytes, and so on.
 TEST(Blocks, PackedTypesTakeLittleMoreThanTheFile) {
-  for (const BlockType* type : all_types()) {
+  for (const BlockType* type : all_types({kIntegerBlocks, kFp8Blocks, kNf4Blocks})) {
     const double file = 8.0 * type->bytes / type->elements;
     const double packed = 8.0 * span_bytes(*type, 1, kSpan) / kSpan;
     const bool grid = type->levels != nullptr && type->elements == kMostBlock &&

@@ -22,8 +22,8 @@ void expect_chosen(mr_route rule, const std::vector<float>& logits, const std::v
                    const std::vector<Chosen>& expected, const std::vector<float>& factors = {}) {
   rule.experts = static_cast<int>(logits.size());
   rule.top_k = static_cast<int>(expected.size());
-  const mr_tensor tensor{bias.data(), MR_F32, 1, {rule.experts, 1}, 0};
-  const mr_tensor times{factors.data(), MR_F32, 1, {rule.experts, 1}, 0};
+  const mr_tensor tensor{bias.data(), MR_F32, 1, {rule.experts, 1}, 0, nullptr};
+  const mr_tensor times{factors.data(), MR_F32, 1, {rule.experts, 1}, 0, nullptr};
   const Router router(rule, bias.empty() ? nullptr : &tensor, factors.empty() ? nullptr : &times);
   std::vector<float> room(router.room()), chosen(2 * expected.size());
   router.row(logits.data(), chosen.data(), room.data());

@@ -132,7 +132,7 @@ int Builder::slot(mr_slot_type type, int width) {
 }
 
 int Builder::tensor(const std::vector<float>& values, int64_t rows, int64_t cols, mr_dtype dtype) {
-  mr_tensor t{nullptr, dtype, cols == 0 ? 1 : 2, {rows, cols}, 0};
+  mr_tensor t{nullptr, dtype, cols == 0 ? 1 : 2, {rows, cols}, 0, nullptr};
   if (dtype == MR_F32) {
     t.data = floats_.emplace_back(values).data();
   } else {

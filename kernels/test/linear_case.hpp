@@ -46,8 +46,8 @@ struct Weights {
   Weights(int64_t rows, int64_t cols, uint32_t seed)
       : values(Random(seed).floats(rows * cols)),
         biases(Random(seed + 1).floats(rows)),
-        tensor{values.data(), MR_F32, 2, {rows, cols}, 0},
-        bias{biases.data(), MR_F32, 1, {rows, 0}, 0} {}
+        tensor{values.data(), MR_F32, 2, {rows, cols}, 0, nullptr},
+        bias{biases.data(), MR_F32, 1, {rows, 0}, 0, nullptr} {}
   Weights(const Weights&) = delete;
 
   std::vector<float> values, biases;

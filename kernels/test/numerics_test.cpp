@@ -73,6 +73,9 @@ std::vector<LinearVariant> linear_variants(int weights) {
   if (weights == MR_WEIGHTS_FP8 && runs(Isa::avx512)) {  // without VBMI
     all.push_back({kX86Fma, &linear_fp8_avx512()});
   }
+  if (weights == kFp8Blocks && runs(Isa::avx512)) {
+    all.push_back({kX86Fma, &linear_fp8_blocks_avx512()});
+  }
 #endif
   return all;
 }
@@ -129,8 +132,8 @@ Hash linear_hash(const LinearKernels& kernels, bool flush, int weights, int grou
   const std::vector<bf16> w = halves(numbers(1, outputs * c.k, c.weight_scale));
   std::vector<bf16> in = halves(numbers(2, c.rows * c.k, c.in_scale));
   const std::vector<float> bias = numbers(3, outputs);
-  const mr_tensor matrix{w.data(), MR_BF16, 2, {outputs, c.k}, 0};
-  const mr_tensor vector{bias.data(), MR_F32, 1, {outputs, 0}, 0};
+  const mr_tensor matrix{w.data(), MR_BF16, 2, {outputs, c.k}, 0, nullptr};
+  const mr_tensor vector{bias.data(), MR_F32, 1, {outputs, 0}, 0, nullptr};
   LinearSpec spec;
   for (int part = 0; part < (c.gated ? 2 : 1); ++part) {
     spec.parts.push_back({&matrix, c.bias ? &vector : nullptr, part * c.n, c.n, c.n, 0});
@@ -186,18 +189,19 @@ TEST(Numerics, LinearOpsOfBlocks) {
   constexpr int64_t kWidth = 512, kOutputs = 37;
   Found found;
   ThreadPool pool(2);
-  for (const BlockType* type : all_types()) {
+  for (const BlockType* type : all_types({kIntegerBlocks, kFp8Blocks, kNf4Blocks})) {
+    const bool integers = type->weights == kIntegerBlocks;
     const Matrix matrix(*type, kOutputs, kWidth, 1),
-        other(*block_type(MR_BLOCKS + 8), kOutputs, kWidth, 2);
+        other(integers ? *block_type(MR_BLOCKS + 8) : *type, kOutputs, kWidth, 2);
     LinearSpec spec{};
     spec.parts = {{&matrix.tensor, nullptr, 0, kOutputs, kOutputs, 0},
                   {&other.tensor, nullptr, 0, kOutputs, kOutputs, 0}};
     spec.in_width = kWidth;
     spec.out_width = 2 * kOutputs;
     spec.out_f32 = true;
-    spec.weights = MR_WEIGHTS_BLOCKS;
-    spec.group = type->group;
-    for (const LinearVariant& v : linear_variants(MR_WEIGHTS_BLOCKS)) {
+    spec.weights = type->weights;
+    spec.group = integers ? std::min(type->group, 32) : type->group;
+    for (const LinearVariant& v : linear_variants(type->weights)) {
       const auto linear = Linear::pack(spec, *v.kernels, pool);
       for (const int rows : {1, 3, 17}) {
         const std::vector<bf16> in = halves(numbers(2, rows * kWidth));

@@ -72,20 +72,24 @@ void BlockPanels::place(const BlockType& from, const Block& block, int first, in
   const int64_t bytes = scale_bytes(to, lanes_, elements);
   uint8_t* const scales = span + code_bytes(to, lanes_, elements);
   uint8_t* const minimums = scales + bytes;
-  const bool integers = to.scales == BlockScales::integers;
+  const bool bytes_alone = in_bytes(to.scales);
   for (int e = first; e < first + from.elements; e += to.group) {
     const int g = (e - first) / from.group;
     const int64_t at = (e / to.group * int64_t{lanes_} + lane) * size;
-    if (integers) {
+    if (bytes_alone) {
       scales[at] = static_cast<uint8_t>(block.scales[g]);
       if (to.minimums) minimums[at] = block.minimums[g];
       continue;
     }
-    store_scale(to.scales, block.scale * block.scales[g], scales + at);
+    store_scale(to.scales, from.scale(block, g), scales + at);
     if (!to.minimums) continue;
+    if (to.scales == BlockScales::zeros) {
+      minimums[at / size] = block.minimums[g];
+      continue;
+    }
     store_scale(to.scales, from.minimums ? block.minimum * block.minimums[g] : 0, minimums + at);
   }
-  if (!integers) return;
+  if (!bytes_alone) return;
   uint8_t* const numbers = scales + (to.minimums ? 2 : 1) * bytes;
   store(block.scale, numbers + lane * sizeof(float));
   if (to.minimums) store(block.minimum, numbers + (lanes_ + lane) * sizeof(float));

@@ -19,8 +19,10 @@ namespace millrace::cpu {
 // where 3 bits are 2 and then 1, 5 are 4 and 1, and 6 are 4 and 2; then the scales, and then the minimums where the type has them:
 //   half, bfloat  [span / group][lanes] 16 bits
 //   integers      [span / group][lanes] bytes, of a whole span only
+//   fp8           [span / group][lanes] bytes
 //   floats        [span / group][lanes]
-// and after both of integers, [lanes] floats that the scales multiply, and those of the minimums.
+//   zeros         [span / group][lanes] 16 bits, and as minimums bytes, filled up to whole vectors
+// and after both of integers, or of fp8, [lanes] floats that the scales multiply, and those of the minimums.
 inline constexpr int kSpan = kMostBlock, kSpanUnit = 32;
 
 // What columns of several types keep in one vector: nothing is lost.
@@ -33,20 +35,34 @@ constexpr int64_t code_bytes(const BlockType& type, int lanes, int64_t elements)
 
 // The bytes of one scale of a column, or of one minimum.
 constexpr int scale_size(BlockScales scales) {
-  return scales == BlockScales::integers ? 1
-         : scales == BlockScales::floats ? sizeof(float)
-                                         : sizeof(uint16_t);
+  switch (scales) {
+    case BlockScales::integers:
+    case BlockScales::fp8:
+      return 1;
+    case BlockScales::floats:
+      return sizeof(float);
+    default:
+      return sizeof(uint16_t);
+  }
 }
 
-// The bytes of the scales of a span, and of its minimums, without the numbers that multiply integers.
+// Whether scales are beside a number.
+constexpr bool in_bytes(BlockScales scales) { return scale_size(scales) == 1; }
+
+// The bytes of the scales of a span, and of its minimums, without the numbers that multiply them.
 constexpr int64_t scale_bytes(const BlockType& type, int lanes, int64_t elements) {
   return elements / type.group * lanes * scale_size(type.scales);
 }
+constexpr int64_t minimum_bytes(const BlockType& type, int lanes, int64_t elements) {
+  if (!type.minimums) return 0;
+  if (type.scales == BlockScales::zeros) return (elements / type.group + 3) / 4 * 4 * lanes;
+  return scale_bytes(type, lanes, elements);
+}
 
 constexpr int64_t span_bytes(const BlockType& type, int lanes, int64_t elements) {
-  const int64_t numbers = type.scales == BlockScales::integers ? lanes * int64_t{sizeof(float)} : 0;
-  return code_bytes(type, lanes, elements) +
-         (type.minimums ? 2 : 1) * (scale_bytes(type, lanes, elements) + numbers);
+  const int64_t numbers = in_bytes(type.scales) ? lanes * int64_t{sizeof(float)} : 0;
+  return code_bytes(type, lanes, elements) + scale_bytes(type, lanes, elements) +
+         minimum_bytes(type, lanes, elements) + (type.minimums ? 2 : 1) * numbers;
 }
 
 // The vectors of an op.

@@ -36,9 +36,14 @@ struct ScaleReader {
     const uint8_t* from = at + group * kLanes * scale_size(kScales);
     if constexpr (kScales == BlockScales::integers) {
       return number * Base::floats(reinterpret_cast<const Integer*>(from));
+    } else if constexpr (kScales == BlockScales::fp8) {
+      // Sign, exponent and mantissa as those of a float, whose exponent is 120 too small: of subnormals, too.
+      using Ints = typename Math<kLanes>::Ints;
+      const Ints code = __builtin_convertvector(Base::floats(from), Ints);
+      return number * ((Floats)((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f);
     } else if constexpr (kScales == BlockScales::floats) {
       return Math<kLanes>::load(reinterpret_cast<const float*>(from));
-    } else if constexpr (kScales == BlockScales::half) {
+    } else if constexpr (kScales == BlockScales::half || kScales == BlockScales::zeros) {
       return Base::halves(from);
     } else {
       return load_scales<kLanes>(from);
@@ -56,11 +61,19 @@ struct SpanScales {
     const int64_t bytes = scale_bytes(type, kLanes, elements);
     scales.at = span + code_bytes(type, kLanes, elements);
     minimums.at = scales.at + bytes;
-    if constexpr (kScales == BlockScales::integers) {
+    if constexpr (in_bytes(kScales)) {
       const auto* numbers =
           reinterpret_cast<const float*>(scales.at + (type.minimums ? 2 : 1) * bytes);
       scales.number = Math<kLanes>::load(numbers);
       if (type.minimums) minimums.number = Math<kLanes>::load(numbers + kLanes);
+    }
+  }
+
+  [[gnu::always_inline]] typename Math<Base::kLanes>::Vector minimum(int group) const {
+    if constexpr (kScales == BlockScales::zeros) {
+      return -scales.of(group) * Base::floats(minimums.at + group * Base::kLanes);
+    } else {
+      return minimums.of(group);
     }
   }
 };
@@ -131,10 +144,10 @@ struct Span {
   }
 
   // Scales of the type's groups as scales of the op's. Where those are larger, the type's are alike in each of them.
-  template <class Reader>
-  static void groups(const BlockExpand& e, const Reader& scales, float* to) {
+  template <class F>
+  static void groups(const BlockExpand& e, float* to, F scale_of) {
     for (int k = 0; k < e.elements; k += e.group, to += kLanes) {
-      const Floats x = scales.of(k / e.type->group);
+      const Floats x = scale_of(k / e.type->group);
       std::memcpy(to, &x, sizeof x);
     }
   }
@@ -142,9 +155,9 @@ struct Span {
   template <BlockScales kScales>
   static void scales(const BlockExpand& e) {
     const SpanScales<Base, kScales> all(*e.type, e.span, e.elements);
-    groups(e, all.scales, e.scales);
+    groups(e, e.scales, [&](int group) { return all.scales.of(group); });
     if (e.type->minimums) {
-      groups(e, all.minimums, e.minimums);
+      groups(e, e.minimums, [&](int group) { return all.minimum(group); });
     } else if (e.minimums != nullptr) {
       std::memset(e.minimums, 0, e.elements / e.group * kLanes * sizeof(float));
     }
@@ -158,8 +171,12 @@ struct Span {
         return scales<BlockScales::bfloat>(e);
       case BlockScales::integers:
         return scales<BlockScales::integers>(e);
+      case BlockScales::fp8:
+        return scales<BlockScales::fp8>(e);
       case BlockScales::floats:
         return scales<BlockScales::floats>(e);
+      case BlockScales::zeros:
+        return scales<BlockScales::zeros>(e);
     }
   }
 };
@@ -350,10 +367,10 @@ void block_rows(const BlockRows& t) {
             sum = Base::dot8(sum, (typename Base::Bytes)bytes_of, x);
           }
         }
-        const int group = F::kGroup == kSpanUnit ? unit : unit * 2 + half;
+        const int group = (unit * kSpanUnit + half * kOpGroup) / F::kGroup;
         const Floats scale = scales.scales.of(group);
         Floats minimum{};
-        if constexpr (F::kMinimums) minimum = scales.minimums.of(group);
+        if constexpr (F::kMinimums) minimum = scales.minimum(group);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           Ints sum = sums[r][0];
@@ -376,7 +393,7 @@ constexpr BlockRowsKernel kBlockRowsKernels[kBlockRows] = {
 // Groups of an op are those of its types, or smaller; those of kMixedBlocks are alike in a larger one.
 template <class Base, class F>
 BlockRowsKernel block_rows_of(int group, int rows) {
-  if constexpr (F::kGroup == kSpanUnit || F::kScales == BlockScales::floats) {
+  if constexpr (F::kGroup >= kSpanUnit || F::kScales == BlockScales::floats) {
     if (group == kSpanUnit) return kBlockRowsKernels<Base, F, kSpanUnit>[rows - 1];
   }
   return kBlockRowsKernels<Base, F, 16>[rows - 1];
@@ -393,22 +410,25 @@ template <class Base>
 BlockRowsKernel find_block_rows(const BlockType& type, int group, int rows) {
   constexpr BlockScales kHalf = BlockScales::half, kBfloat = BlockScales::bfloat,
                         kIntegers = BlockScales::integers;
-  return choose_block_rows<Base, Format<8, 32, kHalf, false, false>,        // Q8_0
-                           Format<4, 32, kHalf, false, false>,              // Q4_0
-                           Format<4, 32, kHalf, true, false>,               // Q4_1
-                           Format<5, 32, kHalf, false, false>,              // Q5_0
-                           Format<5, 32, kHalf, true, false>,               // Q5_1
-                           Format<2, 16, kIntegers, true, false>,           // Q2_K
-                           Format<3, 16, kIntegers, false, false>,          // Q3_K
-                           Format<4, 32, kIntegers, true, false>,           // Q4_K
-                           Format<5, 32, kIntegers, true, false>,           // Q5_K
-                           Format<6, 16, kIntegers, false, false>,          // Q6_K
-                           Format<3, 16, kIntegers, false, true>,           // IQ1, IQ2
-                           Format<4, 32, kIntegers, false, true>,           // IQ3, IQ4_XS
-                           Format<4, 32, kHalf, false, true>,               // IQ4_NL
-                           Format<4, 32, kBfloat, false, true>,             // MXFP4
-                           Format<2, 32, kIntegers, false, false>,          // TQ
-                           Format<8, 16, BlockScales::floats, true, false>  // kMixedBlocks
+  return choose_block_rows<Base, Format<8, 32, kHalf, false, false>,         // Q8_0
+                           Format<4, 32, kHalf, false, false>,               // Q4_0
+                           Format<4, 32, kHalf, true, false>,                // Q4_1
+                           Format<5, 32, kHalf, false, false>,               // Q5_0
+                           Format<5, 32, kHalf, true, false>,                // Q5_1
+                           Format<2, 16, kIntegers, true, false>,            // Q2_K
+                           Format<3, 16, kIntegers, false, false>,           // Q3_K
+                           Format<4, 32, kIntegers, true, false>,            // Q4_K
+                           Format<5, 32, kIntegers, true, false>,            // Q5_K
+                           Format<6, 16, kIntegers, false, false>,           // Q6_K
+                           Format<3, 16, kIntegers, false, true>,            // IQ1, IQ2
+                           Format<4, 32, kIntegers, false, true>,            // IQ3, IQ4_XS
+                           Format<4, 32, kHalf, false, true>,                // IQ4_NL
+                           Format<4, 32, kBfloat, false, true>,              // MXFP4
+                           Format<2, 32, kIntegers, false, false>,           // TQ
+                           Format<4, 16, BlockScales::fp8, false, true>,     // NVFP4
+                           Format<4, 128, BlockScales::zeros, true, false>,  // Q4_Z
+                           Format<4, 32, BlockScales::zeros, true, false>,   // Q4_Z32
+                           Format<8, 16, BlockScales::floats, true, false>   // kMixedBlocks
                            >(type, group, rows);
 }
 

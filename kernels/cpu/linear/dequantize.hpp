@@ -46,6 +46,19 @@ struct Fp8Floats : Fp8<FloatTarget<kVectorLanes, kTileRows, Fma>> {
   }
 };
 
+// The codes of one pair of K in a line of a group, for grouped_tile.
+template <class Base>
+struct Fp8Groups : Base {
+  static constexpr int kLinePairs = 1;
+
+  static typename Base::Weights load(const uint8_t* line, int, int vector) {
+    return Base::load(line, vector);
+  }
+  static typename Math<Base::kLanes>::Vector value(const Finish& f, int row, int vector) {
+    return plain_value<Base::kLanes>(f, row, vector);
+  }
+};
+
 // ---- NF4 -------------------------------------------------------------------
 
 // The bytes of a lane: of four of K, of two vectors.
@@ -57,6 +70,7 @@ inline constexpr int kNf4Word = 4;
 template <int kVectorLanes, int kTileRows, class Lookup>
 struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows, Lookup> {
   using Weight = uint8_t;
+  static constexpr int kLinePairs = 2;
   using Base = FloatTarget<kVectorLanes, kTileRows, Lookup>;
 
   static typename Base::Weights load(const uint8_t* line, int pair, int vector) {
@@ -67,11 +81,25 @@ struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows, Lookup> {
   }
 };
 
+// ---- Groups ------------------------------------------------------------------
+
+// A vector of scales of a group: of bf16, or of float.
+template <class Scale, int kLanes>
+typename Math<kLanes>::Vector group_scales(const uint8_t* p) {
+  if constexpr (sizeof(Scale) == sizeof(bf16)) return load_scales<kLanes>(p);
+  typename Math<kLanes>::Vector scales;
+  std::memcpy(&scales, p, sizeof scales);
+  return scales;
+}
+
 // As tile(), group by group: the products of a group are summed from zero, and its sum,
-// scaled, is added to those of the groups before it, which stay in memory.
-template <class Target, int kRows, int kPanels, Prefetch kPrefetch>
-void nf4_tile(const Tile& t) {
-  constexpr int kLanes = Target::kLanes, kFour = kNf4Word * kLanes;
+// scaled, is added to those of the groups before it, which stay in memory. Target beside what tile() takes:
+//   kLinePairs                            pairs of K in a line, whose weights of both vectors are kLine bytes
+//   Weights load(line, int pair, int vector)
+template <class Target, class Scale, int kRows, int kPanels, Prefetch kPrefetch>
+void grouped_tile(const Tile& t) {
+  constexpr int kLanes = Target::kLanes, kLineBytes = 4 * kLanes, kPairs = Target::kLinePairs;
+  constexpr int kScales = kPanelVectors * kLanes * sizeof(Scale);
   using M = Math<kLanes>;
   using Vector = typename Target::Vector;
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
@@ -80,13 +108,13 @@ void nf4_tile(const Tile& t) {
   if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
   for (int64_t unit = 0; unit < t.units; ++unit) {
     Vector sums[kPanels][kPanelVectors][kRows] = {};
-    for (int k = 0; k < t.group; k += 4) {
+    for (int k = 0; k < t.group; k += 2 * kPairs) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* line = weights + p * t.panel_stride;
-        prefetcher.template prefetch<kFour>(line);
+        prefetcher.template prefetch<kLineBytes>(line);
 #pragma GCC unroll 2
-        for (int pair = 0; pair < 2; ++pair) {
+        for (int pair = 0; pair < kPairs; ++pair) {
           const auto first = Target::load(line, pair, 0), second = Target::load(line, pair, 1);
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
@@ -96,16 +124,16 @@ void nf4_tile(const Tile& t) {
           }
         }
       }
-      operand += 2 * kRows;
-      weights += kFour;
+      operand += kPairs * kRows;
+      weights += kLineBytes;
     }
     float* total = t.sums;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       const uint8_t* scales = weights + p * t.panel_stride;
-      prefetcher.template prefetch<kPanelVectors * kLanes * sizeof(bf16)>(scales);
+      prefetcher.template prefetch<kScales>(scales);
       for (int v = 0; v < kPanelVectors; ++v) {
-        const auto scale = load_scales<kLanes>(scales + v * kLanes * sizeof(bf16));
+        const auto scale = group_scales<Scale, kLanes>(scales + v * kLanes * sizeof(Scale));
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r, total += kLanes) {
           const auto sum = (typename M::Vector)sums[p][v][r];
@@ -114,24 +142,24 @@ void nf4_tile(const Tile& t) {
         }
       }
     }
-    weights += kPanelVectors * kLanes * sizeof(bf16);
+    weights += kScales;
   }
 }
 
 // What make_kernels (cpu/linear/tile.hpp) takes for its tiles. Base: the target whose products
 // these are.
-template <class Target, class Base>
-struct Nf4Tiles {
+template <class Target, class Base, class Scale>
+struct GroupedTiles {
   static double products(int64_t rounds) { return cpu::products<Base>(rounds); }
   template <int kRows, int kPanels, Prefetch kPrefetch>
   static constexpr TileKernel of() {
-    return nf4_tile<Target, kRows, kPanels, kPrefetch>;
+    return grouped_tile<Target, Scale, kRows, kPanels, kPrefetch>;
   }
 };
 
 // Base's rows, filled up with zeros to whole groups.
 template <class Pair, void (*kPack)(const OperandRows&, void*)>
-void pack_nf4(const OperandRows& rows, void* operand) {
+void pack_groups(const OperandRows& rows, void* operand) {
   kPack(rows, operand);
   const int64_t pairs = (rows.width + 1) / 2, whole = rows.units * rows.group / 2;
   for (int64_t k = pairs; k < whole; ++k) {
@@ -140,12 +168,12 @@ void pack_nf4(const OperandRows& rows, void* operand) {
   }
 }
 
-template <class Target, class Base, void (*kPack)(const OperandRows&, void*)>
-constexpr LinearKernels make_nf4_kernels(const char* name) {
-  LinearKernels k = make_kernels<Target, Nf4Tiles<Target, Base>>();
+template <class Target, class Base, class Scale, void (*kPack)(const OperandRows&, void*)>
+constexpr LinearKernels make_grouped_kernels(const char* name) {
+  LinearKernels k = make_kernels<Target, GroupedTiles<Target, Base, Scale>>();
   k.name = name;
   k.unit = 0;
-  k.pack_operand = pack_nf4<typename Target::Pair, kPack>;
+  k.pack_operand = pack_groups<typename Target::Pair, kPack>;
   return k;
 }
 
@@ -159,10 +187,21 @@ constexpr LinearKernels make_fp8_float_kernels(const char* name) {
   return k;
 }
 
-template <int kLanes, int kRows, class Lookup>
+template <int kLanes, int kRows, class Lookup, class Scale>
 constexpr LinearKernels make_nf4_float_kernels(const char* name) {
   using Base = FloatTarget<kLanes, kRows, Lookup>;
-  return make_nf4_kernels<Nf4Floats<kLanes, kRows, Lookup>, Base, pack_pairs<Base>>(name);
+  return make_grouped_kernels<Nf4Floats<kLanes, kRows, Lookup>, Base, Scale, pack_pairs<Base>>(
+      name);
+}
+
+template <int kLanes, int kRows, class Fma>
+constexpr LinearKernels make_fp8_block_kernels(const char* name) {
+  using Base = FloatTarget<kLanes, kRows, Fma>;
+  LinearKernels k =
+      make_grouped_kernels<Fp8Groups<Fp8Floats<kLanes, kRows, Fma>>, Base, float, pack_pairs<Base>>(
+          name);
+  k.fp8_columns = 1;
+  return k;
 }
 
 }  // namespace

@@ -41,7 +41,18 @@ const LinearKernels& linear_fp8_avx2() {
 
 // 8 sums, 4 weights, an operand and the levels in 16 registers.
 const LinearKernels& linear_nf4_avx2() {
-  static constexpr LinearKernels kernels = make_nf4_float_kernels<8, 4, Lookup>("avx2 nf4");
+  static constexpr LinearKernels kernels = make_nf4_float_kernels<8, 4, Lookup, bf16>("avx2 nf4");
+  return kernels;
+}
+
+const LinearKernels& linear_fp8_blocks_avx2() {
+  static constexpr LinearKernels kernels = make_fp8_block_kernels<8, 5, Lookup>("avx2 fp8 blocks");
+  return kernels;
+}
+
+const LinearKernels& linear_nf4_blocks_avx2() {
+  static constexpr LinearKernels kernels =
+      make_nf4_float_kernels<8, 4, Lookup, float>("avx2 nf4 blocks");
   return kernels;
 }
 

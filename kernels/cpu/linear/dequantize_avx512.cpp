@@ -36,7 +36,20 @@ const LinearKernels& linear_fp8_avx512() {
 }
 
 const LinearKernels& linear_nf4_avx512() {
-  static constexpr LinearKernels kernels = make_nf4_float_kernels<16, 12, Lookup>("avx512 nf4");
+  static constexpr LinearKernels kernels =
+      make_nf4_float_kernels<16, 12, Lookup, bf16>("avx512 nf4");
+  return kernels;
+}
+
+const LinearKernels& linear_fp8_blocks_avx512() {
+  static constexpr LinearKernels kernels =
+      make_fp8_block_kernels<16, 12, Lookup>("avx512 fp8 blocks");
+  return kernels;
+}
+
+const LinearKernels& linear_nf4_blocks_avx512() {
+  static constexpr LinearKernels kernels =
+      make_nf4_float_kernels<16, 12, Lookup, float>("avx512 nf4 blocks");
   return kernels;
 }
 

@@ -59,7 +59,7 @@ struct Fp8Pairs : Fp8<Avx512Bf16> {
 };
 
 struct Nf4Pairs : Avx512Bf16 {
-  static constexpr int kMaxRows = kRows;
+  static constexpr int kMaxRows = kRows, kLinePairs = 2;
   using Weight = uint8_t;
 
   static Weights load(const uint8_t* line, int pair, int vector) {
@@ -94,7 +94,29 @@ const LinearKernels& linear_fp8_avx512_bf16() {
 
 const LinearKernels& linear_nf4_avx512_bf16() {
   static constexpr LinearKernels kernels = [] {
-    LinearKernels k = make_nf4_kernels<Nf4Pairs, Avx512Bf16, pack_raw_pairs>("avx512-bf16 nf4");
+    LinearKernels k =
+        make_grouped_kernels<Nf4Pairs, Avx512Bf16, bf16, pack_raw_pairs>("avx512-bf16 nf4");
+    k.raw_row = true;
+    return k;
+  }();
+  return kernels;
+}
+
+const LinearKernels& linear_fp8_blocks_avx512_bf16() {
+  static constexpr LinearKernels kernels = [] {
+    LinearKernels k = make_grouped_kernels<Fp8Groups<Fp8Pairs>, Avx512Bf16, float, pack_raw_pairs>(
+        "avx512-bf16 fp8 blocks");
+    k.fp8_columns = 4;
+    k.raw_row = true;
+    return k;
+  }();
+  return kernels;
+}
+
+const LinearKernels& linear_nf4_blocks_avx512_bf16() {
+  static constexpr LinearKernels kernels = [] {
+    LinearKernels k =
+        make_grouped_kernels<Nf4Pairs, Avx512Bf16, float, pack_raw_pairs>("avx512-bf16 nf4 blocks");
     k.raw_row = true;
     return k;
   }();

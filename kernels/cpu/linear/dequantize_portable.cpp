@@ -24,7 +24,20 @@ const LinearKernels& linear_fp8_portable() {
 }
 
 const LinearKernels& linear_nf4_portable() {
-  static constexpr LinearKernels kernels = make_nf4_float_kernels<4, 4, Lookup>("portable nf4");
+  static constexpr LinearKernels kernels =
+      make_nf4_float_kernels<4, 4, Lookup, bf16>("portable nf4");
+  return kernels;
+}
+
+const LinearKernels& linear_fp8_blocks_portable() {
+  static constexpr LinearKernels kernels =
+      make_fp8_block_kernels<4, 4, Lookup>("portable fp8 blocks");
+  return kernels;
+}
+
+const LinearKernels& linear_nf4_blocks_portable() {
+  static constexpr LinearKernels kernels =
+      make_nf4_float_kernels<4, 4, Lookup, float>("portable nf4 blocks");
   return kernels;
 }
 

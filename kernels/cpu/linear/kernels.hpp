@@ -24,6 +24,7 @@ namespace millrace::cpu {
 //                            the others; then [2 vectors][lanes] bf16 scales
 //   NF4     a group of K:    [group / 4][lanes][2] of [2 pairs] bytes, in which the low half is
 //                            of the first vector; then the scales
+// FP8 and NF4 of blocks (exec/blocks.hpp) are groups of K of the same units, and then [2 vectors][lanes] float scales.
 // The vectors of a panel of blocks lie one after the other (cpu/linear/block_panels.hpp).
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kMaxTilePanels = 4;
@@ -49,7 +50,7 @@ struct Tile {
   const void* weights;   // of the first panel: as above, or expanded
   int64_t panel_stride;  // bytes between the panels
   int64_t units;
-  int group;        // of int4 and NF4
+  int group;        // of int4, NF4 and blocks
   bool fresh;       // sums begin at zero, whatever they hold
   float* sums;      // [panels][2 vectors][rows][lanes]; int32 of int8
   float* expanded;  // for an expanding kernel: room for its weights
@@ -193,7 +194,7 @@ struct LinearKernels {
 
 inline constexpr size_t kReadStep = 4096;
 
-// weights: mr_weights.
+// weights: mr_weights, or BlockWeights.
 const LinearKernels& linear_kernels(Isa isa, int weights);
 // The class of their bits (cpu/ops/kernels.hpp). Products of integers are exact, so that those of AMX
 // tiles are of kX86Fma too.
@@ -227,6 +228,14 @@ const LinearKernels& linear_nf4_portable();
 const LinearKernels& linear_nf4_avx2();
 const LinearKernels& linear_nf4_avx512();
 const LinearKernels& linear_nf4_avx512_bf16();
+const LinearKernels& linear_fp8_blocks_portable();
+const LinearKernels& linear_fp8_blocks_avx2();
+const LinearKernels& linear_fp8_blocks_avx512();
+const LinearKernels& linear_fp8_blocks_avx512_bf16();
+const LinearKernels& linear_nf4_blocks_portable();
+const LinearKernels& linear_nf4_blocks_avx2();
+const LinearKernels& linear_nf4_blocks_avx512();
+const LinearKernels& linear_nf4_blocks_avx512_bf16();
 
 }  // namespace millrace::cpu
 

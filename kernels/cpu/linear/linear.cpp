@@ -45,31 +45,48 @@ constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
 
 const LinearKernels& linear_kernels(Isa isa, int weights) {
   using Get = const LinearKernels& (*)();
-  using Family = Get[6];  // in the order of mr_weights
-  static constexpr Family kPortable = {linear_kernels_portable, linear_int8_portable,
-                                       linear_int4_portable,    linear_fp8_portable,
-                                       linear_nf4_portable,     linear_blocks_portable};
+  using Family = Get[8];  // in the order of mr_weights and BlockWeights
+  static constexpr Family kPortable = {linear_kernels_portable,    linear_int8_portable,
+                                       linear_int4_portable,       linear_fp8_portable,
+                                       linear_nf4_portable,        linear_blocks_portable,
+                                       linear_fp8_blocks_portable, linear_nf4_blocks_portable};
 #if defined(__x86_64__)
-  static constexpr Family kAvx2 = {linear_kernels_avx2, linear_int8_avx2, linear_int4_avx2,
-                                   linear_fp8_avx2,     linear_nf4_avx2,  linear_blocks_avx2};
-  static constexpr Family kAvx512 = {linear_kernels_avx512, linear_int8_avx2,  linear_int4_avx2,
-                                     linear_fp8_avx512,     linear_nf4_avx512, linear_blocks_avx2};
-  static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16, linear_int8_avx2,
-                                         linear_int4_avx2,           linear_fp8_avx512_bf16,
-                                         linear_nf4_avx512_bf16,     linear_blocks_avx2};
-  static constexpr Family kAmx = {linear_kernels_amx, linear_int8_amx,   linear_int4_amx,
-                                  linear_fp8_avx512,  linear_nf4_avx512, linear_blocks_amx};
+  static constexpr Family kAvx2 = {
+      linear_kernels_avx2, linear_int8_avx2,   linear_int4_avx2,       linear_fp8_avx2,
+      linear_nf4_avx2,     linear_blocks_avx2, linear_fp8_blocks_avx2, linear_nf4_blocks_avx2};
+  static constexpr Family kAvx512 = {linear_kernels_avx512,    linear_int8_avx2,
+                                     linear_int4_avx2,         linear_fp8_avx512,
+                                     linear_nf4_avx512,        linear_blocks_avx2,
+                                     linear_fp8_blocks_avx512, linear_nf4_blocks_avx512};
+  static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16,
+                                         linear_int8_avx2,
+                                         linear_int4_avx2,
+                                         linear_fp8_avx512_bf16,
+                                         linear_nf4_avx512_bf16,
+                                         linear_blocks_avx2,
+                                         linear_fp8_blocks_avx512_bf16,
+                                         linear_nf4_blocks_avx512_bf16};
+  static constexpr Family kAmx = {
+      linear_kernels_amx, linear_int8_amx,   linear_int4_amx,          linear_fp8_avx512,
+      linear_nf4_avx512,  linear_blocks_amx, linear_fp8_blocks_avx512, linear_nf4_blocks_avx512};
   // Integers only.
-  static constexpr Family kAvxVnni = {nullptr, linear_int8_avx_vnni,  linear_int4_avx_vnni, nullptr,
-                                      nullptr, linear_blocks_avx_vnni};
-  static constexpr Family kVnni = {nullptr, linear_int8_vnni, linear_int4_vnni,
-                                   nullptr, nullptr,          linear_blocks_vnni};
+  static constexpr Family kAvxVnni = {nullptr,
+                                      linear_int8_avx_vnni,
+                                      linear_int4_avx_vnni,
+                                      nullptr,
+                                      nullptr,
+                                      linear_blocks_avx_vnni,
+                                      nullptr,
+                                      nullptr};
+  static constexpr Family kVnni = {nullptr, linear_int8_vnni,   linear_int4_vnni, nullptr,
+                                   nullptr, linear_blocks_vnni, nullptr,          nullptr};
   const bool integers = quantizes_rows(weights);
   switch (isa) {
     case Isa::amx:
       return kAmx[weights]();
     case Isa::avx512_bf16:
       if (weights == MR_WEIGHTS_FP8 && !has_vbmi()) return linear_fp8_avx512();
+      if (weights == kFp8Blocks && !has_vbmi()) return linear_fp8_blocks_avx512();
       return (integers && has_vnni() ? kVnni : kAvx512Bf16)[weights]();
     case Isa::avx512:
       return (integers && has_vnni() ? kVnni : kAvx512)[weights]();
@@ -123,6 +140,11 @@ const float* Linear::panel_scales(int64_t p) const {
   return reinterpret_cast<const float*>(memory_ + scales_at_) + p * columns();
 }
 
+std::span<const int32_t> Linear::order() const {
+  if (order_at_ == 0) return {};
+  return {reinterpret_cast<const int32_t*>(memory_ + order_at_), static_cast<size_t>(in_width_)};
+}
+
 size_t Linear::operand_bytes(int64_t rows) const { return rows * units_ * operand_unit_bytes_; }
 
 // The operand of a tile from a unit of K.
@@ -141,6 +163,16 @@ Linear::Operand Linear::place(Tiling tiling, void* room) const {
 }
 
 void Linear::pack_part(const Operand& to, int tile, int first, int count, const bf16* rows) const {
+  thread_local std::vector<bf16> gathered;
+  if (const auto from = order(); !from.empty()) {
+    gathered.resize(count * in_width_);
+    for (int r = 0; r < count; ++r) {
+      const bf16* const row = rows + r * in_width_;
+      bf16* const own = gathered.data() + r * in_width_;
+      for (int64_t k = 0; k < in_width_; ++k) own[k] = row[from[k]];
+    }
+    rows = gathered.data();
+  }
   kernels_.pack_operand(
       {rows, first - to.tiling.first(tile), count, to.tiling.height(tile), in_width_, units_,
        group_, const_cast<float*>(to.scales) + first, const_cast<int32_t*>(to.totals) + first},

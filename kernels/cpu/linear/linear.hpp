@@ -17,6 +17,10 @@
 #include "exec/bf16.hpp"
 #include "millrace_kernels.h"
 
+namespace millrace {
+struct BlockType;
+}  // namespace millrace
+
 namespace millrace::cpu {
 
 class BlockPanels;
@@ -40,7 +44,7 @@ struct LinearSpec {
   bool gated;                      // two parts of out_width rows: act(gate) * up
   bool accumulate;                 // out += y; out is float
   bool out_f32;                    // else bf16
-  int weights = MR_WEIGHTS_16BIT;  // mr_weights
+  int weights = MR_WEIGHTS_16BIT;  // mr_weights, or BlockWeights
   int group = 0;                   // of int4, NF4 and blocks
   float act_a = 0, act_b = 0;      // of the activation
 };
@@ -107,7 +111,8 @@ class Linear {
   // Whether rows are quantized.
   bool takes_codes() const;
   bool reads_like(const Linear& other) const {
-    return &kernels_ == &other.kernels_ && in_width_ == other.in_width_ && group_ == other.group_;
+    return &kernels_ == &other.kernels_ && in_width_ == other.in_width_ && group_ == other.group_ &&
+           std::ranges::equal(order(), other.order());
   }
 
   // Sets the prefetch variant (cpu/linear/kernels.hpp) of tiles of this many rows. Any gives
@@ -168,14 +173,20 @@ class Linear {
   void place_int4(Room& room, int64_t p, int column);
   void place_fp8(Room& room, int64_t p, int column);
   void place_nf4(Room& room, int64_t p, int column);
+  void place_blocks(const BlockType& type, const uint8_t* row, int64_t p, int column);
+  void place_fp8_codes(const uint8_t* codes, int64_t n, std::byte* to, int64_t pair_bytes,
+                       int column) const;
+  void place_nf4_codes(const uint8_t* codes, int n, std::byte* to, int column) const;
 
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
+  int64_t panel_unit_bytes() const;
   int64_t weight_bytes() const;
   int64_t panel_sums(int rows) const;
   const std::byte* panel(int64_t p) const;
   const float* panel_bias(int64_t p) const;
   const float* panel_scales(int64_t p) const;
+  std::span<const int32_t> order() const;
   size_t operand_bytes(int64_t rows) const;
   const std::byte* operand_of(const Operand& o, int tile, int64_t unit) const;
 
@@ -232,8 +243,8 @@ class Linear {
   float act_a_, act_b_;
   bool gated_, accumulate_, out_f32_;
   // In the memory: [panels][units], see cpu/linear/kernels.hpp; [panels][2 * lanes] float scales
-  // of int8 and FP8; [panels][2 * lanes] float biases. 0: there are none.
-  size_t scales_at_ = 0, bias_at_ = 0, bytes_ = 0;
+  // of int8 and FP8; [panels][2 * lanes] float biases; [in_width] the elements of a row that blocks meet. 0: there are none.
+  size_t scales_at_ = 0, bias_at_ = 0, order_at_ = 0, bytes_ = 0;
   std::shared_ptr<Pages> own_;  // null where the memory is borrowed
   const std::byte* memory_ = nullptr;
 };

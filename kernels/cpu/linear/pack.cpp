@@ -69,6 +69,8 @@ int64_t operand_unit_bytes(const LinearSpec& spec, const LinearKernels& kernels)
     case MR_WEIGHTS_BLOCKS:
       return block_operand_bytes(spec.group);
     case MR_WEIGHTS_NF4:
+    case kFp8Blocks:
+    case kNf4Blocks:
       return spec.group / 2 * static_cast<int64_t>(kernels.operand_bytes);
     default:
       return static_cast<int64_t>(kernels.operand_bytes);
@@ -103,18 +105,36 @@ Linear::Linear(const LinearSpec& spec, const LinearKernels& kernels)
       out_f32_(spec.out_f32) {
   const bool of_bytes = weight_type_ == MR_WEIGHTS_INT8 || weight_type_ == MR_WEIGHTS_FP8;
   if (weight_type_ == MR_WEIGHTS_BLOCKS) blocks_ = block_panels(spec);
-  unit_bytes_ = of_bytes                  ? unit_elements()
-                : in_groups(weight_type_) ? unit_elements() / 2 + columns() * sizeof(bf16)
-                                          : unit_elements() * sizeof(bf16);
+  unit_bytes_ = panel_unit_bytes();
   const size_t floats = whole_lines(panels_ * columns() * sizeof(float));
   bytes_ = blocks_ ? blocks_->bytes() : whole_lines(panels_ * units_ * unit_bytes_);
   if (of_bytes) scales_at_ = std::exchange(bytes_, bytes_ + floats);
   const bool biased = std::any_of(spec.parts.begin(), spec.parts.end(),
                                   [](const LinearSpec::Part& p) { return p.bias != nullptr; });
   if (biased) bias_at_ = std::exchange(bytes_, bytes_ + floats);
+  if (blocks_ && spec.parts[0].weight->order != nullptr) {
+    order_at_ = std::exchange(bytes_, bytes_ + whole_lines(in_width_ * sizeof(int32_t)));
+  }
 }
 
 Linear::~Linear() = default;
+
+int64_t Linear::panel_unit_bytes() const {
+  switch (weight_type_) {
+    case MR_WEIGHTS_INT8:
+    case MR_WEIGHTS_FP8:
+      return unit_elements();
+    case MR_WEIGHTS_INT4:
+    case MR_WEIGHTS_NF4:
+      return unit_elements() / 2 + columns() * int64_t{sizeof(bf16)};
+    case kFp8Blocks:
+      return unit_elements() + columns() * int64_t{sizeof(float)};
+    case kNf4Blocks:
+      return unit_elements() / 2 + columns() * int64_t{sizeof(float)};
+    default:
+      return unit_elements() * int64_t{sizeof(bf16)};
+  }
+}
 
 // The types of the vectors: that of their columns, or one that takes all.
 std::unique_ptr<BlockPanels> Linear::block_panels(const LinearSpec& spec) const {
@@ -138,11 +158,10 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
     const Source from = source_of(spec, kernels_.lanes, p, c / kernels_.lanes, c % kernels_.lanes);
     if (from.part == nullptr) continue;  // the pages are zero
     const mr_tensor& weight = *from.part->weight;
-    if (blocks_) {
+    if (weight_type_ >= MR_WEIGHTS_BLOCKS) {
       const BlockType& type = *block_type(weight.dtype);
       const auto* row = reinterpret_cast<const uint8_t*>(row_data(weight, from.row));
-      blocks_->pack(type, row, p * kPanelVectors + c / kernels_.lanes, c % kernels_.lanes,
-                    kernels_.weight_offset, own(memory_));
+      place_blocks(type, row, p, c);
     } else if (weight_type_ == MR_WEIGHTS_16BIT) {
       copy_row(weight, from.row, in_width_, room.row.data(), room.pairs.data());
       place_pairs(room.pairs.data(), p, c);
@@ -156,6 +175,28 @@ void Linear::pack_panel(const LinearSpec& spec, int64_t p, Room& room) {
 
 void Linear::place_pairs(const bf16* row, int64_t p, int column) {
   place_words(reinterpret_cast<const std::byte*>(row), p, column);
+}
+
+void Linear::place_blocks(const BlockType& type, const uint8_t* row, int64_t p, int column) {
+  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
+  if (blocks_) {
+    return blocks_->pack(type, row, p * kPanelVectors + vector, lane, kernels_.weight_offset,
+                         own(memory_));
+  }
+  Block block;
+  for (int64_t k = 0; k < in_width_; k += group_) {
+    const int64_t within = k % type.elements;
+    if (within == 0) type.read(row + k / type.elements * type.bytes, block);
+    const uint8_t* codes = block.codes + within;
+    std::byte* to = own(panel(p)) + k / group_ * unit_bytes_;
+    if (weight_type_ == kFp8Blocks) {
+      place_fp8_codes(codes, group_, to, columns() * 2, column);
+    } else {
+      place_nf4_codes(codes, group_, to, column);
+    }
+    std::memcpy(to + unit_bytes_ - (columns() - column) * sizeof(float), &block.scale,
+                sizeof(float));
+  }
 }
 
 void Linear::place_codes(Room& room, int64_t p, int column) {
@@ -207,28 +248,35 @@ void Linear::place_int4(Room& room, int64_t p, int column) {
 
 void Linear::place_fp8(Room& room, int64_t p, int column) {
   own(panel_scales(p))[column] = quantize_fp8(room.row.data(), in_width_, room.codes.data());
+  place_fp8_codes(room.codes.data(), in_width_, own(panel(p)), unit_bytes_, column);
+}
+
+// Codes of a column, of which each pair lies that many bytes after the one before.
+void Linear::place_fp8_codes(const uint8_t* codes, int64_t n, std::byte* to, int64_t pair_bytes,
+                             int column) const {
   const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
   const int together = kernels_.fp8_columns;
-  std::byte* to =
-      own(panel(p)) + ((lane / together * kPanelVectors + vector) * together + lane % together) * 2;
-  for (int64_t k = 0; k < in_width_; ++k) {
-    to[k / 2 * unit_bytes_ + k % 2] = std::byte{room.codes[k]};
-  }
+  to += ((lane / together * kPanelVectors + vector) * together + lane % together) * 2;
+  for (int64_t k = 0; k < n; ++k) to[k / 2 * pair_bytes + k % 2] = std::byte{codes[k]};
 }
 
 void Linear::place_nf4(Room& room, int64_t p, int column) {
-  constexpr int kWord = 4;  // the bytes of a lane, of four of K
-  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
   for (int64_t unit = 0; unit < units_; ++unit) {
     const int64_t k = unit * group_;
     const auto n = static_cast<int>(std::min<int64_t>(group_, in_width_ - k));
     const bf16 scale = from_float(quantize_nf4(room.row.data() + k, n, room.codes.data()));
     std::byte* to = own(panel(p)) + unit * unit_bytes_;
-    for (int i = 0; i < n; ++i) {
-      to[(i / 4 * kernels_.lanes + lane) * kWord + i % 2 * 2 + i / 2 % 2] |=
-          std::byte(room.codes[i] << 4 * vector);
-    }
+    place_nf4_codes(room.codes.data(), n, to, column);
     std::memcpy(to + group_ / 2 * columns() + column * sizeof scale, &scale, sizeof scale);
+  }
+}
+
+void Linear::place_nf4_codes(const uint8_t* codes, int n, std::byte* to, int column) const {
+  constexpr int kWord = 4;  // the bytes of a lane, of four of K
+  const int vector = column / kernels_.lanes, lane = column % kernels_.lanes;
+  for (int i = 0; i < n; ++i) {
+    to[(i / 4 * kernels_.lanes + lane) * kWord + i % 2 * 2 + i / 2 % 2] |=
+        std::byte(codes[i] << 4 * vector);
   }
 }
 
@@ -263,6 +311,8 @@ void Linear::fill(const LinearSpec& spec, std::shared_ptr<Pages> memory, size_t 
                   ThreadPool& pool) {
   own_ = std::move(memory);
   memory_ = static_cast<const std::byte*>(own_->data()) + at;
+  std::ranges::copy_n(spec.parts[0].weight->order, static_cast<int64_t>(order().size()),
+                      own(order().data()));
   const size_t width = units_ * unit_;  // what fills up the last unit stays zero
   std::vector<Room> rooms(pool.size());
   for (Room& room : rooms) {
