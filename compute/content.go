@@ -15,7 +15,7 @@ import (
 
 // contentVersion is that of a kept hash: another way to hash, or to decode a quantized
 // checkpoint, raises it.
-const contentVersion = 2
+const contentVersion = 3
 
 // settled is how long a file must have been still when it is hashed for its hash to be kept:
 // two changes within one tick of a file system's clock leave the same time.

@@ -267,5 +267,11 @@ func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
 	if t.Whole > 0 && last == 1 {
 		c.row_bytes = C.int64_t(got.DType.Bytes(t.Whole))
 	}
+	if len(got.Order) > 0 {
+		if width := t.Shape[len(t.Shape)-1]; int64(len(got.Order)) != width*4 {
+			return c, fmt.Errorf("%w: tensor %s has an order of %d bytes, expected %d", ErrInvalid, t.Name, len(got.Order), width*4)
+		}
+		c.order = (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(got.Order)))
+	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,25 +62,25 @@ func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
 // TestBlocksOfAFileStayAsTheyAre: on every variant of the CPU backend the logits are near those of ref, whose weights are the same
 // numbers and whose rows become the same codes, and do not depend on how the tokens are cut into steps.
 func TestBlocksOfAFileStayAsTheyAre(t *testing.T) {
-	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf"} {
+	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf", "awq", "gptq-v2", "gptq-4-act", "fp8", "ct-fp8", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
 		t.Run(name, func(t *testing.T) {
 			_, p, w := openModel(t, quantized+name)
 			for i := range p.Ops {
-				if op := &p.Ops[i]; op.Kind == model.OpLinear {
+				if op := &p.Ops[i]; op.Kind == model.OpLinear && (op.Layer != model.None || strings.HasSuffix(name, ".gguf")) {
 					require.Equal(t, model.Weights{Type: model.WeightsBlocks}, op.Weights, op.Name)
 				}
 			}
-			tokens := make([]int32, 40)
-			for i := range tokens {
-				tokens[i] = int32(i * 5 % p.Vocab)
-			}
+			want, _ := expectedLogits(t, name)
+			tokens := quantizedTokens(len(want), p.Vocab)
 			ref := open(t, "ref", "", p, w, len(tokens)).run(t, tokens)
+			requireClose(t, want, ref, 0.04*largest(want))
 			for _, o := range variants(t, "cpu") {
 				s := openWith(t, o, p, w, len(tokens))
 				whole := s.run(t, tokens)
 				off := distance(ref, whole)
 				t.Logf("%s is %.2g away from ref", o.ISA, off)
 				require.LessOrEqual(t, off, allowed, o.ISA)
+				requireClose(t, want, whole, 0.04*largest(want))
 				s.restart()
 				for i := range tokens {
 					requireSameBits(t, whole[i], s.run(t, tokens[i:i+1])[0], i)

@@ -164,11 +164,7 @@ func TestQuantizedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, plain := expectedLogits(t, name)
-			tokens := make([]int32, len(want))
-			vocab := len(want[0])
-			for i := range tokens { // tokens() of make_quantized.py
-				tokens[i] = int32((7*i*i + 3*i + 1) % vocab)
-			}
+			tokens := quantizedTokens(len(want), len(want[0]))
 			_, p, w := openModel(t, quantized+name)
 			require.NoError(t, p.SetWeights(model.WeightPlan{}.WithoutBlocks())) // those are tested elsewhere: rows lose more than weights
 			exact := 1e-3
@@ -184,6 +180,15 @@ func TestQuantizedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
 			}
 		})
 	}
+}
+
+// quantizedTokens are those of tokens() of make_quantized.py.
+func quantizedTokens(n, vocab int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32((7*i*i + 3*i + 1) % vocab)
+	}
+	return tokens
 }
 
 // expectedLogits of a quantized checkpoint: with its values, and before.

@@ -3,6 +3,7 @@ package family
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -245,6 +246,9 @@ func (b *builder) add(name string, t weights.Tensor, shape []int64) int {
 	tensor := model.Tensor{Name: name, Shape: shape}
 	if b.err == nil && t.DType.Blocks() {
 		tensor.Blocks, tensor.Bytes, tensor.BlockSize = t.Type, t.DType.Bytes(shape[0]*shape[1]), t.DType.BlockSize()
+		if len(t.Order) > 0 {
+			tensor.Order = fmt.Sprintf("%.16x", sha256.Sum256(t.Order))
+		}
 	}
 	b.program.Tensors = append(b.program.Tensors, tensor)
 	b.index[name] = len(b.program.Tensors) - 1

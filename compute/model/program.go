@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // SlotType says how a backend keeps a slot.
@@ -248,10 +249,21 @@ type Tensor struct {
 	Shape  []int64
 	Blocks string `json:",omitempty"` // the type of a matrix that the checkpoint has in blocks: "Q4_K"
 	Bytes  int64  `json:",omitempty"` // its size there
+	Order  string `json:",omitempty"` // a name of the order that its columns have in the blocks; "" for their own
 
 	BlockSize int `json:"-"` // elements of a block; 0: no blocks
 	// What a rank has of it: columns of a matrix, or elements of a vector, from First on, of Whole. Whole 0: all.
 	First, Whole int64 `json:"-"`
+}
+
+// floats are the codes of blocks that are no integers: FP8, NF4, or "".
+func (t *Tensor) floats() string {
+	for _, codes := range []string{"FP8", "NF4"} {
+		if strings.HasPrefix(t.Blocks, codes) {
+			return codes
+		}
+	}
+	return ""
 }
 
 // rowBytes is the size of a row of a matrix whose values take size bytes, where it is not of blocks.

@@ -87,6 +87,33 @@ func TestBlocksStayWhereAllPartsAreOfBlocks(t *testing.T) {
 	require.Equal(t, []WeightType{Weights16Bit, Weights16Bit, WeightsInt8}, types("file+all=bf16+none=int8"))
 }
 
+// TestBlocksStayWhereOneKernelMultipliesThem: not those of floats beside those of integers, nor with columns in several orders, but those of other experts.
+func TestBlocksStayWhereOneKernelMultipliesThem(t *testing.T) {
+	tensors := []Tensor{{Blocks: "Q4_K"}, {Blocks: "FP8"}, {Blocks: "FP8_32"}, {Blocks: "NF4"}, {Blocks: "Q4_Z", Order: "1"}, {Blocks: "Q4_Z", Order: "2"}}
+	keeps := func(experts int, parts ...int) bool {
+		op := Op{Kind: OpLinear}
+		if experts > 0 {
+			op.Routed, op.Routing.Experts = RoutedEach, experts
+		}
+		for _, part := range parts {
+			op.Parts = append(op.Parts, Part{Weight: part})
+		}
+		p := &Program{Ops: []Op{op}, Tensors: tensors}
+		require.NoError(t, p.SetWeights(WeightPlan{}))
+		return p.Ops[0].Weights.Type == WeightsBlocks
+	}
+	require.True(t, keeps(0, 1, 2))
+	require.True(t, keeps(0, 3, 3))
+	require.False(t, keeps(0, 0, 1))
+	require.False(t, keeps(0, 1, 3))
+	require.True(t, keeps(0, 4, 4))
+	require.False(t, keeps(0, 4, 5))
+	require.False(t, keeps(0, 0, 4))
+	require.True(t, keeps(2, 4, 4, 5, 5))
+	require.True(t, keeps(2, 4, 5))
+	require.False(t, keeps(2, 4, 5, 4, 5))
+}
+
 func TestTheTextOfWeightsHasTheTypeOfMostBlocks(t *testing.T) {
 	text := func(weights string, tensors ...Tensor) string {
 		plan, err := ParseWeights(weights)

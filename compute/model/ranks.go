@@ -373,6 +373,10 @@ func (s *splitter) columns(of int, v span) (int, error) {
 	if b := t.BlockSize; b > 0 && (v.from%b != 0 || v.to%b != 0) {
 		return 0, fmt.Errorf("found columns %d to %d of %s in blocks of %d, expected whole blocks", v.from, v.to, t.Name, b)
 	}
+	if t.Order != "" {
+		return 0, fmt.Errorf("found columns %d to %d of %s, whose columns are in an order of their own (act-order), expected all of them",
+			v.from, v.to, t.Name)
+	}
 	t.Shape = slices.Clone(t.Shape)
 	t.Shape[last], t.First, t.Whole = int64(v.width()), int64(v.from), whole
 	t.Bytes = t.Bytes * t.Shape[last] / whole

@@ -114,15 +114,29 @@ func (p *Program) resolve(w Weights, op *Op) Weights {
 	switch {
 	case w.Type == expanded:
 		return Weights{}
-	case w == (Weights{}) && len(op.Parts) > 0 &&
-		!slices.ContainsFunc(op.Parts, func(part Part) bool { return p.Tensors[part.Weight].Blocks == "" }):
+	case w == (Weights{}) && p.keepsBlocks(op):
 		return Weights{Type: WeightsBlocks}
 	}
 	return w
 }
 
+// keepsBlocks says whether all parts of an op are of blocks that one kernel multiplies.
+func (p *Program) keepsBlocks(op *Op) bool {
+	each := len(op.Parts) // of an expert
+	if op.Routed != RoutedNone {
+		each /= op.Routing.Experts
+	}
+	for i, part := range op.Parts {
+		t, first, expert := &p.Tensors[part.Weight], &p.Tensors[op.Parts[0].Weight], &p.Tensors[op.Parts[i-i%each].Weight]
+		if t.Blocks == "" || t.floats() != first.floats() || t.Order != expert.Order {
+			return false
+		}
+	}
+	return len(op.Parts) > 0
+}
+
 // SetWeights makes the linear ops keep their weights as planned. An op that is named and not
-// there is an error. An op whose parts are not all of blocks has 16 bits where the plan has the file's.
+// there is an error. An op whose parts are not all of blocks, or of those of floats and of integers, or have columns in several orders, has 16 bits where the plan has the file's.
 func (p *Program) SetWeights(plan WeightPlan) error {
 	var names []string
 	for i := range p.Ops {

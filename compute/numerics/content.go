@@ -43,6 +43,9 @@ func Content(tensors []weights.Tensor) string {
 	for i, t := range tensors {
 		Field(h, "tensor", t.Name)
 		Field(h, "type", fmt.Sprintf("%s %v %d", t.DType, t.Shape, len(t.Data)))
+		if len(t.Order) > 0 {
+			Field(h, "order", string(t.Order))
+		}
 		for j := range sums[i] {
 			h.Write(sums[i][j][:])
 		}

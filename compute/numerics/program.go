@@ -218,6 +218,7 @@ func writeTensor(t *text, x *model.Tensor) {
 	values(t, "Shape", x.Shape, func(n int64) string { return strconv.FormatInt(n, 10) })
 	t.string("Blocks", x.Blocks)
 	t.integer("Bytes", int(x.Bytes))
+	t.string("Order", x.Order)
 	t.integer("First", int(x.First))
 	t.integer("Whole", int(x.Whole))
 }

@@ -13,11 +13,11 @@ func BenchmarkLayer(b *testing.B) {
 	} {
 		s := &scaled{out: out, in: in, rows: 1, columns: group, across: in / group, high: 15, scale: func(int) float32 { return 1 }}
 		set(s)
-		kind, _ := s.blocks()
+		kept, fill, _ := s.kept()
 		dst := make([]byte, 2*in*out)
 		for as, fill := range map[string]func(){
-			"blocks": func() { s.fillBlocks(kind, dst, 0, out) },
-			"F16":    func() { s.fill(dst, 0, out) },
+			kept.String(): func() { fill(dst, 0, out) },
+			"F16":         func() { s.fill(dst, 0, out) },
 		} {
 			b.Run(name+"/"+as, func(b *testing.B) {
 				b.SetBytes(in * out)

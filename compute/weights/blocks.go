@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// blockType is how GGUF stores the elements of a row: in blocks of a fixed
+// blockType is how the elements of a row are stored: in blocks of a fixed
 // number of elements.
 type blockType struct {
 	name     string
@@ -14,7 +14,7 @@ type blockType struct {
 	bytes    int64
 }
 
-// blockTypes are the types that are read, by ggml's numbers (ggml_type in
+// blockTypes are the types that GGUF files have, by ggml's numbers (ggml_type in
 // ggml.h). What the blocks mean is in kernels/exec/blocks.cpp.
 var blockTypes = map[uint32]blockType{
 	0:  {"F32", 1, 4},
@@ -44,7 +44,36 @@ var blockTypes = map[uint32]blockType{
 	39: {"MXFP4", 32, 17},
 }
 
-// BlockTypes are the types of blocks that are read, by their names.
+// ownTypes are those that layers of other formats become, by numbers that ggml does not use.
+var ownTypes = map[uint32]blockType{
+	128: {"FP8", 128, 132},
+	129: {"FP8_32", 32, 36},
+	130: {"NF4", 64, 36},
+	131: {"NVFP4", 64, 40},
+	132: {"Q4_Z", 128, 67},
+	133: {"Q4_Z32", 32, 19},
+}
+
+// ownType is one of ownTypes, by its name.
+func ownType(name string) DType {
+	for kind, b := range ownTypes {
+		if b.name == name {
+			return b.dtype(kind)
+		}
+	}
+	return Other
+}
+
+// typeOf is the type of blocks of a DType.
+func typeOf(d DType) blockType {
+	kind := uint32(d - blocks)
+	if b, ok := blockTypes[kind]; ok {
+		return b
+	}
+	return ownTypes[kind]
+}
+
+// BlockTypes are the types of blocks that GGUF files have, by their names.
 func BlockTypes() map[string]DType {
 	types := map[string]DType{}
 	for kind, b := range blockTypes {

@@ -37,7 +37,7 @@ const parallelElements = 1 << 16
 func (c *Checkpoint) derive(tensors []*derived) error {
 	total := int64(0)
 	for _, d := range tensors {
-		total += pages(d.bytes())
+		total += pages(d.bytes()) + pages(int64(len(d.Order)))
 	}
 	if total == 0 {
 		return nil
@@ -54,6 +54,9 @@ func (c *Checkpoint) derive(tensors []*derived) error {
 	for _, d := range tensors {
 		n := d.bytes()
 		d.Data, memory = memory[:n:pages(n)], memory[pages(n):]
+		if n = int64(copy(memory, d.Order)); n > 0 { // it stays when the data is forgotten
+			d.Order, memory = memory[:n:n], memory[pages(n):]
+		}
 		c.derived[d.Name] = d
 	}
 	return nil

@@ -1,8 +1,10 @@
 package weights
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -10,22 +12,29 @@ import (
 // rows. Layouts: Linear8bitLt and QuantState.from_dict of bitsandbytes.
 func (c *Checkpoint) bitsandbytesLayer(_ *Quantization, name string) (*derived, error) {
 	codes := c.tensors[name+".weight"]
-	d := &derived{Tensor: Tensor{Name: name + ".weight", DType: derivedType, File: codes.File}}
 	if largest, ok := c.tensors[name+".SCB"]; ok {
 		if codes.Type != "I8" || len(codes.Shape) != 2 || largest.DType != F32 || !slices.Equal(largest.Shape, codes.Shape[:1]) {
 			return nil, fault(name+".weight", "I8, and F32 .SCB of a number a row", "%s and %s", kindOf(codes), kindOf(largest))
 		}
 		out, in := int(codes.Shape[0]), int(codes.Shape[1])
-		s := &scaled{out: out, in: in, rows: 1, columns: in, across: 1, scale: func(i int) float32 { return number(largest, i) / 127 }}
+		s := &scaled{
+			out: out, in: in, rows: 1, columns: in, across: 1, low: math.MinInt8, high: math.MaxInt8,
+			scale: func(i int) float32 { return number(largest, i) / 127 },
+		}
 		s.values = func(to []float32, row int) { tableValues(to, codes.Data[row*in:], &int8s) }
-		d.Type, d.Shape, d.fill = "INT8", codes.Shape, s.fill
-		return d, nil
+		return s.derive(name, "INT8", codes.File), nil
 	}
 	b, err := c.fourBits(name, codes)
 	if err != nil {
 		return nil, err
 	}
-	d.Type, d.Shape, d.fill = b.state.Type, b.state.Shape, b.fill
+	d := &derived{
+		Tensor: Tensor{Name: name + ".weight", DType: derivedType, Type: b.state.Type, Shape: b.state.Shape, File: codes.File},
+		fill:   b.fill,
+	}
+	if b.blocks() {
+		d.DType, d.Type, d.fill, d.floats = ownType("NF4"), "NF4", b.fillBlocks, b.fill
+	}
 	return d, nil
 }
 
@@ -88,6 +97,28 @@ func (c *Checkpoint) fourBits(name string, codes Tensor) (*fourBits, error) {
 
 // maxElements bounds the product of two sizes of a file.
 const maxElements = 1 << 48
+
+// nf4 are the levels that bitsandbytes writes: those of kernels/exec/quantize.hpp.
+var nf4 = [16]float32{
+	-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0,
+	0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1,
+}
+
+const nf4Elements = 64 // of a block
+
+// blocks says whether blocks of NF4 have the layer's own codes and scales.
+func (b *fourBits) blocks() bool {
+	return b.levels == nf4 && b.state.Block%nf4Elements == 0 && b.state.Shape[1]%nf4Elements == 0
+}
+
+// fillBlocks writes rows as blocks: a scale in F32, and the codes.
+func (b *fourBits) fillBlocks(dst []byte, first, last int64) {
+	in := b.state.Shape[1]
+	for at := first * in; at < last*in; at += nf4Elements {
+		binary.LittleEndian.PutUint32(dst, math.Float32bits(b.largest(int(at)/b.state.Block)))
+		dst = dst[4+copy(dst[4:], b.codes[at/2:][:nf4Elements/2]):]
+	}
+}
 
 // fill decodes rows: the high nibble of a byte comes first. x = largest level.
 func (b *fourBits) fill(dst []byte, first, last int64) {

@@ -16,12 +16,7 @@ func (c *Checkpoint) mxfp4Layer(_ *Quantization, name string) (*derived, error) 
 		Tensor: Tensor{Name: name, DType: kind, Type: kind.String(), Shape: []int64{codes.Shape[0], codes.Shape[1], elements * codes.Shape[2]}, File: codes.File},
 		fill: func(dst []byte, first, last int64) {
 			for b := first * blocks; b < last*blocks; b++ {
-				from := codes.Data[b*half : (b+1)*half]
-				element := func(i int) byte { return from[i/2] >> (i % 2 * 4) & 15 }
-				dst[0] = scales.Data[b]
-				for i := range half { // the second half of a block is in the upper bits
-					dst[1+i] = element(i) | element(half+i)<<4
-				}
+				mxfp4Block(dst, scales.Data[b], codes.Data[b*half:(b+1)*half])
 				dst = dst[1+half:]
 			}
 		},

@@ -55,18 +55,32 @@ type scaled struct {
 	zero          func(row, block int) float32 // of a row and its block of columns; nil: 0
 	group         []int32                      // the block of columns of each column; nil: one after the other
 	values        func(to []float32, row int)  // of the codes of a row
-	low, high     int                          // of values that are integers; both 0: of others
+	fp8           []byte                       // the codes, where they are E4M3
+	fp4           []byte                       // the codes, where they are E2M1: neighbors share a byte
+	scales        []byte                       // as the file has them, of that type; number times one of them is a scale
+	scaleType     string
+	number        float32
+	low, high     int // of values that are integers; both 0: of others
 }
 
 // derive is the matrix NAME.weight of a file: blocks that have the layer's own codes and scales, or else F16.
 func (s *scaled) derive(name, kind, file string) *derived {
 	t := Tensor{Name: name + ".weight", DType: derivedType, Type: kind, Shape: []int64{int64(s.out), int64(s.in)}, File: file}
-	b, ok := s.blocks()
+	layer, order := s, []byte(nil)
+	if s.group != nil {
+		if layer, order = s.inOrder(); layer == nil {
+			return &derived{Tensor: t, fill: s.fill}
+		}
+	}
+	dtype, fill, ok := layer.kept()
 	if !ok {
 		return &derived{Tensor: t, fill: s.fill}
 	}
-	t.DType = b.dtype
-	return &derived{Tensor: t, fill: func(dst []byte, first, last int64) { s.fillBlocks(b, dst, first, last) }, floats: s.fill}
+	t.DType, t.Order = dtype, order
+	if _, own := ownTypes[uint32(dtype-blocks)]; own {
+		t.Type = dtype.String()
+	}
+	return &derived{Tensor: t, fill: fill, floats: s.fill}
 }
 
 // fill decodes rows to F16.
@@ -109,15 +123,17 @@ func (c *Checkpoint) scaledLayer(q *Quantization, name string) (*derived, error)
 	var err error
 	switch codes.Type {
 	case "F8_E4M3":
+		s.fp8 = codes.Data
 		s.values = func(to []float32, row int) { tableValues(to, codes.Data[row*s.in:], &fp8) }
 	case "I8":
 		s.low, s.high = math.MinInt8, math.MaxInt8
 		s.values = func(to []float32, row int) { tableValues(to, codes.Data[row*s.in:], &int8s) }
-		err = c.zeros(s, name)
+		err = c.rowZeros(s, name)
 	case "I32":
 		err = c.packedIntegers(s, name, codes)
 	case "U8":
 		s.in *= 2
+		s.fp4 = codes.Data
 		s.values = func(to []float32, row int) {
 			for k := range to {
 				at := row*s.in + k
@@ -163,35 +179,36 @@ func (c *Checkpoint) scales(s *scaled, q *Quantization, name string) error {
 	if want := []int64{int64((s.out + s.rows - 1) / s.rows), int64(s.across)}; !slices.Equal(shape, want) {
 		return fault(name+part, fmt.Sprintf("%v for a weight of [%d %d]", want, s.out, s.in), "shape %v", t.Shape)
 	}
-	scale, err := c.scaleOf(name, part, t)
-	s.scale = scale
-	return err
+	return c.setScale(s, name, part, t)
 }
 
-// scaleOf reads element i of a tensor of scales, divided by the layer's own scale if there is one.
-func (c *Checkpoint) scaleOf(name, part string, t Tensor) (func(i int) float32, error) {
+// setScale takes element i of a tensor of scales, divided by the layer's own scale if there is one.
+func (c *Checkpoint) setScale(s *scaled, name, part string, t Tensor) error {
 	divisor := float32(1)
 	if g, ok := c.tensors[name+".weight_global_scale"]; ok {
 		if g.DType != F32 || len(g.Data) != 4 {
-			return nil, fault(name+".weight_global_scale", "one number of F32", "%s", kindOf(g))
+			return fault(name+".weight_global_scale", "one number of F32", "%s", kindOf(g))
 		}
 		if divisor = number(g, 0); !(divisor > 0) {
-			return nil, fault(name+".weight_global_scale", "a number above 0", "%g", divisor)
+			return fault(name+".weight_global_scale", "a number above 0", "%g", divisor)
 		}
 	}
+	s.scales, s.scaleType, s.number = t.Data, t.Type, 1/divisor
 	switch {
 	case t.DType != Other && t.Data != nil:
-		return func(i int) float32 { return number(t, i) / divisor }, nil
+		s.scale = func(i int) float32 { return number(t, i) / divisor }
 	case t.Type == "F8_E4M3":
-		return func(i int) float32 { return fp8[t.Data[i]] / divisor }, nil
+		s.scale = func(i int) float32 { return fp8[t.Data[i]] / divisor }
 	case t.Type == "U8": // E8M0
-		return func(i int) float32 { return float32(math.Ldexp(1, int(t.Data[i])-127)) / divisor }, nil
+		s.scale = func(i int) float32 { return float32(math.Ldexp(1, int(t.Data[i])-127)) / divisor }
+	default:
+		return fault(name+part, "F16, BF16, F32, F8_E4M3 or U8", "%s", kindOf(t))
 	}
-	return nil, fault(name+part, "F16, BF16, F32, F8_E4M3 or U8", "%s", kindOf(t))
+	return nil
 }
 
-// zeros sets the zeros of a layer of I8, one a row or one for all.
-func (c *Checkpoint) zeros(s *scaled, name string) error {
+// rowZeros sets the zeros of a layer of I8, one a row or one for all.
+func (c *Checkpoint) rowZeros(s *scaled, name string) error {
 	t, ok := c.tensors[name+".weight_zero_point"]
 	switch {
 	case !ok:

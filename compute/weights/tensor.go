@@ -24,7 +24,7 @@ const (
 	Other DType = -1 // a type that no op reads: Tensor.Type has its name
 )
 
-// blocks plus one of ggml's numbers is the type of a matrix whose rows lie in blocks, see blockTypes.
+// blocks plus a number of blockTypes or ownTypes is the type of a matrix whose rows lie in blocks.
 const blocks = 256
 
 // Blocks says whether rows lie in blocks.
@@ -40,7 +40,7 @@ func (d DType) BlockSize() int {
 
 func (d DType) String() string {
 	if d.Blocks() {
-		return blockTypes[uint32(d-blocks)].name
+		return typeOf(d).name
 	}
 	switch d {
 	case F32:
@@ -57,7 +57,7 @@ func (d DType) String() string {
 // Bytes is the size of elements, of blocks of whole ones; 0 for Other.
 func (d DType) Bytes(elements int64) int64 {
 	if d.Blocks() {
-		b := blockTypes[uint32(d-blocks)]
+		b := typeOf(d)
 		return elements / b.elements * b.bytes
 	}
 	switch d {
@@ -91,6 +91,9 @@ type Tensor struct {
 	Shape []int64
 	Data  []byte // a slice of the mapping, valid until Close; the format promises no alignment
 	File  string // path of the file it lies in
+
+	// Order has an int32 for each element of a row of blocks: the column that it is of. Empty: they are in order.
+	Order []byte
 
 	// Heads is the number of heads whose rows are not in order: those of a head's halves alternate. 0: all are in order.
 	Heads int64

@@ -1,6 +1,7 @@
 package weights_test
 
 import (
+	"encoding/binary"
 	"math"
 	"strings"
 	"testing"
@@ -32,29 +33,64 @@ var formats = map[string]string{
 	"bnb-nf4": "bnb-nf4/expected", "bnb-nf4-plain": "bnb-nf4-plain/expected", "bnb-int8": "bnb-int8/expected",
 }
 
-// blocksOf are the types of GGUF's blocks that keep the codes and scales of these formats. The others become F16: by act-order, or since codes less their zeros
-// take more than 8 bits, or are no integers.
+// blocksOf are the types of blocks that keep the codes and scales of these formats. The others become F16, since codes less their zeros take more than 8 bits.
 var blocksOf = map[string]string{
-	"gptq-4": "Q5_0", "gptq-v2": "Q5_0", "awq": "Q5_0", "auto-round-gptq": "Q5_0", "auto-round-awq": "Q5_0",
-	"ct-int4": "Q4_0", "ct-int3-zeros": "Q4_0", "ct-int8-rows": "Q8_0",
+	"gptq-4": "Q4_Z32", "gptq-4-act": "Q4_Z32", "gptq-v2": "Q4_Z", "awq": "Q4_Z32", "auto-round-gptq": "Q4_Z32", "auto-round-awq": "Q4_Z32",
+	"ct-int4": "Q4_0", "ct-int3-zeros": "Q4_0", "ct-int8-rows": "Q8_0", "bnb-int8": "Q8_0",
+	"fp8": "FP8_32", "ct-fp8": "FP8", "ct-nvfp4": "NVFP4", "ct-mxfp4": "MXFP4", "bnb-nf4": "NF4", "bnb-nf4-plain": "NF4",
 }
 
-// blockValues are those of a tensor of Q4_0, Q5_0 or Q8_0.
-func blockValues(t weights.Tensor) (values []float64) {
-	size := int(t.DType.Bytes(32))
-	for b := t.Data; len(b) > 0; b = b[size:] {
-		scale := halfValue(b)
-		for i := range 32 {
-			half := int(b[size-16+i%16] >> (i / 16 * 4) & 15)
-			switch t.DType.String() {
-			case "Q4_0":
-				values = append(values, scale*float64(half-8))
-			case "Q5_0":
-				values = append(values, scale*float64(half+16*int(b[2+i/8]>>(i%8)&1)-16))
-			case "Q8_0":
-				values = append(values, scale*float64(int8(b[2+i])))
-			}
+// half is the half byte i of packed ones, the low one first.
+func half(b []byte, i int) int { return int(b[i/2] >> (i % 2 * 4) & 15) }
+
+func floatValue(b []byte) float64 {
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+}
+
+// e4m3 is the value of a code of FP8.
+func e4m3(code byte) float64 {
+	sign, exponent, fraction := 1-2*float64(code>>7), int(code>>3&15), float64(code&7)
+	if exponent == 0 {
+		return sign * math.Ldexp(fraction, -9)
+	}
+	return sign * math.Ldexp(8+fraction, exponent-10)
+}
+
+var (
+	nf4  = []float64{-1, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.091050036, 0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1}
+	e2m1 = []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6}
+)
+
+// ofBlocks are the elements of a block of each type, and element i of one.
+var ofBlocks = map[string]struct {
+	elements int
+	element  func(b []byte, i int) float64
+}{
+	"Q4_0": {32, func(b []byte, i int) float64 { return halfValue(b) * float64(int(b[2+i%16]>>(i/16*4)&15)-8) }},
+	"Q5_0": {32, func(b []byte, i int) float64 {
+		return halfValue(b) * float64(int(b[6+i%16]>>(i/16*4)&15)+16*int(b[2+i/8]>>(i%8)&1)-16)
+	}},
+	"Q8_0":   {32, func(b []byte, i int) float64 { return halfValue(b) * float64(int8(b[2+i])) }},
+	"Q4_Z":   {128, func(b []byte, i int) float64 { return halfValue(b) * float64(half(b[3:], i)-int(b[2])) }},
+	"Q4_Z32": {32, func(b []byte, i int) float64 { return halfValue(b) * float64(half(b[3:], i)-int(b[2])) }},
+	"FP8":    {128, func(b []byte, i int) float64 { return floatValue(b) * e4m3(b[4+i]) }},
+	"FP8_32": {32, func(b []byte, i int) float64 { return floatValue(b) * e4m3(b[4+i]) }},
+	"NF4":    {64, func(b []byte, i int) float64 { return floatValue(b) * nf4[half(b[4:], i^1)] }},
+	"NVFP4":  {64, func(b []byte, i int) float64 { return floatValue(b) * e4m3(b[4+i/16]) * e2m1[half(b[8:], i)] }},
+	"MXFP4":  {32, func(b []byte, i int) float64 { return math.Ldexp(e2m1[int(b[1+i%16]>>(i/16*4)&15)], int(b[0])-127) }},
+}
+
+// blockValues are those of a matrix of blocks, by the columns that they are of.
+func blockValues(t weights.Tensor) []float64 {
+	of := ofBlocks[t.DType.String()]
+	width, size := int(t.Shape[1]), int(t.DType.Bytes(int64(of.elements)))
+	values := make([]float64, int(t.Shape[0])*width)
+	for i := range values {
+		to := i
+		if len(t.Order) > 0 {
+			to = i - i%width + int(binary.LittleEndian.Uint32(t.Order[i%width*4:]))
 		}
+		values[to] = of.element(t.Data[i/of.elements*size:], i%of.elements)
 	}
 	return values
 }

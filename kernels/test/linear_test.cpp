@@ -150,9 +150,9 @@ TEST_P(EveryIsa, WeightsOfEveryTypeAreRoundedToBf16) {
   for (const float x : exact) brain.push_back(from_float(x));
   const bf16 in[] = {from_float(1), from_float(2), from_float(4)};
   ThreadPool pool(1);
-  const mr_tensor tensors[] = {{exact, MR_F32, 2, {2, 3}, 0},
-                               {f16, MR_F16, 2, {2, 3}, 0},
-                               {brain.data(), MR_BF16, 2, {2, 3}, 0}};
+  const mr_tensor tensors[] = {{exact, MR_F32, 2, {2, 3}, 0, nullptr},
+                               {f16, MR_F16, 2, {2, 3}, 0, nullptr},
+                               {brain.data(), MR_BF16, 2, {2, 3}, 0, nullptr}};
   for (const mr_tensor& t : tensors) {
     const LinearSpec spec{{{&t, nullptr, 0, 2, 2, 0}}, 3, 2, MR_ACT_NONE, false, false, true};
     float out[2];
