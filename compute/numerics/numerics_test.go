@@ -116,7 +116,7 @@ func TestTheTextOfAProgramKeepsItsNames(t *testing.T) {
 		`Gate:{Gates:2 Offset:2 Group:2 Weight:2 First:true Eps:0x1p+00 Activation:2 Sparse:true Cutoff:0x1p+00} ` +
 		`ValueDim:2 Stored:true KVLayer:2 Latent:true RotaryOffset:2 Tail:2 NormScale:0x1p+00 AltUp:{Step:2 Streams:2 Active:2 Coefs:2 X:2}}`
 	require.Equal(t, `{Architecture:"x" Ops:[`+op+" "+op+`] Slots:[{Name:"x" Type:2 Width:2} {Name:"x" Type:2 Width:2}] `+
-		`Tensors:[{Name:"x" Shape:[2 2] Blocks:"x" Bytes:2 First:2 Whole:2} {Name:"x" Shape:[2 2] Blocks:"x" Bytes:2 First:2 Whole:2}] Vocab:2 Hidden:2 Layers:2 KVHeads:2 HeadDim:2 MaxPositions:2 Classes:2 Ranks:2}`, numerics.Program(&p))
+		`Tensors:[{Name:"x" Shape:[2 2] Blocks:"x" Bytes:2 Order:"x" First:2 Whole:2} {Name:"x" Shape:[2 2] Blocks:"x" Bytes:2 Order:"x" First:2 Whole:2}] Vocab:2 Hidden:2 Layers:2 KVHeads:2 HeadDim:2 MaxPositions:2 Classes:2 Ranks:2}`, numerics.Program(&p))
 }
 
 func TestTheGatesOfOlderProgramsKeepTheirText(t *testing.T) {
