@@ -103,7 +103,7 @@ func (d *disk) receive(ctx actor.Context) {
 	case *writeSlab:
 		d.written(m)
 	case *loadTimeout:
-		d.timeout(m.of)
+		d.timeout(ctx, m.of)
 	case *flushDisk:
 		d.flushes = append(d.flushes, ctx.Sender())
 	case *closeDisk:
@@ -334,10 +334,11 @@ func (d *disk) end(l *load) {
 }
 
 // timeout ends a load whose disk is too slow, or returns what is kept for a sequence that did not come.
-func (d *disk) timeout(l *load) {
+func (d *disk) timeout(ctx actor.Context, l *load) {
 	switch {
 	case l.ended:
 		d.forget(l)
+		d.announceRoom(ctx)
 	case l.got == l.at:
 		d.failed(errors.New("kv: no slab came from the disk"), "keys and values are computed again")
 		d.end(l)
