@@ -285,7 +285,7 @@ func TestStatesOutliveTheProcess(t *testing.T) {
 			}
 			wg.Wait()
 			requireFree(t, p)
-			if turn > 0 && i > 0 {
+			if turn > 0 && i == 2 { // a smaller file may lose each state before its turn
 				require.Positive(t, p.sum(t, "millrace_kv_disk_hits_total"))
 			}
 			if i == 2 { // else others push out what is about to be read
