@@ -29,7 +29,7 @@ type gpuBackend struct {
 
 var (
 	sycl = gpuBackend{name: "sycl", flags: []string{"--backend", "sycl", "--device", "cpu"}, lost: "DEVICE_LOST", faultStep: 300}
-	// the emulator takes 0.3 s for a step
+	// The emulator takes 0.3 s for a step.
 	cuda = gpuBackend{name: "cuda", flags: []string{"--backend", "cuda"}, lost: "a fault of kind lost", faultStep: 60}
 )
 

@@ -242,8 +242,8 @@ func TestAModelHasTheFormatOfItsOldestTokenizer(t *testing.T) {
 
 // TestAModelIsAsShortAsItsShortestWorker says, with the cause of that one.
 func TestAModelIsAsShortAsItsShortestWorker(t *testing.T) {
-	worker := func(context int, why string) *cluster.Member {
-		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: context, Shortened: why}}}
+	worker := func(tokens int, why string) *cluster.Member {
+		return &cluster.Member{Model: "m", Worker: &cluster.Worker{WeightFacts: api.WeightFacts{ContextLength: tokens, Shortened: why}}}
 	}
 	list := newModels(members{list: []*cluster.Member{worker(9, "nine"), worker(8, "eight"), worker(9, "")}})
 	m, err := list.get("m")

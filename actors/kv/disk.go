@@ -140,7 +140,7 @@ func (d *disk) begin(ctx actor.Context, r *msg.Reserve, length kvmgr.Length) (wa
 	}
 	l := &load{of: r.Seq, space: r.Space, tokens: r.Known[:n], hashes: d.probed.hashes[:n/d.slabTokens]}
 	if n%d.slabTokens > 0 {
-		l.hashes = append(l.hashes[:len(l.hashes):len(l.hashes)], d.prefix(r, n))
+		l.hashes = append(slices.Clip(l.hashes), d.prefix(r, n))
 	}
 	p := kvmgr.Prompt{Space: r.Space, Tokens: r.Known[:n+1], AtOnce: d.head > 0} // its state comes at the end: nobody else computes that
 	if !p.AtOnce && d.kv.Waits(p) {

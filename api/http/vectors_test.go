@@ -155,7 +155,7 @@ func TestClassesHaveLabelsAndProbabilities(t *testing.T) {
 	require.Equal(t, 2, a.Usage.TotalTokens)
 	require.Equal(t, api.PoolClasses, e.Requests()[0].Pool.Pooling)
 
-	e.Served[0].Embedding.Classes.Classify = "sigmoid"
+	e.Served[0].Embedding.Classify = "sigmoid"
 	strict(t, read(t, post(t, srv, "/v1/classify", `{"input":"x"}`)), &a)
 	require.InDelta(t, 1/(1+math.Exp(-1)), a.Data[0].Probs[0], 1e-9)
 	require.InDelta(t, 0.5, a.Data[0].Probs[1], 1e-9)
@@ -179,7 +179,7 @@ func TestACrossEncoderComputesEachPair(t *testing.T) {
 	require.InDelta(t, 1/(1+math.Exp(-2)), ranked.Results[0].Score, 1e-9)
 	require.InDelta(t, 1/(1+math.Exp(1)), ranked.Results[1].Score, 1e-9)
 
-	e.Served[0].Embedding.Classes.Score = "identity"
+	e.Served[0].Embedding.Score = "identity"
 	var scored openai.ScoreList
 	strict(t, read(t, post(t, srv, "/v1/score", `{"text_1":"aaa","text_2":"x"}`)), &scored)
 	require.InDelta(t, 2, scored.Data[0].Score, 1e-9)

@@ -91,7 +91,7 @@ func (o *object) vectors(prefix string, kind call.Kind, models []api.Model, arri
 func (o *object) embedding(c *call.Call, m api.Model, one *api.Request) {
 	e := m.Embedding
 	switch {
-	case len(e.Classes.Labels) > 0:
+	case len(e.Labels) > 0:
 		o.fail("model",
 			"%q makes no embeddings: it has a head for classes, expected a call of /v1/classify, or of /v1/rerank or /v1/score for a model with one class", m.ID)
 	case e.Problem != "":

@@ -94,14 +94,14 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 	switch o.Kind {
 	case model.OpEmbed:
 		*kind[C.mr_embed](&c) = C.mr_embed{
-			table: C.int32_t(o.Weight), positions: C.int32_t(o.Bias), position_offset: C.int32_t(o.PositionOffset), scale: C.float(o.EmbedScale),
-			accumulate: flag(o.Accumulate),
-			types:      C.int32_t(o.Types),
+			table: C.int32_t(o.Weight), positions: C.int32_t(o.Bias), position_offset: C.int32_t(o.PositionOffset),
+			scale: C.float(o.EmbedScale), accumulate: flag(o.Accumulate),
+			types: C.int32_t(o.Types),
 		}
 	case model.OpNorm:
 		*kind[C.mr_norm](&c) = C.mr_norm{
-			weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), kind: C.int32_t(o.Norm), eps: C.float(o.Eps), accumulate: flag(o.Accumulate),
-			offset: C.int32_t(o.NormOffset), width: C.int32_t(o.NormWidth), groups: C.int32_t(o.NormGroups),
+			weight: C.int32_t(o.Weight), bias: C.int32_t(o.Bias), kind: C.int32_t(o.Norm), eps: C.float(o.Eps),
+			accumulate: flag(o.Accumulate), offset: C.int32_t(o.NormOffset), width: C.int32_t(o.NormWidth), groups: C.int32_t(o.NormGroups),
 			scale: C.float(o.NormScale),
 		}
 	case model.OpLinear:
@@ -125,30 +125,32 @@ func (b *binder) op(o *model.Op, places map[int]model.Place) (c C.mr_op, err err
 	case model.OpRecur:
 		u := o.Recur
 		*kind[C.mr_recur](&c) = C.mr_recur{
-			rule: C.int32_t(u.Rule), heads: C.int32_t(u.Heads), key_heads: C.int32_t(u.KeyHeads), keys: C.int32_t(u.Keys), values: C.int32_t(u.Values),
-			q: C.int32_t(u.Q), k: C.int32_t(u.K), v: C.int32_t(u.V), gates: C.int32_t(u.Gates), decay: C.int32_t(u.Decay),
-			rates: C.int32_t(u.Rates), rate: C.int32_t(u.Rate), rate_scale: C.float(cmp.Or(u.RateScale, 1)),
-			a_log: C.int32_t(u.ALog), dt_bias: C.int32_t(u.DtBias), skip: C.int32_t(u.Skip), least_step: C.float(u.LeastStep), most_step: C.float(u.MostStep),
+			rule: C.int32_t(u.Rule), heads: C.int32_t(u.Heads), key_heads: C.int32_t(u.KeyHeads), keys: C.int32_t(u.Keys),
+			values: C.int32_t(u.Values), q: C.int32_t(u.Q), k: C.int32_t(u.K), v: C.int32_t(u.V), gates: C.int32_t(u.Gates),
+			decay: C.int32_t(u.Decay), rates: C.int32_t(u.Rates), rate: C.int32_t(u.Rate), rate_scale: C.float(cmp.Or(u.RateScale, 1)),
+			a_log: C.int32_t(u.ALog), dt_bias: C.int32_t(u.DtBias), skip: C.int32_t(u.Skip), least_step: C.float(u.LeastStep),
+			most_step: C.float(u.MostStep),
 		}
 	case model.OpGate:
 		g := o.Gate
 		*kind[C.mr_gate](&c) = C.mr_gate{
-			gates: C.int32_t(g.Gates), offset: C.int32_t(g.Offset), activation: C.int32_t(g.Activation), group: C.int32_t(g.Group), weight: C.int32_t(g.Weight),
-			first: flag(g.First), eps: C.float(g.Eps), sparse: flag(g.Sparse), cutoff: C.float(g.Cutoff),
+			gates: C.int32_t(g.Gates), offset: C.int32_t(g.Offset), activation: C.int32_t(g.Activation), group: C.int32_t(g.Group),
+			weight: C.int32_t(g.Weight), first: flag(g.First), eps: C.float(g.Eps), sparse: flag(g.Sparse), cutoff: C.float(g.Cutoff),
 		}
 	case model.OpAltUp:
 		a := o.AltUp
 		*kind[C.mr_altup](&c) = C.mr_altup{
-			step: C.int32_t(a.Step), streams: C.int32_t(a.Streams), active: C.int32_t(a.Active), coefs: C.int32_t(a.Coefs), x: C.int32_t(a.X),
+			step: C.int32_t(a.Step), streams: C.int32_t(a.Streams), active: C.int32_t(a.Active), coefs: C.int32_t(a.Coefs),
+			x: C.int32_t(a.X),
 		}
 	case model.OpAllReduce:
 		*kind[C.mr_all_reduce](&c) = C.mr_all_reduce{accumulate: flag(o.Accumulate)}
 	case model.OpRoute:
 		r := o.Routing
 		*kind[C.mr_route](&c) = C.mr_route{
-			experts: C.int32_t(r.Experts), top_k: C.int32_t(r.TopK), bias: C.int32_t(o.Bias), scores: C.int32_t(r.Scores), normalize: flag(r.Normalize),
-			groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale), jitter: C.float(r.Jitter),
-			group_scores: C.int32_t(r.GroupScores), factors: C.int32_t(o.Weight),
+			experts: C.int32_t(r.Experts), top_k: C.int32_t(r.TopK), bias: C.int32_t(o.Bias), scores: C.int32_t(r.Scores),
+			normalize: flag(r.Normalize), groups: C.int32_t(r.Groups), top_groups: C.int32_t(r.TopGroups), scale: C.float(r.Scale),
+			jitter: C.float(r.Jitter), group_scores: C.int32_t(r.GroupScores), factors: C.int32_t(o.Weight),
 		}
 	}
 	return c, err
@@ -182,8 +184,8 @@ func (b *binder) attention(o *model.Op, group int, c *C.mr_attention) (err error
 
 func (b *binder) linear(o *model.Op, c *C.mr_linear) error {
 	*c = C.mr_linear{
-		activation: C.int32_t(o.Activation), act_a: C.float(o.ActA), act_b: C.float(o.ActB), gated: flag(o.Gated), accumulate: flag(o.Accumulate),
-		weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
+		activation: C.int32_t(o.Activation), act_a: C.float(o.ActA), act_b: C.float(o.ActB), gated: flag(o.Gated),
+		accumulate: flag(o.Accumulate), weights: C.int32_t(o.Weights.Type), group: C.int32_t(o.Weights.Group),
 		routed: C.int32_t(o.Routed), experts: C.int32_t(o.Routing.Experts), top_k: C.int32_t(o.Routing.TopK), route: C.int32_t(o.Route),
 		weighs_in: flag(o.WeighsIn), tail: C.int32_t(o.Tail),
 	}

@@ -36,12 +36,14 @@ func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
 			for len(x.Data) < int(dtype.Bytes(int64(width*width))) { // as many rows as a vocabulary of the width has
 				x.Data = append(x.Data, blocks.Data...)
 			}
-			embed := model.Op{Kind: model.OpEmbed, In: model.None, Out: 0, Weight: 0, Bias: model.None, Types: model.None, EmbedScale: 1, Layer: model.None}
+			embed := model.Op{Kind: model.OpEmbed, In: model.None, Out: 0, Weight: 0, Bias: model.None, Types: model.None, EmbedScale: 1,
+				Layer: model.None}
 			selected := model.Op{Kind: model.OpSelectRows, In: 0, Out: 1, Weight: model.None, Bias: model.None, Layer: model.None}
 			p := &model.Program{
-				Ops: []model.Op{embed, selected}, Slots: []model.Slot{{Type: model.SlotF32, Width: width}, {Type: model.SlotF32, Width: width}},
-				Tensors: []model.Tensor{{Name: "table", Shape: x.Shape, Blocks: name}},
-				Vocab:   width, Hidden: width, Layers: 1, KVHeads: 1, HeadDim: 16, MaxPositions: rows,
+				Ops:     []model.Op{embed, selected},
+				Slots:   []model.Slot{{Type: model.SlotF32, Width: width}, {Type: model.SlotF32, Width: width}},
+				Tensors: []model.Tensor{{Name: "table", Shape: x.Shape, Blocks: name}}, Vocab: width, Hidden: width, Layers: 1,
+				KVHeads: 1, HeadDim: 16, MaxPositions: rows,
 			}
 			tokens := make([]int32, rows)
 			for i := range tokens {
@@ -62,7 +64,8 @@ func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
 // TestBlocksOfAFileStayAsTheyAre: on every variant of the CPU backend the logits are near those of ref, whose weights are the same
 // numbers and whose rows become the same codes, and do not depend on how the tokens are cut into steps.
 func TestBlocksOfAFileStayAsTheyAre(t *testing.T) {
-	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf", "awq", "gptq-v2", "gptq-4-act", "fp8", "ct-fp8", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
+	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf", "awq", "gptq-v2", "gptq-4-act", "fp8", "ct-fp8",
+		"bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
 		t.Run(name, func(t *testing.T) {
 			_, p, w := openModel(t, quantized+name)
 			for i := range p.Ops {

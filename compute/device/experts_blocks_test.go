@@ -48,10 +48,12 @@ func fp8Value(code byte) float64 {
 	return sign * math.Ldexp(float64(8+code&7), int(code>>3&15)-10)
 }
 
-// fp8Mixture writes a mixture with the codes of FP8 and a scale for each 128 x 128 of them, as Qwen3's are published, and with the same values in F32.
+// fp8Mixture writes a mixture with the codes of FP8 and a scale for each 128 x 128 of them, as Qwen3's are published, and with the same
+// values in F32.
 func fp8Mixture(t *testing.T) (coded, plain string) {
 	const hidden, inner, heads, kv, dim, experts, vocab = 128, 256, 8, 2, 32, 4, 61
-	shapes := map[string][]int{"model.embed_tokens.weight": {vocab, hidden}, "lm_head.weight": {vocab, hidden}, "model.norm.weight": {hidden}}
+	shapes := map[string][]int{"model.embed_tokens.weight": {vocab, hidden}, "lm_head.weight": {vocab, hidden},
+		"model.norm.weight": {hidden}}
 	for layer := range 2 {
 		at := fmt.Sprintf("model.layers.%d.", layer)
 		for name, shape := range map[string][]int{
@@ -63,7 +65,8 @@ func fp8Mixture(t *testing.T) (coded, plain string) {
 		}
 		for e := range experts {
 			part := fmt.Sprintf("%smlp.experts.%d.", at, e)
-			shapes[part+"gate_proj.weight"], shapes[part+"up_proj.weight"], shapes[part+"down_proj.weight"] = []int{inner, hidden}, []int{inner, hidden}, []int{hidden, inner}
+			shapes[part+"gate_proj.weight"], shapes[part+"up_proj.weight"], shapes[part+"down_proj.weight"] = []int{inner, hidden},
+				[]int{inner, hidden}, []int{hidden, inner}
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -107,17 +110,19 @@ func fp8Mixture(t *testing.T) (coded, plain string) {
 		add(1, name, "F32", shape, values)
 	}
 	config := map[string]any{
-		"architectures": []string{"Qwen3MoeForCausalLM"}, "model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": hidden, "intermediate_size": inner,
-		"moe_intermediate_size": inner, "num_experts": experts, "num_experts_per_tok": 2, "norm_topk_prob": true, "decoder_sparse_step": 1, "head_dim": dim,
-		"num_attention_heads": heads, "num_key_value_heads": kv, "num_hidden_layers": 2, "vocab_size": vocab, "max_position_embeddings": 128,
-		"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+		"architectures": []string{"Qwen3MoeForCausalLM"}, "model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": hidden,
+		"intermediate_size": inner, "moe_intermediate_size": inner, "num_experts": experts, "num_experts_per_tok": 2,
+		"norm_topk_prob": true, "decoder_sparse_step": 1, "head_dim": dim, "num_attention_heads": heads, "num_key_value_heads": kv,
+		"num_hidden_layers": 2, "vocab_size": vocab, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+		"tie_word_embeddings": false,
 	}
 	plain = writeFolder(t, config, headers[1], data[1])
 	config["quantization_config"] = map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}}
 	return writeFolder(t, config, headers[0], data[0]), plain
 }
 
-// TestExpertsOfFP8StayAsTheyAre: the logits are those of the formula's values in float32, and rows have the same bits alone and among others.
+// TestExpertsOfFP8StayAsTheyAre: the logits are those of the formula's values in float32, and rows have the same bits alone and among
+// others.
 func TestExpertsOfFP8StayAsTheyAre(t *testing.T) {
 	coded, plain := fp8Mixture(t)
 	_, values, w := openModel(t, plain)

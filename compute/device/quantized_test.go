@@ -34,8 +34,8 @@ func openModel(t *testing.T, path string) (*family.Config, *model.Program, *weig
 	return cfg, p, w
 }
 
-// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantizing gives the bits of the folder that it was made from. Those of testdata/gguf
-// were made by llama.cpp's converter.
+// TestGGUFOfAModelIsTheSameModel: a file that was converted without quantizing gives the bits of the folder that it was made from. Those of
+// testdata/gguf were made by llama.cpp's converter.
 func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 	files, err := filepath.Glob(quantized + "gguf/*.gguf")
 	require.NoError(t, err)
@@ -109,22 +109,24 @@ func TestGGUFOfAnEncoderIsTheSameEncoder(t *testing.T) {
 	}
 }
 
-// asLlamaCppKnows is the folder of a model, or a copy with other members of its configuration: those that GGUF files have no keys for, with the values that
-// llama.cpp has for all models of the architecture.
+// asLlamaCppKnows is the folder of a model, or a copy with other members of its configuration: those that GGUF files have no keys for, with
+// the values that llama.cpp has for all models of the architecture.
 func asLlamaCppKnows(t *testing.T, folder string) string {
 	t.Helper()
 	known := map[string]map[string]any{
-		"afmoe":         {"layer_types": []string{"sliding_attention", "sliding_attention"}},
-		"cohere2":       {"sliding_window_pattern": 4},
-		"deepseek-v3":   {"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4, "original_max_position_embeddings": 32, "mscale": 0.8, "mscale_all_dim": 0.8}},
+		"afmoe":   {"layer_types": []string{"sliding_attention", "sliding_attention"}},
+		"cohere2": {"sliding_window_pattern": 4},
+		"deepseek-v3": {"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4,
+			"original_max_position_embeddings": 32, "mscale": 0.8, "mscale_all_dim": 0.8}},
 		"dots1":         {"sliding_window": nil},
 		"falcon":        {"max_position_embeddings": 2048},
 		"falcon-groups": {"max_position_embeddings": 2048},
 		"gpt-oss-mxfp4": {"swiglu_limit": 7},
-		"llama4":        {"attention_chunk_size": 8192, "floor_scale": 8192, "layer_types": nil, "no_rope_layers": nil, "no_rope_layer_interval": 4},
-		"minicpm3":      {"scale_emb": 12, "dim_model_base": 256},
-		"smollm3":       {"no_rope_layer_interval": 4},
-		"starcoder2":    {"sliding_window": nil},
+		"llama4": {"attention_chunk_size": 8192, "floor_scale": 8192, "layer_types": nil, "no_rope_layers": nil,
+			"no_rope_layer_interval": 4},
+		"minicpm3":   {"scale_emb": 12, "dim_model_base": 256},
+		"smollm3":    {"no_rope_layer_interval": 4},
+		"starcoder2": {"sliding_window": nil},
 	}[filepath.Base(folder)]
 	if known == nil {
 		return folder
@@ -143,8 +145,8 @@ func asLlamaCppKnows(t *testing.T, folder string) string {
 	return copied
 }
 
-// rounded says whether a program has states, whose decay is the exponential of what a checkpoint has in GGUF files, or Gemma 3n's sparse gates, whose cutoff is
-// the quantile of what it has.
+// rounded says whether a program has states, whose decay is the exponential of what a checkpoint has in GGUF files, or Gemma 3n's sparse
+// gates, whose cutoff is the quantile of what it has.
 func rounded(p *model.Program) bool {
 	return slices.ContainsFunc(p.Ops, func(op model.Op) bool {
 		return op.Kind == model.OpRecur || op.Gate != nil && op.Gate.Sparse

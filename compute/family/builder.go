@@ -27,15 +27,16 @@ func Build(cfg *Config, tensors TensorSource) (*model.Program, error) {
 		return nil, &weights.FormatError{File: cfg.File, Name: "architectures", Found: cfg.Architecture,
 			Expected: served(cfg.Architecture)}
 	}
-	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, sought: map[string]bool{}, head: "lm_head.weight", program: &model.Program{
-		Architecture: cfg.Architecture,
-		Vocab:        cfg.Vocab,
-		Hidden:       cfg.Hidden,
-		Layers:       cfg.Layers,
-		KVHeads:      cfg.KVHeads,
-		HeadDim:      cfg.HeadDim,
-		MaxPositions: cfg.MaxPositions,
-	}}
+	b := &builder{cfg: cfg, source: tensors, index: map[string]int{}, sought: map[string]bool{}, head: "lm_head.weight",
+		program: &model.Program{
+			Architecture: cfg.Architecture,
+			Vocab:        cfg.Vocab,
+			Hidden:       cfg.Hidden,
+			Layers:       cfg.Layers,
+			KVHeads:      cfg.KVHeads,
+			HeadDim:      cfg.HeadDim,
+			MaxPositions: cfg.MaxPositions,
+		}}
 	cfg.plan.build(b)
 	b.refuseUnread()
 	if b.err != nil {
@@ -76,8 +77,9 @@ func (b *builder) find(name string) (weights.Tensor, bool) {
 	return b.source.Tensor(name)
 }
 
-// refuseUnread reports a tensor of a GGUF file that no op reads: the converter writes none that the result does not depend on, but for layers after the
-// last one, the parts of models with images, the head of a masked language model, and the factors of the rotary embedding, which the configuration has.
+// refuseUnread reports a tensor of a GGUF file that no op reads: the converter writes none that the result does not depend on, but for
+// layers after the last one, the parts of models with images, the head of a masked language model, and the factors of the rotary embedding,
+// which the configuration has.
 func (b *builder) refuseUnread() {
 	named, ok := b.source.(interface{ Names() []string })
 	if !ok || !weights.IsGGUF(b.cfg.File) {
@@ -129,8 +131,8 @@ func (b *builder) findHead(name string) {
 	}
 }
 
-// findText finds the text model, by the name of its token table: alone, or within a model with images, whose tensors' names have a part for it. decoder is before
-// the names of the tensors of a text model with a head.
+// findText finds the text model, by the name of its token table: alone, or within a model with images, whose tensors' names have a part for
+// it. decoder is before the names of the tensors of a text model with a head.
 func (b *builder) findText(table, decoder string) {
 	prefixes := []string{decoder}
 	for _, part := range []string{"language_model.", "text_model.", "thinker."} {
@@ -292,7 +294,8 @@ func (b *builder) op(op model.Op) {
 
 // newOp is an op with every tensor absent.
 func newOp(kind model.OpKind, name string, in, out int) model.Op {
-	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None, NullScores: model.None, Types: model.None}
+	return model.Op{Kind: kind, Name: name, In: in, Out: out, Weight: model.None, Bias: model.None, QNorm: model.None, KNorm: model.None,
+		NullScores: model.None, Types: model.None}
 }
 
 // scaledEmbed writes scale x table[token] to out.

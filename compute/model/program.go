@@ -179,8 +179,8 @@ type Op struct {
 	Layer   int    // None outside the decoder layers
 	In, Out int    // slots
 
-	// Embed, Norm; both have Accumulate too, as AllReduce. A table whose rows are added is read where it is mapped, and may have fewer rows than the
-	// vocabulary.
+	// Embed, Norm; both have Accumulate too, as AllReduce. A table whose rows are added is read where it is mapped, and may have fewer rows
+	// than the vocabulary.
 	Weight, Bias   int
 	Norm           NormKind
 	Eps            float32
@@ -224,8 +224,8 @@ type Op struct {
 	QScaleTokens            int
 	Evicts
 
-	// Route, which has Bias too, and as its Weight a tensor of factors of the experts' weights. Linear with Routed has Experts and TopK; its
-	// Parts are those of all experts, one after the other.
+	// Route, which has Bias too, and as its Weight a tensor of factors of the experts' weights. Linear with Routed has Experts and TopK;
+	// its Parts are those of all experts, one after the other.
 	Routing Routing
 	Routed  Routed
 	Route   int // a slot; without Routed not used
@@ -311,7 +311,8 @@ func (p *Program) Encoder() bool {
 // Generates says whether there are tokens to generate: a classifier and an encoder have none.
 func (p *Program) Generates() bool { return p.Classes == 0 && !p.Encoder() }
 
-// PackedTensors are the sorted names of those that a backend needs no more once it has packed them: matrices of linear ops that no other op reads.
+// PackedTensors are the sorted names of those that a backend needs no more once it has packed them: matrices of linear ops that no other op
+// reads.
 func (p *Program) PackedTensors() []string {
 	packed := map[int]bool{}
 	for i := range p.Ops {

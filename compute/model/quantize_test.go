@@ -87,9 +87,11 @@ func TestBlocksStayWhereAllPartsAreOfBlocks(t *testing.T) {
 	require.Equal(t, []WeightType{Weights16Bit, Weights16Bit, WeightsInt8}, types("file+all=bf16+none=int8"))
 }
 
-// TestBlocksStayWhereOneKernelMultipliesThem: not those of floats beside those of integers, nor with columns in several orders, but those of other experts.
+// TestBlocksStayWhereOneKernelMultipliesThem: not those of floats beside those of integers, nor with columns in several orders, but those
+// of other experts.
 func TestBlocksStayWhereOneKernelMultipliesThem(t *testing.T) {
-	tensors := []Tensor{{Blocks: "Q4_K"}, {Blocks: "FP8"}, {Blocks: "FP8_32"}, {Blocks: "NF4"}, {Blocks: "Q4_Z", Order: "1"}, {Blocks: "Q4_Z", Order: "2"}}
+	tensors := []Tensor{{Blocks: "Q4_K"}, {Blocks: "FP8"}, {Blocks: "FP8_32"}, {Blocks: "NF4"}, {Blocks: "Q4_Z", Order: "1"},
+		{Blocks: "Q4_Z", Order: "2"}}
 	keeps := func(experts int, parts ...int) bool {
 		op := Op{Kind: OpLinear}
 		if experts > 0 {

@@ -136,7 +136,8 @@ func (p *Program) keepsBlocks(op *Op) bool {
 }
 
 // SetWeights makes the linear ops keep their weights as planned. An op that is named and not
-// there is an error. An op whose parts are not all of blocks, or of those of floats and of integers, or have columns in several orders, has 16 bits where the plan has the file's.
+// there is an error. An op whose parts are not all of blocks, or of those of floats and of integers, or have columns in several orders, has
+// 16 bits where the plan has the file's.
 func (p *Program) SetWeights(plan WeightPlan) error {
 	var names []string
 	for i := range p.Ops {

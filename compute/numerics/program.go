@@ -10,7 +10,8 @@ import (
 
 // Program is the canonical text of a program: every field that is not zero, by a name that never changes, whatever
 // the field's name becomes. A field that a later version adds changes no text of a program that does not use it. How the
-// cache keeps keys and values is not in it: KVAuto is the device's choice. Which slabs have them changes no bits, and what an eviction does is in the ops.
+// cache keeps keys and values is not in it: KVAuto is the device's choice. Which slabs have them changes no bits, and what an eviction does
+// is in the ops.
 func Program(p *model.Program) string {
 	var t text
 	t.open()

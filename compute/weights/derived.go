@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// derived is a tensor that the file holds in another form: quantized, or with other values. Its data is made at its first use, by all cores,
-// in memory outside of the Go heap.
+// derived is a tensor that the file holds in another form: quantized, or with other values. Its data is made at its first use, by all
+// cores, in memory outside of the Go heap.
 type derived struct {
 	Tensor
 	making sync.Mutex
@@ -62,8 +62,8 @@ func (c *Checkpoint) derive(tensors []*derived) error {
 	return nil
 }
 
-// Replace gives tensors other values: those that f gives for their own, in F32. A name that is not there, or of a tensor of no floats, is left out: its use is
-// the error.
+// Replace gives tensors other values: those that f gives for their own, in F32. A name that is not there, or of a tensor of no floats, is
+// left out: its use is the error.
 func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 	var all []*derived
 	for _, name := range names {
@@ -82,7 +82,8 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 	return c.derive(all)
 }
 
-// Scale multiplies the rows of matrices, or the elements of vectors, in F32. by returns the factor of each row of a tensor, nil for one that stays.
+// Scale multiplies the rows of matrices, or the elements of vectors, in F32. by returns the factor of each row of a tensor, nil for one
+// that stays.
 func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 	var all []*derived
 	for name, t := range c.tensors {
@@ -157,8 +158,8 @@ func (c *Checkpoint) Squeeze(names []string) {
 	}
 }
 
-// Gather replaces matrices of floats by those of some of their rows. A name that is not there, or of a tensor of another shape, of fewer rows or of no floats,
-// is left out: its use is the error.
+// Gather replaces matrices of floats by those of some of their rows. A name that is not there, or of a tensor of another shape, of fewer
+// rows or of no floats, is left out: its use is the error.
 func (c *Checkpoint) Gather(names []string, rows []int64) error {
 	var all []*derived
 	for _, name := range names {
@@ -227,8 +228,9 @@ func (c *Checkpoint) Transpose(names []string) error {
 	return c.derive(all)
 }
 
-// TransposeParts adds tensors of n matrices: of each of the n equal parts of a matrix, one below the other, the first rows, transposed. names are those
-// of the matrices, to those of what is added. A matrix of another shape or of no floats is left out: the use of what it lacks is the error.
+// TransposeParts adds tensors of n matrices: of each of the n equal parts of a matrix, one below the other, the first rows, transposed.
+// names are those of the matrices, to those of what is added. A matrix of another shape or of no floats is left out: the use of what it
+// lacks is the error.
 func (c *Checkpoint) TransposeParts(names map[string]string, n, rows int64) error {
 	var all []*derived
 	for _, from := range slices.Sorted(maps.Keys(names)) {
@@ -247,8 +249,8 @@ func (c *Checkpoint) TransposeParts(names map[string]string, n, rows int64) erro
 	return c.derive(all)
 }
 
-// RepeatRows adds matrices with each row of another one n times. names are those of the matrices, to those of what is added. One of another shape or of no
-// floats is left out: the use of what it lacks is the error.
+// RepeatRows adds matrices with each row of another one n times. names are those of the matrices, to those of what is added. One of another
+// shape or of no floats is left out: the use of what it lacks is the error.
 func (c *Checkpoint) RepeatRows(names map[string]string, n int64) error {
 	var all []*derived
 	for _, from := range slices.Sorted(maps.Keys(names)) {
@@ -281,8 +283,8 @@ func (c *Checkpoint) Rename(names map[string]string) {
 	}
 }
 
-// Stack adds tensors that are others one below the other: names are those of the parts of each. Parts of which one is missing, of no floats, or of another type or
-// row than the first are left out: the use of what they lack is the error.
+// Stack adds tensors that are others one below the other: names are those of the parts of each. Parts of which one is missing, of no
+// floats, or of another type or row than the first are left out: the use of what they lack is the error.
 func (c *Checkpoint) Stack(names map[string][]string) error {
 	var all []*derived
 	for _, name := range slices.Sorted(maps.Keys(names)) {

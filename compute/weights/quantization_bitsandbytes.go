@@ -87,7 +87,8 @@ func (c *Checkpoint) fourBits(name string, codes Tensor) (*fourBits, error) {
 	nested, table := c.tensors[weight+".nested_absmax"], c.tensors[weight+".nested_quant_map"]
 	if largest.Type != "U8" || len(largest.Data) != blocks || b.state.NestedBlock < 1 || table.DType != F32 || len(table.Data) != 4*256 ||
 		nested.DType != F32 || len(nested.Data) != 4*((blocks+b.state.NestedBlock-1)/b.state.NestedBlock) {
-		return nil, fault(weight+".absmax", fmt.Sprintf("%d numbers of F32, or of U8 with .nested_absmax and .nested_quant_map", blocks), "%s", kindOf(largest))
+		return nil, fault(weight+".absmax", fmt.Sprintf("%d numbers of F32, or of U8 with .nested_absmax and .nested_quant_map", blocks),
+			"%s", kindOf(largest))
 	}
 	b.largest = func(i int) float32 {
 		return float32(number(table, int(largest.Data[i]))*number(nested, i/b.state.NestedBlock)) + b.state.NestedOffset
@@ -101,7 +102,8 @@ const maxElements = 1 << 48
 // nf4 are the levels that bitsandbytes writes: those of kernels/exec/quantize.hpp.
 var nf4 = [16]float32{
 	-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0,
-	0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1,
+	0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+	0.7229568362236023, 1,
 }
 
 const nf4Elements = 64 // of a block

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// integerBlocks is a type of GGUF's blocks whose elements are scale x integer, with an F16 as the scale. Formulae: dequantize_row_q4_0, _q5_0
-// and _q8_0 of ggml-quants.c.
+// integerBlocks is a type of GGUF's blocks whose elements are scale x integer, with an F16 as the scale. Formulae: dequantize_row_q4_0,
+// _q5_0 and _q8_0 of ggml-quants.c.
 type integerBlocks struct {
 	dtype     DType
 	low, high int
@@ -48,7 +48,8 @@ func (s *scaled) kept() (DType, fillRows, bool) {
 	return b.dtype, func(dst []byte, first, last int64) { s.fillBlocks(b, dst, first, last) }, ok
 }
 
-// inOrder is a layer with the inputs of a group one after the other, and the input that each of them is; nil where groups are not of one size.
+// inOrder is a layer with the inputs of a group one after the other, and the input that each of them is; nil where groups are not of one
+// size.
 func (s *scaled) inOrder() (*scaled, []byte) {
 	order := make([]int32, s.in)
 	for k := range order {
@@ -84,7 +85,8 @@ func (s *scaled) hasHalves() bool {
 	return true
 }
 
-// integers is the type of GGUF's that keeps a layer of integers as it is: each less its zero within the range, groups of whole blocks, and scales of F16.
+// integers is the type of GGUF's that keeps a layer of integers as it is: each less its zero within the range, groups of whole blocks, and
+// scales of F16.
 func (s *scaled) integers() (integerBlocks, bool) {
 	if s.low == s.high || s.in%blockElements != 0 || s.columns%blockElements != 0 || !s.hasHalves() {
 		return integerBlocks{}, false
@@ -111,22 +113,22 @@ func (s *scaled) integers() (integerBlocks, bool) {
 // fillBlocks writes rows as blocks.
 func (s *scaled) fillBlocks(b integerBlocks, dst []byte, first, last int64) {
 	values := make([]float32, s.in)
-	bytes := b.dtype.Bytes(blockElements)
+	size := b.dtype.Bytes(blockElements)
 	for n := int(first); n < int(last); n++ {
 		s.values(values, n)
-		for k := 0; k < s.in; k, dst = k+blockElements, dst[bytes:] {
+		for k := 0; k < s.in; k, dst = k+blockElements, dst[size:] {
 			group, zero := k/s.columns, float32(0)
 			if s.zero != nil {
 				zero = s.zero(n, group)
 			}
 			binary.LittleEndian.PutUint16(dst, floatToHalf(s.scale(n/s.rows*s.across+group)))
-			b.pack(dst[2:bytes], values[k:k+blockElements], zero)
+			b.pack(dst[2:size], values[k:k+blockElements], zero)
 		}
 	}
 }
 
-// pack writes the codes of a block: the fifth bits where there are such, then half bytes, of which the second half of the elements is in the upper bits;
-// or bytes.
+// pack writes the codes of a block: the fifth bits where there are such, then half bytes, of which the second half of the elements is in
+// the upper bits; or bytes.
 func (b integerBlocks) pack(to []byte, values []float32, zero float32) {
 	if len(to) == blockElements {
 		for i, v := range values {
@@ -241,7 +243,8 @@ func (s *scaled) fillMXFP4(dst []byte, first, last int64) {
 	}
 }
 
-// mxfp4Block writes a block of GGUF: the exponent, and half bytes, of which the second half of the elements is in the upper bits. In codes neighbors share a byte.
+// mxfp4Block writes a block of GGUF: the exponent, and half bytes, of which the second half of the elements is in the upper bits. In codes
+// neighbors share a byte.
 func mxfp4Block(dst []byte, exponent byte, codes []byte) {
 	element := func(i int) byte { return codes[i/2] >> (i % 2 * 4) & 15 }
 	dst[0] = exponent

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFP8KeepsItsCodesAndScales: those of 128 columns of BF16, as DeepSeek's and Qwen's checkpoints have them. A NaN among the codes makes its block one.
+// TestFP8KeepsItsCodesAndScales: those of 128 columns of BF16, as DeepSeek's and Qwen's checkpoints have them. A NaN among the codes makes
+// its block one.
 func TestFP8KeepsItsCodesAndScales(t *testing.T) {
 	codes := make([]byte, 256*256)
 	for i := range codes {

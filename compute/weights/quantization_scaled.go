@@ -220,8 +220,8 @@ func (c *Checkpoint) rowZeros(s *scaled, name string) error {
 	return nil
 }
 
-// packedIntegers sets the shape, codes, zeros and groups of a layer of integers of 1 to 8 bits without gaps: bits of neighboring inputs follow each
-// other in a row's words, those of neighboring outputs in the zeros' columns. A code is the value and half of its range.
+// packedIntegers sets the shape, codes, zeros and groups of a layer of integers of 1 to 8 bits without gaps: bits of neighboring inputs
+// follow each other in a row's words, those of neighboring outputs in the zeros' columns. A code is the value and half of its range.
 func (c *Checkpoint) packedIntegers(s *scaled, name string, codes Tensor) error {
 	shape := c.tensors[name+".weight_shape"]
 	if shape.Type != "I64" && shape.Type != "I32" || len(shape.Shape) != 1 || shape.Shape[0] != 2 {

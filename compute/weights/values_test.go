@@ -28,12 +28,13 @@ func open(t *testing.T, path string) *weights.Checkpoint {
 var formats = map[string]string{
 	"gptq-4": "gptq-4/expected", "gptq-4-act": "gptq-4-act/expected", "gptq-8": "gptq-8/expected", "gptq-v2": "gptq-v2/expected",
 	"awq": "awq/expected", "auto-round-gptq": "auto-round-gptq/expected", "auto-round-awq": "auto-round-awq/expected",
-	"fp8": "fp8/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected", "ct-int8-rows": "ct-int8-rows/expected",
-	"ct-fp8": "ct-fp8/expected", "ct-nvfp4": "ct-nvfp4/expected", "ct-mxfp4": "ct-mxfp4/expected",
+	"fp8": "fp8/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected",
+	"ct-int8-rows": "ct-int8-rows/expected", "ct-fp8": "ct-fp8/expected", "ct-nvfp4": "ct-nvfp4/expected", "ct-mxfp4": "ct-mxfp4/expected",
 	"bnb-nf4": "bnb-nf4/expected", "bnb-nf4-plain": "bnb-nf4-plain/expected", "bnb-int8": "bnb-int8/expected",
 }
 
-// blocksOf are the types of blocks that keep the codes and scales of these formats. The others become F16, since codes less their zeros take more than 8 bits.
+// blocksOf are the types of blocks that keep the codes and scales of these formats. The others become F16, since codes less their zeros
+// take more than 8 bits.
 var blocksOf = map[string]string{
 	"gptq-4": "Q4_Z32", "gptq-4-act": "Q4_Z32", "gptq-v2": "Q4_Z", "awq": "Q4_Z32", "auto-round-gptq": "Q4_Z32", "auto-round-awq": "Q4_Z32",
 	"ct-int4": "Q4_0", "ct-int3-zeros": "Q4_0", "ct-int8-rows": "Q8_0", "bnb-int8": "Q8_0",
@@ -57,8 +58,9 @@ func e4m3(code byte) float64 {
 }
 
 var (
-	nf4  = []float64{-1, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.091050036, 0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1}
-	e2m1 = []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6}
+	nf4 = []float64{-1, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.091050036, 0, 0.0795803, 0.1609302, 0.2461123,
+		0.33791524, 0.44070983, 0.562617, 0.72295684, 1}
+	e2m1 = []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}
 )
 
 // ofBlocks are the elements of a block of each type, and element i of one.

@@ -152,7 +152,8 @@ func overload(ctx context.Context, s *suite) (_ *report, err error) {
 		}
 		r.Table = append(r.Table,
 			fmt.Sprintf("| %.0f | %.1f | %.1f | %.0f | %d of %d | %d | %d | %.0f, %.0f ms | %.1f, %.1f ms | %.1f, %.1f, %.1f ms | %.1f ms | %s |",
-				sum.Offered, sum.Served, sum.Good, sum.Tokens, sum.Refused, sum.Requests, sum.Unsaid, sum.Failed, sum.TTFT.P50, sum.TTFT.P99,
+				sum.Offered, sum.Served, sum.Good, sum.Tokens, sum.Refused, sum.Requests, sum.Unsaid, sum.Failed, sum.TTFT.P50,
+				sum.TTFT.P99,
 				sum.TPOT.P50, sum.TPOT.P99, sum.Refusals.P50, sum.Refusals.P99, sum.Refusals.Max, sum.Late.P99, shares[i]))
 		last = sum
 		if sum.Unsaid > 0 {

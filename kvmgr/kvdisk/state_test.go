@@ -38,7 +38,7 @@ func path(first int32, tokens int) (list []Block) {
 // withState adds the slabs of the state after a path.
 func withState(path []Block) []Block {
 	last := path[len(path)-1].Key
-	return append(path[:len(path):len(path)], StateBlock(last, 0), StateBlock(last, 1))
+	return append(slices.Clip(path), StateBlock(last, 0), StateBlock(last, 1))
 }
 
 // content is the bytes of a slab.

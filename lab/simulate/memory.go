@@ -15,7 +15,7 @@ const (
 	Declared  Admission = "declared"  // prompt and longest answer from the start
 	Predicted Admission = "predicted" // prompt and an answer of the predicted length, which grows or pauses
 	Spill     Admission = "spill"     // as predicted, and what pauses waits in the tier: --kv-spill
-	// slabs as tokens come; for lack of one, the last request to arrive loses its own and is computed again
+	// Recompute is slabs as tokens come. For lack of one, the last request to arrive loses its own and is computed again.
 	Recompute Admission = "recompute"
 	Context   Admission = "context" // the longest sequence of the model, whatever was declared
 )
