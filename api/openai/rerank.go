@@ -140,11 +140,11 @@ func (o *object) scorer(prefix string, kind call.Kind, models []api.Model, arriv
 	c, m, one := o.vectors(prefix, kind, models, arrival)
 	s := &scorer{o: o, call: c, one: one, instruction: judgeInstruction, places: make(map[string]int)}
 	o.str("instruction", &s.instruction)
-	if labels := m.Embedding.Classes.Labels; len(labels) > 0 {
+	if labels := m.Embedding.Labels; len(labels) > 0 {
 		if len(labels) != 1 {
 			o.fail("model", "%q scores no pairs: it has %d classes, expected one", m.ID, len(labels))
 		}
-		s.crosses, c.Vectors.Scored = true, m.Embedding.Classes.Score
+		s.crosses, c.Vectors.Scored = true, m.Embedding.Score
 		s.one.Pool = &api.Pool{Pooling: api.PoolClasses}
 		return s
 	}
