@@ -14,9 +14,8 @@ const (
 	// roomAhead is the number of tokens after the known ones for which a worker that predicts answers needs room: about as
 	// many are predicted while nothing is known.
 	roomAhead = 256
-	// roomPatience is how long a copied sequence has its room without being there: messages of a busy machine may take seconds, and a later
-	// sequence is computed again.
-	roomPatience = 5 * time.Second
+	// roomPatience is how long a copied sequence has its room without being there.
+	roomPatience = time.Second
 )
 
 // length is what is reserved for a sequence with some known tokens and a declared end.
