@@ -369,8 +369,8 @@ func TestAGuidedSequenceContinuesOnlyWithItsGrammarsEngine(t *testing.T) {
 		a := c.start(kind("A", "T", gated), cluster.Compute)
 		gateway.sees(t, 1)
 		guide := func(r *api.Request) { *r = *guided("guided", tale, 1, 1000) }
-		s, first := flowing(t, gateway, a, guide)
 		plain, _ := flowing(t, gateway, a, nil)
+		s, first := flowing(t, gateway, a, guide) // after it: steps until the other one's first token would bring this one to its end
 		c.start(kind("A", "other"), cluster.Compute)
 		gateway.sees(t, 2)
 		if !drains {
