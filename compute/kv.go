@@ -27,8 +27,7 @@ func KV(p *model.Program, info device.ProgramInfo, rows, slabs int) kvmgr.Spec {
 
 // StateKV is KV for layers with a state of some slabs beside those with keys and values, or without such layers. Snapshots in a prompt are
 // as far from each other as a step has rows, so that they cost few steps, and as tokens fit into the slabs of one, so that they take at
-// most as much of the pool
-// as the tokens.
+// most as much of the pool as the tokens.
 func StateKV(slabs, rows int, sole bool) kvmgr.Spec {
 	every := device.SlabTokens * max(device.Slabs(rows), slabs)
 	return kvmgr.NewSpec(device.SlabTokens, kvmgr.Full{}, kvmgr.State{Slabs: slabs, Every: every, Sole: sole})

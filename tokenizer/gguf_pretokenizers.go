@@ -28,8 +28,7 @@ const (
 
 // preTokenizers are those that llama.cpp names in tokenizer.ggml.pre (llm_tokenizer_bpe and load_vocab in llama-vocab.cpp), as the models'
 // own tokenizer.json has them where it is known. Not here are those of architectures that are not read, "default", which differs from any
-// model's, and
-// those of afmoe, tiny_aya and superbpe: at each digit these read all digits that follow.
+// model's, and those of afmoe, tiny_aya and superbpe: at each digit these read all digits that follow.
 func preTokenizers() map[string]preTokenizer {
 	words := func(numbers string) []string { return []string{otherWords + numbers + otherRest} }
 	byCase := func(end, numbers string) []string {

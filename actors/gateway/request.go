@@ -87,7 +87,7 @@ const mostResumes = 10
 // tokens that there are.
 type modelLimits struct {
 	context    int    // of the model
-	shortened  string // as of cluster.Worker
+	shortened  string // see api.WeightFacts
 	pool       int    // that the whole KV pool holds
 	single     int    // of the longest sequence without beams, which may be longer than the pool; 0: pool
 	slabTokens int    // of its slabs

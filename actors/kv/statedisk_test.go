@@ -27,7 +27,7 @@ func (w *diskWorker) keeps(seq msg.SeqID, tokens []int32, whole int) int {
 	g := w.reserve(seq, "a", tokens)
 	sole := w.states[0].(kvmgr.State).Sole
 	mark := func(n int) byte { return byte(n) + byte(tokens[0]) }
-	if g.CopyTokens > 0 { // else it has the slabs of the state itself, or there is none
+	if g.CopyTokens > 0 { // without a copy the sequence has the slabs of the state, or there is no state
 		for i, to := range g.CopyTo {
 			w.memory.slabs[to] = w.memory.slabs[g.CopyFrom[i]]
 		}

@@ -12,8 +12,7 @@ import (
 
 // TestDraftTokensOfTheFirstLayersChangeNoToken: requests and their next turns, greedy and sampled, four beside each other and then alone,
 // in a pool of two conversations, from which some move to the tier. Most draft tokens are wrong, since the weights are random. The next
-// turns begin with cached keys, also those
-// of positions that had rejected draft tokens.
+// turns begin with cached keys, also those of positions that had rejected draft tokens.
 func TestDraftTokensOfTheFirstLayersChangeNoToken(t *testing.T) {
 	for _, kv := range []model.KVType{model.KVAuto, model.KVInt8} {
 		t.Run(kv.String(), func(t *testing.T) {

@@ -37,8 +37,7 @@ func (d *Decision) Expected() float64 {
 
 // Decide makes probabilities of the log probabilities of a question's options. An answer is an option if it begins with the option's
 // tokens, and with those of no longer option that begins with them too: the probability of "New" is without that of "New York". Sums are of
-// float64, in
-// the order of tokens and options. The error is an *api.Error: an option has no log probabilities.
+// float64, in the order of tokens and options. The error is an *api.Error: an option has no log probabilities.
 func Decide(options []api.AnswerLogprobs) (*Decision, error) {
 	logs := make([]float64, len(options))
 	for i := range options {

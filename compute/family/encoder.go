@@ -111,8 +111,7 @@ func (b *builder) beginEncoder(h *classHead) {
 
 // encoderEnd appends the ops after an encoder's layers, to the classes of a classifier or, without one, to an output that nobody reads:
 // vectors are the hidden states that it is made of. x has the rows, or what selectInLast has selected of them, and table as many columns.
-// norm, which may be nil, appends the
-// model's last norm from one slot to another.
+// norm, which may be nil, appends the model's last norm from one slot to another.
 func (b *builder) encoderEnd(x, table int, norm func(in, out int), h *classHead) {
 	c := b.cfg
 	b.layer = model.None

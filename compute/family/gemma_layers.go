@@ -158,8 +158,7 @@ type perLayerInputs struct{ all, gate, gated int }
 
 // openInputs appends the ops that make the inputs of all layers from the embedding x: of the sum of two terms, one is the token's row of a
 // table, the other a norm of a projection of x. Both are divided by the root of 2. A projection that is divided by the root of its width is
-// a norm with another
-// epsilon.
+// a norm with another epsilon.
 func (p *gemmaLayers) openInputs(b *builder, x int) (s perLayerInputs) {
 	c := b.cfg
 	width := c.Layers * p.perLayer

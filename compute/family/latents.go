@@ -10,8 +10,8 @@ import (
 
 // latents is attention whose cache has a latent for each token in place of the keys and values of its heads (DeepSeek-V2, arXiv:2405.04434,
 // section 2.1). All heads read one key: the normed latent, then a rotated part. The matrix that makes a head's key of a latent is
-// multiplied with its query instead, and the one that makes
-// its value with attention's result: one form for the rows of prompts and of answers.
+// multiplied with its query instead, and the one that makes its value with attention's result: one form for the rows of prompts and of
+// answers.
 type latents struct {
 	queryRank      int // 0: queries are made by one projection
 	rank           int // of a latent
@@ -66,8 +66,8 @@ func (r Rope) latentScale() float32 {
 	return float32(m * m)
 }
 
-// keyTensors adds a tensor for each layer: the matrices that make the keys of its heads, transposed. The checkpoint has them in one tensor
-// with those that make the values.
+// keyTensors adds one tensor for each layer: the transposed matrices that turn a latent into the keys of the heads. The checkpoint has one
+// tensor for these matrices and those of the values.
 func keyTensors(c *Config, w *weights.Checkpoint) error {
 	const suffix = "self_attn.kv_b_proj.weight"
 	names := map[string]string{}

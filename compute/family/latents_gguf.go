@@ -11,8 +11,7 @@ import (
 
 // latentForm is that of GGUF files with latents: the keys of deepseek2 in llama.cpp, and names of tensors. The converter has the matrices
 // that make the keys of latents, transposed, and those that make the values, in a tensor each; older files have them in one, as checkpoints
-// do. own sets what only the family
-// has; nil: nothing.
+// do. own sets what only the family has; nil: nothing.
 func latentForm(name string, only func(ggufKeys) bool, own func(*fields)) *ggufForm {
 	return &ggufForm{
 		name: name, only: only,
@@ -75,8 +74,8 @@ func (f *fields) latentGGUF() {
 	}
 }
 
-// sigmoidExperts says whether a file of deepseek2 has the experts of DeepSeek-V3. The first files of GLM-4.7-Flash do not say it: llama.cpp
-// knows them by their size.
+// sigmoidExperts reports whether a file of deepseek2 scores its experts by sigmoid, as DeepSeek-V3 does. The first files of GLM-4.7-Flash
+// have no key for it. They are recognized by their size, as in llama.cpp.
 func sigmoidExperts(k ggufKeys) bool {
 	if gating, ok := k.of("expert_gating_func").(int64); ok && gating != 0 {
 		return gating == gatingSigmoid

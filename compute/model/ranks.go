@@ -11,10 +11,10 @@ var ErrRanks = errors.New("tensor parallelism")
 
 // Split returns the programs of n ranks, which together compute what p does: tensor parallelism as in Megatron-LM (arXiv:1909.08053). A
 // linear op that feeds attention or another linear op is split by columns: each rank has some of its outputs. One that reads such a share
-// is split by
-// rows, and an OpAllReduce after it adds the ranks' sums. So a layer has two of these. Attention is split by heads. If there are more ranks
-// than KV heads, several ranks keep the same one. Experts are split by columns and rows like an MLP, so that all ranks have equal work. The
-// head is split by the vocabulary. Everything else is computed by each rank. Biases of ops that are split by rows are rank 0's.
+// is split by rows, and an OpAllReduce after it adds the ranks' sums. So a layer has two of these. Attention is split by heads. If there
+// are more ranks than KV heads, several ranks keep the same one. Experts are split by columns and rows like an MLP, so that all ranks have
+// equal work. The head is split by the vocabulary. Everything else is computed by each rank. Biases of ops that are split by rows are rank
+// 0's.
 //
 // The programs' logits are shares of an output's, in the order of ranks: Classes is the number of a rank's. Errors are ErrRanks.
 func (p *Program) Split(n int) ([]*Program, error) {
@@ -68,7 +68,7 @@ type span struct{ from, to int }
 
 func (s span) width() int { return s.to - s.from }
 
-// share is what a rank has of a row; nil: all of it. It has the spans one after the other.
+// share is the part of a row that a rank has: the elements of these spans, one span after the other. nil is the whole row.
 type share []span
 
 func (s share) width() (all int) {
@@ -78,16 +78,17 @@ func (s share) width() (all int) {
 	return all
 }
 
-type slotKey struct{ of, width int }
+// slotKey names a slot of out that p does not have: by a slot of p, or by a negative number for sums, and by its width.
+type slotKey struct{ number, width int }
 
 // splitter makes the program of a rank.
 type splitter struct {
 	p           *Program
 	ranks, rank int
 	out         Program
-	held        map[int]share   // by slot of p: what it has now; of RoutedEach what each of its top k parts has
-	now         map[int]int     // by slot of p: the slot of out that has it now
-	slots       map[slotKey]int // slots of out that have a share
+	held        map[int]share   // the rank's share of each slot of p; with RoutedEach that of each of the top k parts
+	now         map[int]int     // where each slot of p is: a slot of out
+	slots       map[slotKey]int // slots of out for shares of a slot of p
 	reduces     int
 }
 
@@ -168,20 +169,21 @@ func (s *splitter) slot(i int) int {
 
 // shared is the slot for a share of slot of.
 func (s *splitter) shared(of, width int) int {
-	key := slotKey{of, width}
+	slot := s.p.Slots[of]
+	slot.Width = width
+	return s.own(of, slot)
+}
+
+// own is a slot of out that p does not have, one for each number and width.
+func (s *splitter) own(number int, slot Slot) int {
+	key := slotKey{number, slot.Width}
 	i, ok := s.slots[key]
 	if !ok {
-		slot := s.p.Slots[of]
-		slot.Width = width
-		i = s.newSlot(slot)
+		i = len(s.out.Slots)
+		s.out.Slots = append(s.out.Slots, slot)
 		s.slots[key] = i
 	}
 	return i
-}
-
-func (s *splitter) newSlot(slot Slot) int {
-	s.out.Slots = append(s.out.Slots, slot)
-	return len(s.out.Slots) - 1
 }
 
 // byColumns appends a linear op that reads whole rows.
@@ -343,14 +345,10 @@ func (s *splitter) byRows(op *Op, in share) (err error) {
 		}
 	}
 	whole, adds := op.Out, op.Accumulate
-	slot.Name = fmt.Sprintf("partial.%d", s.reduces%2) // an op before the next sum may not write it
-	key := slotKey{-1 - s.reduces%2, slot.Width}
+	turn := s.reduces % 2 // no op before the next sum may write the slot
 	s.reduces++
-	partial, ok := s.slots[key]
-	if !ok {
-		partial = s.newSlot(slot)
-		s.slots[key] = partial
-	}
+	slot.Name = fmt.Sprintf("partial.%d", turn)
+	partial := s.own(-1-turn, slot)
 	op.In, op.Accumulate = s.slot(op.In), false
 	if op.Routed != RoutedNone {
 		op.Route = s.slot(op.Route)

@@ -115,8 +115,7 @@ func (c *Checkpoint) open() (err error) {
 }
 
 // Include adds the tensors of the one file of weights in a folder of the checkpoint's. Its name and a slash come before theirs. Faults of
-// the files are
-// *FormatError.
+// the files are *FormatError.
 func (c *Checkpoint) Include(folder string) error {
 	name := filesOf(filepath.Join(c.dir, folder))
 	if name != singleFile && name != torchFile {

@@ -75,7 +75,7 @@ func (s *scaled) inOrder() (*scaled, []byte) {
 	return &sorted, packed
 }
 
-// hasHalves says whether F16 has the scales with 11 significant bits, as it would have the products.
+// hasHalves reports whether all scales are normal numbers of F16. Rounding such a scale loses no more than rounding its products.
 func (s *scaled) hasHalves() bool {
 	for i := range (s.out + s.rows - 1) / s.rows * s.across {
 		if x := math.Abs(float64(s.scale(i))); x != 0 && !(x >= leastHalf && x <= mostHalf) {
