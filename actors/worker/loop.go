@@ -165,8 +165,21 @@ func (l *loop) run() {
 			wake = -1
 		}
 	}
+	l.settle()
 	for _, s := range l.sequences {
 		l.closeRegion(s)
+	}
+}
+
+// settle releases what ended in the last step: what it computed is the KV manager's, and its disk's, before the process ends.
+func (l *loop) settle() {
+	defer func() {
+		if v := recover(); v != nil {
+			l.giveUp(fmt.Errorf("compute: %v", v))
+		}
+	}()
+	if l.failed == nil && len(l.events) > 0 {
+		l.planned()
 	}
 }
 

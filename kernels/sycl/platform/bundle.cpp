@@ -1,11 +1,16 @@
 #include "platform/bundle.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 
 #include "exec/error.hpp"
 #include "gpu/sources.hpp"
@@ -54,6 +59,24 @@ fs::path mark(const Recipe& recipe) {
   return marks / hash(recipe);
 }
 
+// Held by one process at a time. Those that start together compile a recipe once: it takes a gigabyte and more, and
+// the others find the result.
+class FileLock {
+ public:
+  explicit FileLock(const fs::path& path)
+      : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+    if (file_ >= 0) flock(file_, LOCK_EX);  // without it a process compiles what another does, too
+  }
+  ~FileLock() {
+    if (file_ >= 0) close(file_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int file_;
+};
+
 Bundle::State build(const Recipe& recipe) {
   std::vector<sycl::device> devices{recipe.device};
   if (!devices[0].ext_oneapi_can_compile(ex::source_language::sycl)) {
@@ -68,7 +91,9 @@ Bundle::State build(const Recipe& recipe) {
     auto source = ex::create_kernel_bundle_from_source(recipe.context, ex::source_language::sycl,
                                                        text, ex::properties{includes});
     const fs::path kept = mark(recipe);
-    const bool first = !kept.empty() && !fs::exists(kept);
+    std::optional<FileLock> lock;
+    if (!kept.empty() && !fs::exists(kept)) lock.emplace(fs::path(kept).concat(".lock"));
+    const bool first = lock && !fs::exists(kept);
     // The runtime has two caches: of the front end's result, and, under a hash of
     // it, of the device's. Read back from the first one it has another hash than
     // when it was new. So it is read back even the first time, or else the second
