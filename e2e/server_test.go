@@ -78,9 +78,15 @@ func startProgram(t *testing.T, path string, env []string, args ...string) *serv
 	s.cmd.Stderr = s.log
 	s.cmd.Env = append(os.Environ(), env...)
 	require.NoError(t, s.cmd.Start())
-	go func() { s.ended <- s.cmd.Wait() }()
+	written := make(chan struct{})
+	go func() {
+		err := s.cmd.Wait()
+		close(written)
+		s.ended <- err
+	}()
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill() // it may have ended
+		<-written
 		if t.Failed() {
 			t.Logf("server log:\n%s", s.log)
 		}

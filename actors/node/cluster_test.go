@@ -95,7 +95,8 @@ func (d *testDevice) open1() {
 	}
 }
 
-func gated(c *Config) { c.Model.(*testDevice).gate = make(chan struct{}, 1000) }
+// gated lets the test open each step of a device, one step ahead at most.
+func gated(c *Config) { c.Model.(*testDevice).gate = make(chan struct{}, 1) }
 
 // four is a gateway, tokenizers, detokenizers and compute processes apart from each
 // other.

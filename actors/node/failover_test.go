@@ -298,9 +298,8 @@ func (h *handover) begin(ctx context.Context) (streams []api.Stream) {
 				n++
 			}
 		}
-		select {
-		case h.worker.device.gate <- struct{}{}:
-		default:
+		if gate := h.worker.device.gate; len(list) == 3 && len(gate) == 0 {
+			gate <- struct{}{}
 		}
 		return n == 2 && len(list) == 3 // and a beam search
 	}, patience, time.Millisecond)

@@ -149,10 +149,17 @@ func TestSlabsGivenBackChangeNoToken(t *testing.T) {
 	for name, c := range map[string]struct {
 		backend string
 		kv      model.KVType
-	}{"bf16": {"cpu", model.KVAuto}, "int8": {"cpu", model.KVInt8}, "int4": {"cpu", model.KVInt4}, "ref": {"ref", model.KVAuto}} {
+		short   windowed // the one of short mode
+	}{
+		"bf16": {"cpu", model.KVAuto, allWindowed}, "int8": {"cpu", model.KVInt8, someWindowed},
+		"int4": {"cpu", model.KVInt4, oneCache}, "ref": {"ref", model.KVAuto, allWindowed},
+	} {
 		for _, w := range []windowed{allWindowed, someWindowed, oneCache} {
 			if w == oneCache && c.backend == "ref" {
 				continue // its slabs have two pages of floats
+			}
+			if testing.Short() && w != c.short {
+				continue
 			}
 			t.Run(w.dir+"/"+name, func(t *testing.T) { w.changeNoToken(t, c.backend, c.kv) })
 		}
