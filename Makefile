@@ -116,8 +116,12 @@ test-all: test-kernels libs python node ## The same with every model on every IS
 	scripts/test-go.sh
 
 .PHONY: test-models
-test-models: libs ## Run the Go tests of compute with every model on every ISA and backend
-	go test -timeout 40m ./compute/...
+test-models: libs ## Run every model on every ISA and backend
+	go test -timeout 40m ./compute/device
+
+.PHONY: test-hostile
+test-hostile: libs ## Load every model's file with each of its fields at its extremes: a quarter of an hour
+	go test -timeout 40m ./compute
 
 .PHONY: smoke
 smoke: build ## Start a server, stream over HTTP and NATS, kill it, start it again, and stop it: some seconds after the build
@@ -147,8 +151,8 @@ test-cuda: cuda | $(TOOLS) ## Run the kernel harness on the CUDA backend, on a G
 	scripts/test-cuda.sh $(ARGS)
 
 .PHONY: sycl-isa
-sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions
-	scripts/sycl-isa
+sycl-isa: sycl ## Compile every SYCL kernel for Intel GPUs with ocloc; fail on spills and missing matrix instructions (ARGS="--each-once")
+	scripts/sycl-isa $(ARGS)
 
 .PHONY: sycl-aot
 sycl-aot: sycl ## Compile the SYCL device code ahead of time with icpx; without one, check what can be

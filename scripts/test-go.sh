@@ -30,32 +30,42 @@ plain=()
 while read -r package; do
   [ "$package" != "$module/${WITHOUT:-}" ] || continue
   if [ -n "${concurrent_folders[$package]:-}" ]; then race+=("$package"); else plain+=("$package"); fi
-done < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+done < <(
+  # Those that take longest begin first, or else the last one runs alone.
+  printf "$module/%s\n" e2e actors/node cmd/millrace lab/eval
+  go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE "^$module/(e2e|actors/node|cmd/millrace|lab/eval)\$"
+)
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 flaky=()
 
-# run FLAG... PACKAGE...: tests one package more at a time than there are cores, since many tests wait for time-outs and processes.
-# With TEST_AGAIN=1, up to three tests that fail are repeated alone, because those of time-outs can fail on a busy machine. Races,
-# panics, time-outs and builds that fail are final.
-run() {
-  local status=0
-  go test -p $(($(nproc) + 1)) -timeout 40m "${short[@]}" "$@" 2>&1 | tee "$log" || status=$?
+# again GROUP STATUS FLAG...: with TEST_AGAIN=1, up to three tests of a group that failed are repeated alone, because those of time-outs can
+# fail on a busy machine. Races, panics, time-outs and builds that fail are final.
+again() {
+  local log=$logs/$1 status=$2 tests packages
+  shift 2
   [ "$status" -ne 0 ] || return 0
   [ "${TEST_AGAIN:-}" = 1 ] && ! grep -qE 'DATA RACE|^panic: |failed\]$' "$log" || return "$status"
-  local tests packages again=("${short[@]}" -count 1 -timeout 40m)
   mapfile -t tests < <(sed -nE 's/^--- FAIL: ([^ ]+) .*/\1/p' "$log" | sort -u)
   [ ${#tests[@]} -ge 1 ] && [ ${#tests[@]} -le 3 ] || return "$status"
   mapfile -t packages < <(sed -nE 's/^FAIL\s+(\S+)\s.*/\1/p' "$log")
-  [ "$1" != -race ] || again+=(-race)
   echo "test-go: again, alone: ${tests[*]}"
-  go test "${again[@]}" -run "^($(IFS='|' && echo "${tests[*]}"))\$" "${packages[@]}" || return "$status"
+  go test -count 1 -timeout 40m "${short[@]}" "$@" -run "^($(IFS='|' && echo "${tests[*]}"))\$" "${packages[@]}" || return "$status"
   flaky+=("${tests[@]}")
 }
 
+# Many tests wait for time-outs and processes, so one package more is tested at a time than there are cores. Both groups run side by side;
+# what the smaller one prints comes at the end.
+go test -p 1 -timeout 40m "${short[@]}" "${plain[@]}" >"$logs/plain" 2>&1 &
+beside=$!
+raced=0 unraced=0
+go test -p "$(nproc)" -timeout 40m "${short[@]}" -race "${race[@]}" 2>&1 | tee "$logs/race" || raced=$?
+wait "$beside" || unraced=$?
+cat "$logs/plain"
+
 failed=0 # one group's failure does not hide the other's
-run "${plain[@]}" || failed=$?
-run -race "${race[@]}" || failed=$?
+again race "$raced" -race || failed=$?
+again plain "$unraced" || failed=$?
 [ ${#flaky[@]} -eq 0 ] || echo "test-go: FLAKY, failed once and then passed: ${flaky[*]}"
 exit "$failed"

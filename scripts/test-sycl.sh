@@ -9,7 +9,11 @@ export MILLRACE_BACKEND_LIBRARY=$root/build/lib/libmillrace_sycl.so
 # Promises of the CPU backend alone: its threads, its instruction sets' names and hashes, its mappings, packed weights
 # (which the SYCL backend refuses).
 cpu_only="Numerics.Programs:ThreadPool.*:*PackedWeights.*:DeviceTest.SaysWhatItRuns:DeviceTest.UnknownInstructionSetsAreRefused:*.MoreSlabsThanMappingsAreRefusedWithTheWayOut/*"
-echo "NOT TESTED here, promises of the CPU backend: $cpu_only"
+# What test-kernels runs, too: ref alone, and the kernels of the CPU's instruction sets.
+elsewhere="*/ref*:Ref/*:Linear/EveryKind.*"
+# Attention has the same kernels with oneDNN as without it.
+twice="Cpu/AttentionOn.*/simd_onednn*:Cpu/BeamPiecesTest.*/simd_onednn*:Cpu/CascadeOn.*/simd_onednn*:Cpu/Shapes.*/simd_onednn*"
+echo "NOT TESTED here, promises of the CPU backend: $cpu_only; run by make test-kernels: $elsewhere; the same without oneDNN: $twice"
 
 export GTEST_TOTAL_SHARDS
 GTEST_TOTAL_SHARDS=$(nproc)
@@ -18,7 +22,7 @@ trap 'rm -rf "$logs"' EXIT
 shards=()
 for ((i = 0; i < GTEST_TOTAL_SHARDS; i++)); do
   GTEST_SHARD_INDEX=$i "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 \
-    "--gtest_filter=-$cpu_only" "$@" >"$logs/$i" 2>&1 &
+    "--gtest_filter=-$cpu_only:$elsewhere:$twice" "$@" >"$logs/$i" 2>&1 &
   shards+=($!)
 done
 failed=0

@@ -53,8 +53,13 @@ fi
 
 echo "tokenizers $version: cargo build (a few minutes, once)"
 # budget.rs needs one unstable feature, the hook of failed allocations; it is allowed for our crate only.
-RUSTC_BOOTSTRAP=millrace_text CARGO_TARGET_DIR=$copy/target cargo build --release --locked
-cp "$copy/target/release/libmillrace_text.a" "$archive.new"
+# The crates that ours takes are compiled once for all clones.
+target=${XDG_CACHE_HOME:-$HOME/.cache}/millrace/cargo
+mkdir -p "$target"
+exec 9>"$target/clone.lock"
+! command -v flock >/dev/null || flock 9 # until its result is copied
+RUSTC_BOOTSTRAP=millrace_text CARGO_TARGET_DIR=$target cargo build --release --locked
+cp "$target/release/libmillrace_text.a" "$archive.new"
 mv "$archive.new" "$archive"
 # Go's build cache does not look into static libraries. A header that the package includes is part
 # of its build input, so that a new archive is linked anew.
