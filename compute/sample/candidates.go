@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sort"
 )
 
 // A candidate is a token that may still be drawn.
@@ -26,7 +27,7 @@ const (
 // number of samplers may share it. The zero value is ready.
 type Scratch struct {
 	candidates []candidate
-	border     []candidate
+	inside     []candidate // the bucket in which a cut ends
 	largest    []float32
 	raw        []float32
 	reversed   []int32 // of repeats, as the next one
@@ -34,6 +35,7 @@ type Scratch struct {
 	longest    map[int32]int // by token: the longest repetition that it would continue
 	banned     []bias        // logits of tokens that bad words exclude
 	mass       [cutBuckets]float64
+	sums       []float64 // of the weights before each of drawBlock tokens
 }
 
 // collect lists the tokens with a finite logit no smaller than least, by id.
@@ -136,12 +138,32 @@ func partition(v []float32, k int) float32 {
 
 func median(a, b, c float32) float32 { return max(min(a, b), min(max(a, b), c)) }
 
+// nucleus lists all tokens and cuts them. Most tokens of a large vocabulary are far below the border: they have a weight in the total, and
+// are not listed.
+func (ws *Scratch) nucleus(logits []float32, top, temperature, share float32) []candidate {
+	clear(ws.mass[:])
+	total := 0.0
+	for _, v := range logits {
+		if v < -math.MaxFloat32 {
+			continue
+		}
+		key := (top - v) / temperature
+		weight := expNeg(widen(key))
+		ws.mass[bucket(key)] += weight
+		total += weight
+	}
+	want := float64(share) * total
+	at, below := ws.border(want)
+	least := impossible()
+	if at < cutBuckets-1 { // a bucket more, for rounding
+		least = top - float32(float64(at+2)/cutPerNat)*temperature
+	}
+	return ws.within(ws.collect(logits, least, top, temperature), at, below, want, false)
+}
+
 // cut keeps the candidates with the smallest keys whose weights reach the
 // share of the total, at least one. If keys are equal at the border, the lowest
 // ids stay, or all of them with ties. The order does not change.
-//
-// A histogram of weight by key finds the border to 1/64 octave; only the
-// candidates inside the border's bucket are sorted.
 func (ws *Scratch) cut(set []candidate, share float32, ties bool) []candidate {
 	clear(ws.mass[:])
 	total := 0.0
@@ -150,26 +172,37 @@ func (ws *Scratch) cut(set []candidate, share float32, ties bool) []candidate {
 		total += set[i].weight
 	}
 	want := float64(share) * total
-	below, at := 0.0, 0
+	at, below := ws.border(want)
+	return ws.within(set, at, below, want, ties)
+}
+
+// border finds the bucket in which the weights from the smallest key on reach a sum, and the sum of those before it: a histogram of weight
+// by key finds it to 1/64 octave.
+func (ws *Scratch) border(want float64) (at int, below float64) {
 	for at < cutBuckets-1 && below+ws.mass[at] < want {
 		below += ws.mass[at]
 		at++
 	}
-	border := ws.border[:0]
+	return at, below
+}
+
+// within keeps the candidates up to the one with which the sum is reached. Only those inside the border's bucket are sorted.
+func (ws *Scratch) within(set []candidate, at int, below, want float64, ties bool) []candidate {
+	inside := ws.inside[:0]
 	for i := range set {
 		if bucket(set[i].key) == at {
-			border = append(border, set[i])
+			inside = append(inside, set[i])
 		}
 	}
-	ws.border = border
-	if len(border) == 0 {
+	ws.inside = inside
+	if len(inside) == 0 {
 		return set // rounding: the share is the whole
 	}
-	slices.SortFunc(border, func(a, b candidate) int {
+	slices.SortFunc(inside, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.id, b.id))
 	})
-	last := border[len(border)-1]
-	for _, c := range border {
+	last := inside[len(inside)-1]
+	for _, c := range inside {
 		if below += c.weight; below >= want {
 			last = c
 			break
@@ -231,4 +264,38 @@ func pick(set []candidate, u float64) int32 {
 		}
 	}
 	return token
+}
+
+// drawBlock is the number of tokens between two sums of draw.
+const drawBlock = 256
+
+// draw is pick among all tokens, which it does not list.
+func (ws *Scratch) draw(logits []float32, top, temperature float32, u float64) int32 {
+	weight := func(v float32) float64 {
+		if v < -math.MaxFloat32 {
+			return 0
+		}
+		return expNeg(widen((top - v) / temperature))
+	}
+	sums, total := ws.sums[:0], 0.0
+	for at := 0; at < len(logits); at += drawBlock {
+		sums = append(sums, total)
+		for _, v := range logits[at:min(at+drawBlock, len(logits))] {
+			total += weight(v)
+		}
+	}
+	ws.sums = sums
+	target := u * total
+	n := sort.Search(len(sums), func(i int) bool { return sums[i] > target }) - 1 // the block in which the sum passes it
+	sum := sums[n]
+	for i := n * drawBlock; i < len(logits); i++ {
+		if sum += weight(logits[i]); sum > target {
+			return int32(i)
+		}
+	}
+	last := len(logits) - 1 // rounding: the sum does not pass the total
+	for last > 0 && weight(logits[last]) == 0 {
+		last--
+	}
+	return int32(last)
 }

@@ -28,6 +28,33 @@ func TestFilteredDistributionIsTheReferences(t *testing.T) {
 	}
 }
 
+// TestTokensThatAreNotListedDoNotMatter: a nucleus is what cut keeps of all tokens, and draw is pick of all.
+func TestTokensThatAreNotListedDoNotMatter(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 6))
+	var ws, listed Scratch
+	for n := range 2000 {
+		logits := randomLogits(rng, 1+rng.IntN(1500))
+		if n%7 == 0 { // what remains of a grammar's tokens: whole blocks without one
+			for i := range logits {
+				if i%(drawBlock*2) > 3 {
+					logits[i] = impossible()
+				}
+			}
+		}
+		best, err := argmax(logits)
+		require.NoError(t, err)
+		temperature, share := 0.05+1.9*rng.Float32(), rng.Float32()
+		if n%11 == 0 {
+			share = 1 - 1.0/(1<<24)
+		}
+		all := func() []candidate { return listed.collect(logits, impossible(), logits[best], temperature) }
+		require.Equal(t, listed.cut(all(), share, false), ws.nucleus(logits, logits[best], temperature, share))
+		for _, u := range []float64{unit(0), rng.Float64(), rng.Float64(), unit(math.MaxUint64)} {
+			require.Equal(t, pick(all(), u), ws.draw(logits, logits[best], temperature, u))
+		}
+	}
+}
+
 func randomParams(rng *rand.Rand, vocab int) Params {
 	maybe := func(v float32) float32 {
 		if rng.IntN(2) == 0 {

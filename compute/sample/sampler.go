@@ -160,12 +160,16 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 		return Choice{}, err
 	}
 	c := Choice{Token: best}
-	if s.p.Temperature > 0 {
+	switch u, xtc := uniform(s.p.Seed, position), s.p.XTC.applies(s.p.Seed, position); {
+	case s.p.Temperature <= 0:
+	case !xtc && !s.filters():
+		c.Token = ws.draw(logits, logits[best], s.p.Temperature, u)
+	default:
 		set := s.filter(logits, logits[best], ws)
-		if s.p.XTC.applies(s.p.Seed, position) {
+		if xtc {
 			set = withoutTop(set, s.p.XTC.Threshold, logits, logits[best])
 		}
-		c.Token = pick(set, uniform(s.p.Seed, position))
+		c.Token = pick(set, u)
 	}
 	if s.p.Logprobs {
 		c.Logprob, c.Top = logprobs(raw, c.Token, s.p.TopLogprobs)
@@ -235,6 +239,12 @@ func (s *Sampler) edit(logits []float32) {
 	}
 }
 
+// filters reports whether some tokens may not be drawn.
+func (s *Sampler) filters() bool {
+	return s.p.TopK > 0 && s.p.TopK < s.vocab || s.p.TopP > 0 && s.p.TopP < 1 || s.p.MinP > 0 || s.p.TopNSigma > 0 ||
+		s.p.TypicalP > 0 && s.p.TypicalP < 1
+}
+
 // filter lists the tokens that may be drawn, by id, with their weights.
 func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate {
 	least := impossible()
@@ -250,9 +260,14 @@ func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate
 	if s.p.TopNSigma > 0 {
 		least = max(least, sigmaBound(logits, s.p.TopNSigma, top))
 	}
-	set := ws.collect(logits, least, top, s.p.Temperature)
-	if nucleus {
-		set = ws.cut(set, s.p.TopP, false)
+	var set []candidate
+	switch {
+	case nucleus && least < -math.MaxFloat32:
+		set = ws.nucleus(logits, top, s.p.Temperature, s.p.TopP)
+	case nucleus:
+		set = ws.cut(ws.collect(logits, least, top, s.p.Temperature), s.p.TopP, false)
+	default:
+		set = ws.collect(logits, least, top, s.p.Temperature)
 	}
 	if s.p.MinP > 0 {
 		set = atLeast(set, float64(s.p.MinP)) // the largest weight is 1
