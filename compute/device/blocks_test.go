@@ -64,8 +64,8 @@ func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
 // TestBlocksOfAFileStayAsTheyAre: on every variant of the CPU backend the logits are near those of ref, whose weights are the same
 // numbers and whose rows become the same codes, and do not depend on how the tokens are cut into steps.
 func TestBlocksOfAFileStayAsTheyAre(t *testing.T) {
-	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf", "awq", "gptq-v2", "gptq-4-act", "fp8", "ct-fp8",
-		"bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
+	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf", "awq", "gptq-v2", "gptq-4-act", "fp8",
+		"fp8-128", "ct-fp8", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
 		t.Run(name, func(t *testing.T) {
 			_, p, w := openModel(t, quantized+name)
 			for i := range p.Ops {

@@ -28,7 +28,7 @@ func open(t *testing.T, path string) *weights.Checkpoint {
 var formats = map[string]string{
 	"gptq-4": "gptq-4/expected", "gptq-4-act": "gptq-4-act/expected", "gptq-8": "gptq-8/expected", "gptq-v2": "gptq-v2/expected",
 	"awq": "awq/expected", "auto-round-gptq": "auto-round-gptq/expected", "auto-round-awq": "auto-round-awq/expected",
-	"fp8": "fp8/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected",
+	"fp8": "fp8/expected", "fp8-128": "fp8-128/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected",
 	"ct-int8-rows": "ct-int8-rows/expected", "ct-fp8": "ct-fp8/expected", "ct-nvfp4": "ct-nvfp4/expected", "ct-mxfp4": "ct-mxfp4/expected",
 	"bnb-nf4": "bnb-nf4/expected", "bnb-nf4-plain": "bnb-nf4-plain/expected", "bnb-int8": "bnb-int8/expected",
 }
@@ -38,7 +38,7 @@ var formats = map[string]string{
 var blocksOf = map[string]string{
 	"gptq-4": "Q4_Z32", "gptq-4-act": "Q4_Z32", "gptq-v2": "Q4_Z", "awq": "Q4_Z32", "auto-round-gptq": "Q4_Z32", "auto-round-awq": "Q4_Z32",
 	"ct-int4": "Q4_0", "ct-int3-zeros": "Q4_0", "ct-int8-rows": "Q8_0", "bnb-int8": "Q8_0",
-	"fp8": "FP8_32", "ct-fp8": "FP8", "ct-nvfp4": "NVFP4", "ct-mxfp4": "MXFP4", "bnb-nf4": "NF4", "bnb-nf4-plain": "NF4",
+	"fp8": "FP8_32", "fp8-128": "FP8", "ct-fp8": "FP8", "ct-nvfp4": "NVFP4", "ct-mxfp4": "MXFP4", "bnb-nf4": "NF4", "bnb-nf4-plain": "NF4",
 }
 
 // half is the half byte i of packed ones, the low one first.
