@@ -93,24 +93,28 @@ func TestPackedWeightsAreMapped(t *testing.T) {
 func TestLayersOfAQuantizedFileExistOnce(t *testing.T) {
 	compute.SetLeastPacked(t, 0)
 	compute.SetSettled(t, 0)
-	dir := copyOf(t, "../testdata/quantized/awq")
-	first := open(t, compute.Options{Dir: dir})
-	require.Zero(t, first.Unpacked())
-	expected := logits(t, first)
-	require.NoError(t, first.Reload())
-	require.Zero(t, first.Unpacked())
-	require.Equal(t, expected, logits(t, first))
-	_, err := first.StorePacked(context.Background())
-	require.NoError(t, err)
-	second := open(t, compute.Options{Dir: dir})
-	require.True(t, second.FromPacked())
-	require.False(t, second.ReadTensors())
-	require.Zero(t, second.Unpacked())
-	require.Equal(t, expected, logits(t, second))
+	for _, name := range []string{"awq", "gptq-4-act", "fp8", "fp8-128", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
+		t.Run(name, func(t *testing.T) {
+			dir := copyOf(t, "../testdata/quantized/"+name)
+			first := open(t, compute.Options{Dir: dir})
+			require.Zero(t, first.Unpacked())
+			expected := logits(t, first)
+			require.NoError(t, first.Reload())
+			require.Zero(t, first.Unpacked())
+			require.Equal(t, expected, logits(t, first))
+			_, err := first.StorePacked(context.Background())
+			require.NoError(t, err)
+			second := open(t, compute.Options{Dir: dir})
+			require.True(t, second.FromPacked())
+			require.False(t, second.ReadTensors())
+			require.Zero(t, second.Unpacked())
+			require.Equal(t, expected, logits(t, second))
 
-	ref := open(t, compute.Options{Dir: dir, Device: device.Options{Backend: "ref"}})
-	require.Positive(t, ref.Unpacked(), "ref reads them in each step")
-	require.InDeltaSlice(t, expected, logits(t, ref), 0.5, "of logits up to 10")
+			ref := open(t, compute.Options{Dir: dir, Device: device.Options{Backend: "ref"}})
+			require.Positive(t, ref.Unpacked(), "ref reads them in each step")
+			require.InDeltaSlice(t, expected, logits(t, ref), 0.5, "of logits up to 10")
+		})
+	}
 }
 
 // TestPackedWeightsOfAnotherLayoutArePackedAnew: the name of the layout is the first

@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,64 @@ func TestBlocksOfAFileStayAsTheyAre(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// changed is a checkpoint with another version of a tensor.
+type changed struct {
+	device.Tensors
+	other weights.Tensor
+}
+
+func (c changed) Tensor(name string) (weights.Tensor, bool) {
+	if name == c.other.Name {
+		return c.other, true
+	}
+	return c.Tensors.Tensor(name)
+}
+
+// TestPartsThatDoNotGoTogetherAreRefused: one kernel multiplies the parts of an op, and gathers a row for all of them.
+func TestPartsThatDoNotGoTogetherAreRefused(t *testing.T) {
+	_, p, w := openModel(t, quantized+"gptq-4-act")
+	i := slices.IndexFunc(p.Ops, func(op model.Op) bool { return len(op.Parts) == 3 })
+	require.Equal(t, model.Weights{Type: model.WeightsBlocks}, p.Ops[i].Weights)
+	_, _, floats := openModel(t, quantized+"fp8-128")
+	for want, c := range map[string]struct {
+		part   int
+		change func(x weights.Tensor) weights.Tensor
+	}{
+		"part 1: weight (tensor 3) has other columns than the first part": {1, func(x weights.Tensor) weights.Tensor {
+			x.Order = slices.Concat(x.Order[4:8], x.Order[:4], x.Order[8:])
+			return x
+		}},
+		"part 2: weight (tensor 4) has other columns than the first part": {2, func(x weights.Tensor) weights.Tensor {
+			x.Order = nil
+			return x
+		}},
+		"order is 256, expected 0 to 255": {0, func(x weights.Tensor) weights.Tensor {
+			x.Order = slices.Concat([]byte{0, 1, 0, 0}, x.Order[4:])
+			return x
+		}},
+		"part 1: weight (tensor 3) is of blocks of FP8, which do not go with Q4_Z32": {1, func(x weights.Tensor) weights.Tensor {
+			other, ok := floats.Tensor(x.Name)
+			require.True(t, ok)
+			return other
+		}},
+		"part 1: weight (tensor 3) is F16, expected blocks": {1, func(x weights.Tensor) weights.Tensor {
+			x.DType, x.Data = weights.F16, make([]byte, 2*x.Shape[0]*x.Shape[1])
+			return x
+		}},
+	} {
+		x, ok := w.Tensor(p.Tensors[p.Ops[i].Parts[c.part].Weight].Name)
+		require.True(t, ok)
+		for _, backend := range []string{"ref", "cpu"} {
+			d, err := device.Open(options(t, backend, ""))
+			require.NoError(t, err)
+			_, err = d.Load(p, changed{w, c.change(x)}, device.Limits{MaxRows: 4, MaxOutputs: 4})
+			require.ErrorContains(t, err, want, backend)
+			require.ErrorIs(t, err, device.ErrInvalid)
+			d.Close()
+		}
 	}
 }
 
