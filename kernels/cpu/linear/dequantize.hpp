@@ -49,7 +49,7 @@ struct Fp8Floats : Fp8<FloatTarget<kVectorLanes, kTileRows, Fma>> {
 // The codes of one pair of K in a line of a group, for grouped_tile.
 template <class Base>
 struct Fp8Groups : Base {
-  static constexpr int kLinePairs = 1;
+  static constexpr int kLinePairs = 1, kLineBytes = 4 * Base::kLanes;
 
   static typename Base::Weights load(const uint8_t* line, int, int vector) {
     return Base::load(line, vector);
@@ -70,7 +70,7 @@ inline constexpr int kNf4Word = 4;
 template <int kVectorLanes, int kTileRows, class Lookup>
 struct Nf4Floats : FloatTarget<kVectorLanes, kTileRows, Lookup> {
   using Weight = uint8_t;
-  static constexpr int kLinePairs = 2;
+  static constexpr int kLinePairs = 2, kLineBytes = 4 * kVectorLanes;
   using Base = FloatTarget<kVectorLanes, kTileRows, Lookup>;
 
   static typename Base::Weights load(const uint8_t* line, int pair, int vector) {
@@ -94,16 +94,19 @@ typename Math<kLanes>::Vector group_scales(const uint8_t* p) {
 
 // As tile(), group by group: the products of a group are summed from zero, and its sum,
 // scaled, is added to those of the groups before it, which stay in memory. Target beside what tile() takes:
-//   kLinePairs                            pairs of K in a line, whose weights of both vectors are kLine bytes
+//   kLinePairs, kLineBytes                pairs of K in a line, the bytes of their weights of both vectors
 //   Weights load(line, int pair, int vector)
-template <class Target, class Scale, int kRows, int kPanels, Prefetch kPrefetch>
+template <class Target, class Scale, int kRows, int kPanels, Prefetch kPrefetch,
+          bool kExpand = false>
 void grouped_tile(const Tile& t) {
-  constexpr int kLanes = Target::kLanes, kLineBytes = 4 * kLanes, kPairs = Target::kLinePairs;
+  constexpr int kLanes = Target::kLanes, kLineBytes = Target::kLineBytes;
+  constexpr int kPairs = Target::kLinePairs, kVector = 2 * kLanes;  // weights of a pair
   constexpr int kScales = kPanelVectors * kLanes * sizeof(Scale);
   using M = Math<kLanes>;
   using Vector = typename Target::Vector;
   const auto* operand = static_cast<const typename Target::Pair*>(t.operand);
   const auto* weights = static_cast<const uint8_t*>(t.weights);
+  float* expanded = t.expanded;
   Prefetcher<kPrefetch> prefetcher(t);
   if (t.fresh) std::fill_n(t.sums, kPanels * kPanelVectors * kRows * kLanes, 0.0f);
   for (int64_t unit = 0; unit < t.units; ++unit) {
@@ -116,6 +119,11 @@ void grouped_tile(const Tile& t) {
 #pragma GCC unroll 2
         for (int pair = 0; pair < kPairs; ++pair) {
           const auto first = Target::load(line, pair, 0), second = Target::load(line, pair, 1);
+          if constexpr (kExpand) {
+            Target::store(expanded, first);
+            Target::store(expanded + kVector, second);
+            expanded += kPanelVectors * kVector;
+          }
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
             const auto x = Target::spread(operand + pair * kRows + r);
@@ -134,6 +142,10 @@ void grouped_tile(const Tile& t) {
       prefetcher.template prefetch<kScales>(scales);
       for (int v = 0; v < kPanelVectors; ++v) {
         const auto scale = group_scales<Scale, kLanes>(scales + v * kLanes * sizeof(Scale));
+        if constexpr (kExpand) {
+          std::memcpy(expanded, &scale, sizeof scale);
+          expanded += kLanes;
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r, total += kLanes) {
           const auto sum = (typename M::Vector)sums[p][v][r];
@@ -145,6 +157,18 @@ void grouped_tile(const Tile& t) {
     weights += kScales;
   }
 }
+
+// The same on weights that were made floats before: [pairs][2 vectors][even, odd][lanes] of a group, then [2 vectors][lanes] scales.
+template <class Target>
+struct ExpandedGroups : Target {
+  static constexpr int kLanes = Target::kLanes, kLinePairs = 1;
+  static constexpr int kLineBytes = kPanelVectors * 2 * kLanes * sizeof(float);
+
+  static typename Target::Weights load(const uint8_t* line, int, int vector) {
+    const auto* at = reinterpret_cast<const float*>(line) + vector * 2 * kLanes;
+    return {Math<kLanes>::load(at), Math<kLanes>::load(at + kLanes)};
+  }
+};
 
 // What make_kernels (cpu/linear/tile.hpp) takes for its tiles. Base: the target whose products
 // these are.
@@ -177,6 +201,17 @@ constexpr LinearKernels make_grouped_kernels(const char* name) {
   return k;
 }
 
+template <class Target, class Scale, int... kIndex>
+constexpr void expand_groups(LinearKernels& k, std::integer_sequence<int, kIndex...>) {
+  ((k.expanding[kIndex + 1] =
+        grouped_tile<Target, Scale, kIndex + 1, 1, Prefetch::l1_and_l2, true>),
+   ...);
+  ((k.expanded[kIndex + 1] =
+        grouped_tile<ExpandedGroups<Target>, float, kIndex + 1, 1, Prefetch::l1>),
+   ...);
+  k.multi_tile_limit = 1;  // codes are slow to widen for each tile anew
+}
+
 // The kernels of targets that multiply floats.
 template <int kLanes, int kRows, class Fma>
 constexpr LinearKernels make_fp8_float_kernels(const char* name) {
@@ -190,16 +225,18 @@ constexpr LinearKernels make_fp8_float_kernels(const char* name) {
 template <int kLanes, int kRows, class Lookup, class Scale>
 constexpr LinearKernels make_nf4_float_kernels(const char* name) {
   using Base = FloatTarget<kLanes, kRows, Lookup>;
-  return make_grouped_kernels<Nf4Floats<kLanes, kRows, Lookup>, Base, Scale, pack_pairs<Base>>(
-      name);
+  using Target = Nf4Floats<kLanes, kRows, Lookup>;
+  LinearKernels k = make_grouped_kernels<Target, Base, Scale, pack_pairs<Base>>(name);
+  expand_groups<Target, Scale>(k, std::make_integer_sequence<int, kRows>());
+  return k;
 }
 
 template <int kLanes, int kRows, class Fma>
 constexpr LinearKernels make_fp8_block_kernels(const char* name) {
   using Base = FloatTarget<kLanes, kRows, Fma>;
-  LinearKernels k =
-      make_grouped_kernels<Fp8Groups<Fp8Floats<kLanes, kRows, Fma>>, Base, float, pack_pairs<Base>>(
-          name);
+  using Target = Fp8Groups<Fp8Floats<kLanes, kRows, Fma>>;
+  LinearKernels k = make_grouped_kernels<Target, Base, float, pack_pairs<Base>>(name);
+  expand_groups<Target, float>(k, std::make_integer_sequence<int, kRows>());
   k.fp8_columns = 1;
   return k;
 }

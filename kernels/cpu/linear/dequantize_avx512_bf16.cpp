@@ -59,7 +59,7 @@ struct Fp8Pairs : Fp8<Avx512Bf16> {
 };
 
 struct Nf4Pairs : Avx512Bf16 {
-  static constexpr int kMaxRows = kRows, kLinePairs = 2;
+  static constexpr int kMaxRows = kRows, kLinePairs = 2, kLineBytes = 4 * kLanes;
   using Weight = uint8_t;
 
   static Weights load(const uint8_t* line, int pair, int vector) {

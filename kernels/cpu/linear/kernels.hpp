@@ -173,7 +173,7 @@ struct LinearKernels {
   void (*configure)(int rows, int group);
   void (*release)();
   // Where products of bf16 are those of floats, the weights of many rows are made floats by
-  // the first tile that meets them. Null where they are not.
+  // the first tile that meets them, and the scales of their groups. Null where they are not.
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
   TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands

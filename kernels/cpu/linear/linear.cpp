@@ -115,6 +115,10 @@ int Linear::columns() const { return kPanelVectors * kernels_.lanes; }
 
 int64_t Linear::unit_elements() const { return unit_ * columns(); }
 
+int64_t Linear::unit_floats() const {
+  return unit_elements() + (kernels_.unit == 0 ? columns() : 0);
+}
+
 int64_t Linear::weight_bytes() const { return panels_ * units_ * unit_bytes_; }
 
 // A panel's span as bytes, with its scales and minimums, in floats.
@@ -249,7 +253,7 @@ void Linear::run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t
 void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  const int64_t expanded = plan.expanded ? plan.block * unit_elements() : 0;  // floats of a panel
+  const int64_t expanded = plan.expanded ? plan.block * unit_floats() : 0;  // of a panel
   float* const sums = room + plan.chunk * expanded;
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
@@ -462,7 +466,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
   const int64_t panel_bytes =
-      plan.block * (plan.expanded ? unit_elements() * sizeof(float) : unit_bytes_) +
+      plan.block * (plan.expanded ? unit_floats() * sizeof(float) : unit_bytes_) +
       plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.chunks = ceil_div(panels_, plan.chunk);
@@ -472,7 +476,7 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   }
   plan.groups = std::clamp<int64_t>(plan.groups, 1, plan.tiling.tiles / 2);
   plan.room =
-      plan.chunk * ((plan.expanded ? plan.block * unit_elements() : 0) +
+      plan.chunk * ((plan.expanded ? plan.block * unit_floats() : 0) +
                     ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
 }

@@ -180,6 +180,7 @@ class Linear {
 
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
+  int64_t unit_floats() const;    // of an expanded one: the elements, and the scales of a group
   int64_t panel_unit_bytes() const;
   int64_t weight_bytes() const;
   int64_t panel_sums(int rows) const;
