@@ -65,6 +65,14 @@ func (l *loop) giveUp(err error) {
 	l.Faults.Fail(err)
 }
 
+// panicked gives up for what recover has returned; false if that is nothing.
+func (l *loop) panicked(v any) bool {
+	if v != nil {
+		l.giveUp(fmt.Errorf("compute: %v", v))
+	}
+	return v != nil
+}
+
 // abandon ends every sequence with an error.
 func (l *loop) abandon(err error) {
 	for id, s := range l.sequences {

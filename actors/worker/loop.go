@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -173,11 +172,7 @@ func (l *loop) run() {
 
 // settle releases what ended in the last step: what it computed is the KV manager's, and its disk's, before the process ends.
 func (l *loop) settle() {
-	defer func() {
-		if v := recover(); v != nil {
-			l.giveUp(fmt.Errorf("compute: %v", v))
-		}
-	}()
+	defer func() { l.panicked(recover()) }()
 	if l.failed == nil && len(l.events) > 0 {
 		l.planned()
 	}
@@ -213,8 +208,7 @@ func (l *loop) wait(d time.Duration) bool {
 // or a panic, ends every sequence with an error: no caller is left waiting.
 func (l *loop) round() (plan *sched.Plan) {
 	defer func() {
-		if v := recover(); v != nil {
-			l.giveUp(fmt.Errorf("compute: %v", v))
+		if l.panicked(recover()) {
 			plan = nil
 		}
 	}()
@@ -418,71 +412,6 @@ func (l *loop) effects(plan *sched.Plan) {
 }
 
 func (l *loop) flush() { l.outbox.flush(&l.Config) }
-
-// end sends the end of a sequence, once.
-func (l *loop) end(s *sequence, finish api.Finish, err error) {
-	l.sendEnd(s, msg.Token{Finish: finish, Err: err})
-}
-
-// lose ends a sequence that another worker may continue.
-func (l *loop) lose(s *sequence, err error) {
-	l.sendEnd(s, msg.Token{Finish: api.FinishError, Err: err, Lost: true})
-}
-
-func (l *loop) sendEnd(s *sequence, t msg.Token) {
-	if s.endIsSent {
-		return
-	}
-	l.ended(s, t.Finish, t.Err)
-	t.ID, t.Index = -1, s.generated()
-	for _, t.Seq = range s.gen.Choices {
-		l.outbox.add(s.gen.Detok, t)
-	}
-}
-
-// ended closes a sequence's entry: its last token is in the outbox. A whole answer is kept for a while, where it can be sent again.
-func (l *loop) ended(s *sequence, finish api.Finish, err error) {
-	s.endIsSent = true
-	if s.guide != nil {
-		s.guide.close()
-	}
-	s.entry.spans.end(s.generated(), finish, err)
-	l.inFlight.close(s.gen.Seq)
-	whole := finish == api.FinishStop || finish == api.FinishLength
-	if whole && s.sampler != nil && s.scored == nil {
-		l.inFlight.keep(&ended{entry: s.entry, answered: s.answered(finish), at: time.Now()})
-	}
-}
-
-// memoryRetry is when a client should try again whose request the machine has no memory for.
-const memoryRetry = 5 * time.Second
-
-// ending returns the finish reason and the error that a client gets for the scheduler's reason.
-func ending(e sched.End, lacks msg.Denied) (api.Finish, error) {
-	switch e.Reason {
-	case sched.ReasonStop:
-		return api.FinishStop, nil
-	case sched.ReasonLength:
-		return api.FinishLength, nil
-	case sched.ReasonCancelled:
-		return api.FinishCancelled, nil
-	case sched.ReasonDeadline:
-		return api.FinishError, &api.Error{Code: api.CodeTimeout,
-			Message: fmt.Sprintf("the request's deadline passed after %d tokens", e.Generated)}
-	case sched.ReasonQueueFull:
-		return api.FinishError, &api.Error{Code: api.CodeOverloaded, RetryAfter: time.Second, Message: "the queue is full: try again later"}
-	case sched.ReasonNoMemory:
-		return api.FinishError, &api.Error{
-			Code: api.CodeOverloaded, Reason: "kv_memory_short", RetryAfter: memoryRetry,
-			Message: fmt.Sprintf("the request needs KV memory for %d slabs, and the machine has it for %d now: try again later, or with a smaller max_tokens", lacks.Need, lacks.Free),
-		}
-	case sched.ReasonTooLong, sched.ReasonInvalid:
-		return api.FinishError, api.Invalid("max_tokens", "prompt and max_tokens do not fit into the model's context or the KV memory (%s)",
-			e.Reason)
-	default:
-		return api.FinishError, &api.Error{Code: api.CodeInternal, Message: "the sequence ended: " + e.Reason.String()}
-	}
-}
 
 func (l *loop) noteProgress(plan *sched.Plan) {
 	l.running.Store(int64(l.sched.Running() + l.mapping.ended()))
