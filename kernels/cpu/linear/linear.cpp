@@ -43,68 +43,6 @@ constexpr size_t row_bytes(int64_t rows) { return ceil_div(rows * 8, 64) * 64; }
 
 }  // namespace
 
-const LinearKernels& linear_kernels(Isa isa, int weights) {
-  using Get = const LinearKernels& (*)();
-  using Family = Get[8];  // in the order of mr_weights and BlockWeights
-  static constexpr Family kPortable = {linear_kernels_portable,    linear_int8_portable,
-                                       linear_int4_portable,       linear_fp8_portable,
-                                       linear_nf4_portable,        linear_blocks_portable,
-                                       linear_fp8_blocks_portable, linear_nf4_blocks_portable};
-#if defined(__x86_64__)
-  static constexpr Family kAvx2 = {
-      linear_kernels_avx2, linear_int8_avx2,   linear_int4_avx2,       linear_fp8_avx2,
-      linear_nf4_avx2,     linear_blocks_avx2, linear_fp8_blocks_avx2, linear_nf4_blocks_avx2};
-  static constexpr Family kAvx512 = {linear_kernels_avx512,    linear_int8_avx2,
-                                     linear_int4_avx2,         linear_fp8_avx512,
-                                     linear_nf4_avx512,        linear_blocks_avx2,
-                                     linear_fp8_blocks_avx512, linear_nf4_blocks_avx512};
-  static constexpr Family kAvx512Bf16 = {linear_kernels_avx512_bf16,
-                                         linear_int8_avx2,
-                                         linear_int4_avx2,
-                                         linear_fp8_avx512_bf16,
-                                         linear_nf4_avx512_bf16,
-                                         linear_blocks_avx2,
-                                         linear_fp8_blocks_avx512_bf16,
-                                         linear_nf4_blocks_avx512_bf16};
-  static constexpr Family kAmx = {
-      linear_kernels_amx, linear_int8_amx,   linear_int4_amx,          linear_fp8_avx512,
-      linear_nf4_avx512,  linear_blocks_amx, linear_fp8_blocks_avx512, linear_nf4_blocks_avx512};
-  // Integers only.
-  static constexpr Family kAvxVnni = {nullptr,
-                                      linear_int8_avx_vnni,
-                                      linear_int4_avx_vnni,
-                                      nullptr,
-                                      nullptr,
-                                      linear_blocks_avx_vnni,
-                                      nullptr,
-                                      nullptr};
-  static constexpr Family kVnni = {nullptr, linear_int8_vnni,   linear_int4_vnni, nullptr,
-                                   nullptr, linear_blocks_vnni, nullptr,          nullptr};
-  const bool integers = quantizes_rows(weights);
-  switch (isa) {
-    case Isa::amx:
-      return kAmx[weights]();
-    case Isa::avx512_bf16:
-      if (weights == MR_WEIGHTS_FP8 && !has_vbmi()) return linear_fp8_avx512();
-      if (weights == kFp8Blocks && !has_vbmi()) return linear_fp8_blocks_avx512();
-      return (integers && has_vnni() ? kVnni : kAvx512Bf16)[weights]();
-    case Isa::avx512:
-      return (integers && has_vnni() ? kVnni : kAvx512)[weights]();
-    case Isa::avx2:
-      return (integers && has_avx_vnni() ? kAvxVnni : kAvx2)[weights]();
-    case Isa::portable:
-      break;
-  }
-#endif
-  (void)isa;
-  return kPortable[weights]();
-}
-
-const char* linear_numerics(Isa isa, int weights) {
-  if (isa == Isa::portable) return kPortable;
-  return isa == Isa::amx && weights == MR_WEIGHTS_16BIT ? kAmxBf16 : kX86Fma;
-}
-
 const char* Linear::name() const { return kernels_.name; }
 
 bool Linear::takes_codes() const { return quantizes_rows(weight_type_); }
@@ -115,8 +53,10 @@ int Linear::columns() const { return kPanelVectors * kernels_.lanes; }
 
 int64_t Linear::unit_elements() const { return unit_ * columns(); }
 
-int64_t Linear::unit_floats() const {
-  return unit_elements() + (kernels_.unit == 0 ? columns() : 0);
+int64_t Linear::expanded_floats(const Plan& plan) const {
+  if (!plan.expanded) return 0;
+  const int64_t scales = kernels_.unit == 0 ? columns() : 0;  // of a group
+  return plan.block * (unit_elements() + scales);
 }
 
 int64_t Linear::weight_bytes() const { return panels_ * units_ * unit_bytes_; }
@@ -253,7 +193,7 @@ void Linear::run_multi_tile(const Batch& b, const Plan& plan, int64_t p, int64_t
 void Linear::run_blocks(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p,
                         int64_t end, float* room) const {
   const int64_t tile_sums = panel_sums(kernels_.max_rows);
-  const int64_t expanded = plan.expanded ? plan.block * unit_floats() : 0;  // of a panel
+  const int64_t expanded = expanded_floats(plan);
   float* const sums = room + plan.chunk * expanded;
   for (int64_t k = 0; k < units_; k += plan.block) {
     const int64_t units = std::min(plan.block, units_ - k);
@@ -465,8 +405,9 @@ Linear::Plan Linear::plan(int rows, int threads) const {
   plan.expanded = kernels_.expanded[1] != nullptr;
   const int64_t most = kBlockOperand / (kernels_.max_rows * operand_unit_bytes_);
   plan.block = ceil_div(units_, ceil_div(units_, most));
+  const int64_t expanded = expanded_floats(plan);
   const int64_t panel_bytes =
-      plan.block * (plan.expanded ? unit_floats() * sizeof(float) : unit_bytes_) +
+      (plan.expanded ? expanded * sizeof(float) : plan.block * unit_bytes_) +
       plan.tiling.tiles * panel_sums(kernels_.max_rows) * sizeof(float);
   plan.chunk = std::clamp<int64_t>(cached_bytes_ / panel_bytes, 1, plan.chunk);
   plan.chunks = ceil_div(panels_, plan.chunk);
@@ -475,9 +416,8 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     plan.groups = std::max<int64_t>(plan.groups, threads);
   }
   plan.groups = std::clamp<int64_t>(plan.groups, 1, plan.tiling.tiles / 2);
-  plan.room =
-      plan.chunk * ((plan.expanded ? plan.block * unit_floats() : 0) +
-                    ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
+  plan.room = plan.chunk *
+              (expanded + ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows));
   return plan;
 }
 

@@ -180,7 +180,6 @@ class Linear {
 
   int columns() const;            // of a panel
   int64_t unit_elements() const;  // of a panel
-  int64_t unit_floats() const;    // of an expanded one: the elements, and the scales of a group
   int64_t panel_unit_bytes() const;
   int64_t weight_bytes() const;
   int64_t panel_sums(int rows) const;
@@ -204,6 +203,7 @@ class Linear {
   }
 
   Plan plan(int rows, int threads) const;
+  int64_t expanded_floats(const Plan& plan) const;  // of a panel's block; 0: it is not expanded
   static int tasks(const Plan& plan) { return static_cast<int>(plan.chunks * plan.groups); }
   void run_task(const Batch& batch, const Plan& plan, int task, float* room) const;
   static size_t room_bytes(const Plan& plan, int threads);
