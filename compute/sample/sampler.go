@@ -241,17 +241,20 @@ func (s *Sampler) edit(logits []float32) {
 
 // filters reports whether some tokens may not be drawn.
 func (s *Sampler) filters() bool {
-	return s.p.TopK > 0 && s.p.TopK < s.vocab || s.p.TopP > 0 && s.p.TopP < 1 || s.p.MinP > 0 || s.p.TopNSigma > 0 ||
-		s.p.TypicalP > 0 && s.p.TypicalP < 1
+	return s.cutsTopK() || s.cutsTopP() || s.p.MinP > 0 || s.p.TopNSigma > 0 || s.cutsTypical()
 }
+
+func (s *Sampler) cutsTopK() bool    { return s.p.TopK > 0 && s.p.TopK < s.vocab }
+func (s *Sampler) cutsTopP() bool    { return s.p.TopP > 0 && s.p.TopP < 1 }
+func (s *Sampler) cutsTypical() bool { return s.p.TypicalP > 0 && s.p.TypicalP < 1 }
 
 // filter lists the tokens that may be drawn, by id, with their weights.
 func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate {
 	least := impossible()
-	if s.p.TopK > 0 && s.p.TopK < len(logits) {
+	if s.cutsTopK() {
 		least = ws.kthLargest(logits, s.p.TopK)
 	}
-	nucleus := s.p.TopP > 0 && s.p.TopP < 1
+	nucleus := s.cutsTopP()
 	if s.p.MinP > 0 && !nucleus {
 		// What atLeast will certainly drop needs no weight; 1% covers rounding.
 		distance := 1.01*float32(-math.Log(float64(s.p.MinP))) + 0.01
@@ -272,7 +275,7 @@ func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate
 	if s.p.MinP > 0 {
 		set = atLeast(set, float64(s.p.MinP)) // the largest weight is 1
 	}
-	if s.p.TypicalP > 0 && s.p.TypicalP < 1 {
+	if s.cutsTypical() {
 		set = ws.typical(set, s.p.TypicalP)
 	}
 	return set
