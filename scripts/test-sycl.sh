@@ -9,11 +9,11 @@ export MILLRACE_BACKEND_LIBRARY=$root/build/lib/libmillrace_sycl.so
 # Promises of the CPU backend alone: its threads, its instruction sets' names and hashes, its mappings, packed weights
 # (which the SYCL backend refuses).
 cpu_only="Numerics.Programs:ThreadPool.*:*PackedWeights.*:DeviceTest.SaysWhatItRuns:DeviceTest.UnknownInstructionSetsAreRefused:*.MoreSlabsThanMappingsAreRefusedWithTheWayOut/*"
-# What test-kernels runs, too: ref alone, and the kernels of the CPU's instruction sets.
+# make test-kernels runs these: ref alone, and the kernels of the CPU's instruction sets.
 elsewhere="*/ref*:Ref/*:Linear/EveryKind.*"
-# Attention has the same kernels with oneDNN as without it.
+# oneDNN only multiplies weights. These tests have attention alone, so they run without oneDNN.
 twice="Cpu/AttentionOn.*/simd_onednn*:Cpu/BeamPiecesTest.*/simd_onednn*:Cpu/CascadeOn.*/simd_onednn*:Cpu/Shapes.*/simd_onednn*"
-echo "NOT TESTED here, promises of the CPU backend: $cpu_only; run by make test-kernels: $elsewhere; the same without oneDNN: $twice"
+echo "NOT TESTED here, promises of the CPU backend: $cpu_only; run by make test-kernels: $elsewhere; run without oneDNN: $twice"
 
 export GTEST_TOTAL_SHARDS
 GTEST_TOTAL_SHARDS=$(nproc)
