@@ -204,13 +204,12 @@ func (a *requestActor) lost(ctx actor.Context, seq msg.SeqID, why string) {
 // moveText makes another detokenizer continue a sequence; false if the sequence has to
 // start again.
 func (a *requestActor) moveText(ctx actor.Context, seq msg.SeqID, why string) bool {
-	lead, at := a.place(seq)
+	_, at := a.place(seq)
 	text := a.routes.detokenizer(a.state.api.Model, a.state.bond.texts())
 	if at == nil || text == nil || !a.state.mayRedirect(seq) {
 		return false
 	}
 	a.closeTexts(ctx, at)
-	a.left(lead, at)
 	tokens := a.redirect(ctx, at.compute, text, at.choices)
 	a.moved(why)
 	migrated(a.span, why, at.detok.Address, tokens)

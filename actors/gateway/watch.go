@@ -118,7 +118,8 @@ type lostSequence struct {
 }
 
 // begin notes a sequence and the number of its tokens that were received before. bound says, from now on, whether
-// its request continues at equals only.
+// its request continues at equals only. A sequence that is noted there already, whose text moves, is known at every
+// moment: a report in between would have it cancelled as a stranger.
 func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, request *actor.PID, bound *atomic.Bool, received int) *watched {
 	s := &watched{request: request, detok: detok, local: worker == w.self && detok == w.self, bound: bound, lastReport: now,
 		had: int64(received)}
@@ -126,6 +127,7 @@ func (w *watch) begin(now time.Time, seq msg.SeqID, worker, detok string, reques
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.use(now)
+	w.forget(seq, worker)
 	if w.workers[worker] == nil {
 		w.workers[worker] = make(map[msg.SeqID]*watched)
 	}
@@ -151,6 +153,11 @@ func (w *watch) use(now time.Time) {
 func (w *watch) end(seq msg.SeqID, worker string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.forget(seq, worker)
+}
+
+// forget needs the lock.
+func (w *watch) forget(seq msg.SeqID, worker string) {
 	seqs := w.workers[worker]
 	s := seqs[seq]
 	if s == nil {

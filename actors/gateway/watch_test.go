@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -397,6 +398,24 @@ func TestSequencesThatNobodyWaitsForAreReturned(t *testing.T) {
 	require.Equal(t, []msg.SeqID{2, 3, 4}, strangers, "what moved, what ended, what never was")
 	_, strangers = w.takes(&msg.Progress{Node: "c"}, map[msg.SeqID]int{1: 0}, takers{true, true})
 	require.Equal(t, []msg.SeqID{1}, strangers)
+}
+
+// TestASequenceWhoseTextMovesIsNoStrangerMeanwhile: reports come at any moment.
+func TestASequenceWhoseTextMovesIsNoStrangerMeanwhile(t *testing.T) {
+	w := newTestWatch()
+	w.runs(1, "a", "x", 0)
+	var moves sync.WaitGroup
+	moves.Go(func() {
+		for i := range 20000 {
+			w.begin(w.now, 1, "a", []string{"y", "x"}[i%2], w.pids[1], w.bound, 0)
+		}
+	})
+	for range 20000 {
+		_, strangers := w.report(w.now, &msg.Progress{Node: "a", Seqs: []msg.SeqID{1}, Generated: []int{0}}, takers{})
+		require.Empty(t, strangers)
+	}
+	moves.Wait()
+	require.Equal(t, []int{1, 1, 0}, []int{w.sequences("a"), w.texts("x"), w.texts("y")})
 }
 
 // Its worker may get a redirect to continue it.
