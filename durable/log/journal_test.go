@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/api"
 	"github.com/millrace/millrace/e2e/natstest"
 )
 
@@ -35,10 +36,14 @@ type replica struct {
 	replicas         int
 	subjects         map[string]uint64 // of the leader
 	fault            error             // of a request to the leader
+	first            uint64            // the sequence of a record that a read finds; 0: none
 	requests         int
 }
 
 func (r *replica) GetMsg(context.Context, uint64, ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
+	if r.first > 0 {
+		return &jetstream.RawStreamMsg{Sequence: r.first}, nil
+	}
 	return nil, jetstream.ErrMsgNotFound
 }
 
@@ -80,6 +85,80 @@ func TestALogThatAReplicaLacksIsNotGone(t *testing.T) {
 			require.Equal(t, c.requests, c.replica.requests)
 		})
 	}
+}
+
+// stale is JetStream whose consumers are at a replica that lacks all records, for some time.
+type stale struct {
+	jetstream.JetStream
+	replica string // a stream
+	times   int
+}
+
+func (s *stale) OrderedConsumer(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	if s.times--; s.times >= 0 {
+		stream, cfg.DeliverPolicy, cfg.OptStartSeq = s.replica, jetstream.DeliverAllPolicy, 0
+	}
+	return s.JetStream.OrderedConsumer(ctx, stream, cfg)
+}
+
+// lateReplica has the journal's next consumers at a replica that lacks all records.
+func lateReplica(t *testing.T, j *journal, times int) {
+	t.Helper()
+	s, err := j.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LATE", Sources: []*jetstream.StreamSource{{Name: Stream}},
+		Storage: jetstream.MemoryStorage})
+	require.NoError(t, err)
+	leader, err := j.js.Stream(t.Context(), Stream)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		info, err := s.Info(t.Context())
+		return err == nil && info.State.LastSeq == leader.CachedInfo().State.LastSeq
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, s.Purge(t.Context()))
+	j.js = &stale{j.js, "LATE", times}
+}
+
+// TestALogWhoseConsumerLacksItsRecordsIsNotGone, as above: a read that has found the log's first record then reads it at another replica.
+func TestALogWhoseConsumerLacksItsRecordsIsNotGone(t *testing.T) {
+	j := newJournal(t)
+	_, _, err := j.publish(t.Context(), "t.id", &Record{Call: &CallRecord{ID: "id", Tenant: "t"}}, 0)
+	require.NoError(t, err)
+	leader, err := j.js.Stream(t.Context(), Stream)
+	require.NoError(t, err)
+	lateReplica(t, j, 1)
+	for _, want := range []error{ErrNoJetStream, nil} {
+		var s jetstream.Stream = &replica{Stream: leader, replicas: 3, first: 1}
+		j.stream.Store(&s)
+		_, err = j.load(t.Context(), "t.id", &State{Tenant: "t", ID: "id"})
+		require.ErrorIs(t, err, want)
+	}
+}
+
+// TestAWriterTakesNoReplicaThatLacksRecordsForAnotherWriter: its record was written, its acknowledgment was lost, and it reads its log to find
+// that out.
+func TestAWriterTakesNoReplicaThatLacksRecordsForAnotherWriter(t *testing.T) {
+	nc, err := nats.Connect(natstest.Start(t, &server.Options{JetStream: true}).ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	store, err := OpenStore(t.Context(), nc, StoreOptions{Tenants: func() int { return 1 }, Keep: time.Second, Age: time.Minute,
+		MaxBytes: 64 << 20, Outage: time.Minute, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	l := store.Log("t", "id", api.NewBuffer())
+	require.True(t, l.Prepare(&CallRecord{ID: "id", Tenant: "t"}))
+	require.NoError(t, l.Create(t.Context(), time.Minute, func() error { return nil }))
+	events := []api.Event{{Seq: 1, Text: "a"}}
+	_, last, err := store.journal.publish(t.Context(), l.Name(), &Record{Log: l.Log, Token: l.token, Events: events}, l.Last)
+	require.NoError(t, err)
+	lateReplica(t, store.journal, 2)
+	require.NoError(t, l.Append(t.Context(), events))
+	require.Equal(t, last, l.Last)
+
+	other := store.Log("t", "id", api.NewBuffer())
+	other.name = l.name
+	st, _, err := other.Load(t.Context())
+	require.NoError(t, err)
+	other.Adopt(st)
+	require.NoError(t, other.TakeOver(t.Context()))
+	require.ErrorIs(t, l.Append(t.Context(), []api.Event{{Seq: 2, Text: "b"}}), ErrFenced)
 }
 
 // TestTheLeaderOfAStreamCountsTheRecordsOfALog of a server.

@@ -2,6 +2,7 @@ package log
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,6 +55,7 @@ func (j *journal) load(ctx context.Context, log string, s *State) ([]api.Event, 
 	if oldest == 0 {
 		return nil, ErrNoLog
 	}
+	stream := *j.stream.Load()
 	l := &load{log: log, oldest: oldest, state: *s, done: make(chan struct{})}
 	j.loads.mu.Lock()
 	j.loads.waiting = append(j.loads.waiting, l)
@@ -65,6 +67,13 @@ func (j *journal) load(ctx context.Context, log string, s *State) ([]api.Event, 
 	select {
 	case <-l.done:
 		*s = l.state
+		if errors.Is(l.err, ErrNoLog) { // any replica may have its consumer
+			ctx, cancel := context.WithTimeout(ctx, j.timeout)
+			defer cancel()
+			if err := j.absent(ctx, stream, log); err != nil {
+				return nil, err
+			}
+		}
 		return l.events, l.err
 	case <-ctx.Done():
 		return nil, ctx.Err()

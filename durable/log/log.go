@@ -13,6 +13,7 @@ package log
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -327,7 +328,12 @@ func (l *Log) resync(ctx context.Context) (written uint64, err error) {
 		after = st.Last
 	}
 	l.store.opts.Logger.Warn().Str("id", l.ID).Uint64("events", shown).Msg("durable: log lost, writing it again from memory")
-	if err := l.rewrite(ctx, after); err != nil {
+	err = l.rewrite(ctx, after)
+	if errors.Is(err, ErrFenced) {
+		// Another process has written, or what was read came from a replica that lacks records. The next try knows.
+		return 0, fmt.Errorf("%w: a log does not end where it was read", ErrNoJetStream)
+	}
+	if err != nil {
 		return 0, err
 	}
 	if after > 0 {
