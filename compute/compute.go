@@ -183,7 +183,7 @@ func (m *Model) load() (err error) {
 			return err
 		}
 	}
-	if err := m.releaseWeights(); err != nil {
+	if err := m.checkpoint.Release(); err != nil {
 		return err
 	}
 	if m.slabs == 0 { // else it was open before

@@ -43,7 +43,10 @@ func (m *Model) hashContent() (c content, err error) {
 		}
 	}
 	begin := time.Now()
-	c.sum, c.read = numerics.Content(m.tensors()), true
+	if c.sum, err = numerics.Content(m.tensors(), m.checkpoint); err != nil {
+		return c, err
+	}
+	c.read = true
 	c.keep = m.checkpoint.Unchanged()
 	for _, s := range m.checkpoint.Stamps() {
 		c.keep = c.keep && begin.Sub(time.Unix(0, s.Changed)) >= settled
@@ -95,11 +98,11 @@ func (m *Model) keepContent() error {
 	return errors.Join(errs...)
 }
 
-// tensors are those that the program reads. One that is missing is load's to report.
+// tensors are those that the program reads, whose data may not be there. One that is missing is load's to report.
 func (m *Model) tensors() []weights.Tensor {
 	var all []weights.Tensor
 	for _, t := range m.Program.Tensors {
-		if found, ok := m.checkpoint.Tensor(t.Name); ok {
+		if found, ok := m.checkpoint.Reserved(t.Name); ok {
 			all = append(all, found)
 		}
 	}

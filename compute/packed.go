@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/packed"
@@ -95,11 +94,7 @@ func (m *Model) loadEngine() (err error) {
 		return err
 	}
 	limits := device.Limits{MaxRows: m.options.MaxRows, MaxOutputs: m.options.MaxOutputs, MaxHidden: m.options.MaxHidden}
-	var source device.Tensors = m.checkpoint
-	if m.packed != nil {
-		source = unread{m.checkpoint, m.Program.PackedTensors()}
-	}
-	m.engine, err = m.Device.LoadPacked(m.Program, source, limits, m.packedBytes())
+	m.engine, err = m.Device.LoadPacked(m.Program, m.checkpoint, limits, m.packedBytes())
 	if m.packed == nil || !errors.Is(err, device.ErrInvalid) {
 		return err
 	}
@@ -109,34 +104,6 @@ func (m *Model) loadEngine() (err error) {
 	}
 	m.engine, err = m.Device.Load(m.Program, m.checkpoint, limits)
 	return err
-}
-
-// unread is a checkpoint of which some tensors are not read, since they are packed: their data is not made.
-type unread struct {
-	*weights.Checkpoint
-	packed []string // sorted
-}
-
-func (u unread) Tensor(name string) (weights.Tensor, bool) {
-	if _, ok := slices.BinarySearch(u.packed, name); ok {
-		return u.Reserved(name)
-	}
-	return u.Checkpoint.Tensor(name)
-}
-
-// releaseWeights gives the file's pages and the tensors that were made of it back, once they are packed. The reference backend reads them
-// in each step.
-func (m *Model) releaseWeights() error {
-	info, err := m.Device.Info()
-	if err != nil {
-		return err
-	}
-	if info.Backend != "ref" {
-		if err := m.checkpoint.Forget(m.Program.PackedTensors()); err != nil {
-			return err
-		}
-	}
-	return m.checkpoint.Release()
 }
 
 func (m *Model) closePacked() error {

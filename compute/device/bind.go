@@ -19,6 +19,7 @@ import (
 // binder makes the C description of a program. What it allocates lives until
 // free; the backend copies what it keeps, except the tensors' data.
 type binder struct {
+	weights   *weightsInUse
 	allocated []unsafe.Pointer
 }
 
@@ -38,17 +39,17 @@ func alloc[T any](b *binder, n int) ([]T, error) {
 }
 
 // programs describes those of all ranks.
-func (b *binder) programs(programs []*model.Program, w Tensors, lim Limits) ([]C.mr_program_desc, error) {
+func (b *binder) programs(programs []*model.Program, lim Limits) ([]C.mr_program_desc, error) {
 	descs, err := alloc[C.mr_program_desc](b, len(programs))
 	for i := range programs {
 		if err == nil {
-			err = b.program(programs[i], w, lim, &descs[i])
+			err = b.program(programs[i], lim, &descs[i])
 		}
 	}
 	return descs, err
 }
 
-func (b *binder) program(p *model.Program, w Tensors, lim Limits, desc *C.mr_program_desc) error {
+func (b *binder) program(p *model.Program, lim Limits, desc *C.mr_program_desc) error {
 	ops, err := alloc[C.mr_op](b, len(p.Ops))
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func (b *binder) program(p *model.Program, w Tensors, lim Limits, desc *C.mr_pro
 		return err
 	}
 	for i, t := range p.Tensors {
-		if tensors[i], err = tensor(t, w); err != nil {
+		if tensors[i], err = tensor(t, b.weights); err != nil {
 			return err
 		}
 	}
@@ -230,8 +231,8 @@ func flag(v bool) C.int32_t {
 }
 
 // tensor finds t in w and checks it. The data stays where it is mapped.
-func tensor(t model.Tensor, w Tensors) (C.mr_tensor, error) {
-	got, ok := w.Tensor(t.Name)
+func tensor(t model.Tensor, w *weightsInUse) (C.mr_tensor, error) {
+	got, ok := w.find(t.Name)
 	if !ok {
 		return C.mr_tensor{}, fmt.Errorf("%w: tensor %s is missing", ErrInvalid, t.Name)
 	}

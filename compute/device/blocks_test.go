@@ -15,7 +15,10 @@ import (
 // table is a checkpoint of one tensor.
 type table weights.Tensor
 
-func (x table) Tensor(string) (weights.Tensor, bool) { return weights.Tensor(x), true }
+func (x table) Tensor(string) (weights.Tensor, bool)   { return weights.Tensor(x), true }
+func (x table) Reserved(string) (weights.Tensor, bool) { return weights.Tensor(x), true }
+func (x table) Use([]string)                           {}
+func (x table) Forget([]string) error                  { return nil }
 
 // TestBlocksAreTheValuesOfTheirTypesFormulae compares every type of blocks with gguf-py, which made the file: as rows of a token table.
 func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
@@ -100,11 +103,11 @@ type changed struct {
 	other weights.Tensor
 }
 
-func (c changed) Tensor(name string) (weights.Tensor, bool) {
+func (c changed) Reserved(name string) (weights.Tensor, bool) {
 	if name == c.other.Name {
 		return c.other, true
 	}
-	return c.Tensors.Tensor(name)
+	return c.Tensors.Reserved(name)
 }
 
 // TestPartsThatDoNotGoTogetherAreRefused: one kernel multiplies the parts of an op, and gathers a row for all of them.

@@ -45,6 +45,8 @@ func (s scaled) Tensor(name string) (weights.Tensor, bool) {
 	return w, ok
 }
 
+func (s scaled) Reserved(name string) (weights.Tensor, bool) { return s.Tensor(name) }
+
 // TestNothingBeyondF16IsLostSilently: a weight that f16 cannot hold is refused by its
 // value, and an operand that it cannot hold makes the logits NaN, which fail a request;
 // bf16 takes both.

@@ -83,18 +83,23 @@ func (d *Device) LoadPacked(p *model.Program, w Tensors, lim Limits, packed []by
 	if err != nil {
 		return nil, fmt.Errorf("load program: %w: %w", ErrUnsupported, err)
 	}
-	b := &binder{}
+	b := &binder{weights: newWeightsInUse(w, programs)}
 	defer b.free()
-	descs, err := b.programs(programs, w, lim)
+	descs, err := b.programs(programs, lim)
 	if err != nil {
 		return nil, err
 	}
+	defer b.weights.describe(programs, descs)()
 	descs[0].packed, descs[0].packed_bytes = unsafe.Pointer(unsafe.SliceData(packed)), C.uint64_t(len(packed))
 	e := &Engine{dev: d, program: programs[0], limits: lim, vocab: p.Logits(), groups: p.Groups(), sinks: p.SinkSlabs(SlabTokens),
 		width: p.HiddenWidth()}
 	var me C.mr_error
 	if C.mr_program_load(d.backend, d.handle, &descs[0], &e.handle, &me) != C.MR_OK {
 		return nil, fail("load program", &me)
+	}
+	if err := b.weights.failed(); err != nil {
+		e.Close()
+		return nil, err
 	}
 	var i C.mr_program_info
 	if C.mr_program_get_info(d.backend, e.handle, &i, &me) != C.MR_OK {
@@ -130,9 +135,12 @@ func kvType(t C.int32_t) string {
 	return model.KVType(t).String()
 }
 
-// Tensors finds a weight by its name.
+// Tensors finds a weight by its name. Some are made of others, and need not be in memory when nothing reads them.
 type Tensors interface {
 	Tensor(name string) (weights.Tensor, bool)
+	Reserved(name string) (weights.Tensor, bool) // with the addresses of its data, which may not be there
+	Use(names []string)                          // their data is there until Forget is called as often
+	Forget(names []string) error
 }
 
 func (e *Engine) allocate(ops int, keepsLogits bool) error {

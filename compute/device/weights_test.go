@@ -1,11 +1,15 @@
 package device_test
 
 import (
+	"maps"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/family/fixture"
 	"github.com/millrace/millrace/compute/model"
 )
@@ -61,6 +65,70 @@ func requireCodesOf(t *testing.T, name, backend string, quantize func(*model.Pro
 		s.restart()
 		for i := range tokens {
 			requireSameBits(t, whole[i], s.run(t, tokens[i:i+1])[0], i)
+		}
+	}
+}
+
+// held is a checkpoint that notes which tensors were in use, and how many at once.
+type held struct {
+	device.Tensors
+	mu         *sync.Mutex
+	made       map[string]int
+	used, most map[string]bool
+}
+
+func hold(w device.Tensors) held {
+	return held{w, new(sync.Mutex), map[string]int{}, map[string]bool{}, map[string]bool{}}
+}
+
+func (h held) Use(names []string) {
+	h.Tensors.Use(names)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range names {
+		h.made[name]++
+		h.used[name] = true
+	}
+	if len(h.used) > len(h.most) {
+		clear(h.most)
+		maps.Copy(h.most, h.used)
+	}
+}
+
+func (h held) Forget(names []string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range names {
+		delete(h.used, name)
+	}
+	return h.Tensors.Forget(names)
+}
+
+// TestWeightsAreInMemoryWhileTheirOpIsPacked: quantized tensors are made in another form for that, and a model's worth of them might not fit
+// beside the packed weights.
+func TestWeightsAreInMemoryWhileTheirOpIsPacked(t *testing.T) {
+	for _, name := range []string{"awq", "fp8-128", "bnb-nf4"} {
+		for _, backend := range backends(t) {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				_, p, w := openModel(t, quantized+name)
+				if device.IsOptional(backend) {
+					require.NoError(t, p.SetWeights(model.WeightPlan{}.WithoutBlocks()))
+				}
+				linear := p.PackedTensors()
+				require.Greater(t, len(linear), 6)
+				h := hold(w)
+				openWith(t, options(t, backend, ""), p, h, 8)
+				require.Equal(t, linear, slices.Sorted(maps.Keys(h.made)))
+				for name, times := range h.made {
+					require.Equal(t, 1, times, name)
+				}
+				if backend == "ref" {
+					require.Len(t, h.used, len(linear), "ref reads them in each step")
+					return
+				}
+				require.Empty(t, h.used)
+				require.LessOrEqual(t, len(h.most), 3, "found %v", h.most) // queries, keys and values
+			})
 		}
 	}
 }

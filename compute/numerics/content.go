@@ -3,9 +3,11 @@ package numerics
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/compute/weights"
 )
@@ -13,13 +15,22 @@ import (
 // pieceBytes is what one goroutine hashes at a time. The hash depends on it.
 const pieceBytes = 4 << 20
 
+// Data has the data of tensors in memory while they are used.
+type Data interface {
+	Use(names []string)
+	Forget(names []string) error
+}
+
 // Content hashes tensors by name, type, shape and bytes, with every core, in hexadecimal. In
-// which files they lie makes no difference. The tensors come in the order of the program.
-func Content(tensors []weights.Tensor) string {
+// which files they lie makes no difference. The tensors come in the order of the program. Few of them are used at once.
+func Content(tensors []weights.Tensor, data Data) (string, error) {
 	sums := make([][][sha256.Size]byte, len(tensors))
+	var failing sync.Mutex
+	var failed error
 	type piece struct {
 		data []byte
 		sum  *[sha256.Size]byte
+		done func() // with it
 	}
 	pieces := make(chan piece)
 	var hashing sync.WaitGroup
@@ -27,14 +38,30 @@ func Content(tensors []weights.Tensor) string {
 		hashing.Go(func() {
 			for p := range pieces {
 				*p.sum = sha256.Sum256(p.data)
+				p.done()
 			}
 		})
 	}
 	for i, t := range tensors {
 		sums[i] = make([][sha256.Size]byte, (len(t.Data)+pieceBytes-1)/pieceBytes)
+		if len(sums[i]) == 0 {
+			continue
+		}
+		names := []string{t.Name}
+		data.Use(names)
+		left := new(atomic.Int64)
+		left.Store(int64(len(sums[i])))
+		done := func() {
+			if left.Add(-1) == 0 {
+				err := data.Forget(names)
+				failing.Lock()
+				defer failing.Unlock()
+				failed = errors.Join(failed, err)
+			}
+		}
 		for j := range sums[i] {
 			from := j * pieceBytes
-			pieces <- piece{t.Data[from:min(from+pieceBytes, len(t.Data))], &sums[i][j]}
+			pieces <- piece{t.Data[from:min(from+pieceBytes, len(t.Data))], &sums[i][j], done}
 		}
 	}
 	close(pieces)
@@ -50,5 +77,5 @@ func Content(tensors []weights.Tensor) string {
 			h.Write(sums[i][j][:])
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil)), failed
 }

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"math"
 	"reflect"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -141,16 +144,67 @@ func tensor(name string, size int) weights.Tensor {
 	return t
 }
 
+// held are the tensors in use.
+type held struct {
+	mu         sync.Mutex
+	now        map[string]bool
+	used, most int
+}
+
+func (h *held) Use(names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.now == nil {
+		h.now = map[string]bool{}
+	}
+	for _, name := range names {
+		h.now[name] = true
+	}
+	h.used += len(names)
+	h.most = max(h.most, len(h.now))
+}
+
+func (h *held) Forget(names []string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range names {
+		delete(h.now, name)
+	}
+	return nil
+}
+
+func content(t *testing.T, tensors []weights.Tensor) string {
+	t.Helper()
+	h := &held{}
+	sum, err := numerics.Content(tensors, h)
+	require.NoError(t, err)
+	require.Equal(t, len(tensors), h.used)
+	require.Empty(t, h.now)
+	return sum
+}
+
+// TestFewTensorsAreUsedAtOnce: those that are made for their hash might not fit into memory together.
+func TestFewTensorsAreUsedAtOnce(t *testing.T) {
+	var all []weights.Tensor
+	for i := range 200 {
+		all = append(all, tensor(strconv.Itoa(i), 1<<16))
+	}
+	h := &held{}
+	_, err := numerics.Content(all, h)
+	require.NoError(t, err)
+	require.LessOrEqual(t, h.most, 2*runtime.GOMAXPROCS(0)+1)
+}
+
 // TestContentIsOfNamesTypesShapesAndBytes changes one thing at a time, of a tensor that is
 // hashed in pieces.
 func TestContentIsOfNamesTypesShapesAndBytes(t *testing.T) {
 	make2 := func() []weights.Tensor { return []weights.Tensor{tensor("a", 9<<20+6), tensor("b", 64)} }
-	content := numerics.Content(make2())
-	require.Equal(t, content, numerics.Content(make2()), "the same again")
+	whole := content(t, make2())
+	require.Equal(t, whole, content(t, make2()), "the same again")
 	elsewhere := make2()
 	elsewhere[0].File, elsewhere[0].Type = "model-00001-of-00002.safetensors", "as its file spells it"
-	require.Equal(t, content, numerics.Content(elsewhere), "in another file")
-	seen := map[string]string{content: "nothing"}
+	require.Equal(t, whole, content(t, elsewhere), "in another file")
+	seen := map[string]string{whole: "nothing"}
 	for name, change := range map[string]func(all []weights.Tensor){
 		"1 ulp of the first weight": func(all []weights.Tensor) { all[0].Data[0]++ },
 		"1 ulp in the second piece": func(all []weights.Tensor) { all[0].Data[4<<20]++ },
@@ -167,13 +221,13 @@ func TestContentIsOfNamesTypesShapesAndBytes(t *testing.T) {
 	} {
 		all := make2()
 		change(all)
-		sum := numerics.Content(all)
+		sum := content(t, all)
 		require.NotContains(t, seen, sum, name)
 		seen[sum] = name
 	}
 	swapped := make2()
 	slices.Reverse(swapped)
-	require.NotEqual(t, content, numerics.Content(swapped), "the order is the program's")
+	require.NotEqual(t, whole, content(t, swapped), "the order is the program's")
 }
 
 func TestThePromptIsOverTwoBlocksOfAttentionAndOfTheVocabulary(t *testing.T) {

@@ -257,15 +257,13 @@ func (c *Checkpoint) mapBytes(path string, least int64) ([]byte, error) {
 
 // Tensor returns a tensor by its name. A tensor of a type that no op reads
 // (DType Other) is found too: only its use is an error. The data of a quantized
-// tensor is made by the first call, which takes a while.
+// tensor is made by the first call, which takes a while, and stays.
 func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
-	if d, ok := c.derived[name]; ok {
-		d.make()
-	}
+	c.Use([]string{name})
 	return c.Reserved(name)
 }
 
-// Reserved is Tensor without making the data of a quantized tensor: its addresses alone, for whoever reads nothing there.
+// Reserved is Tensor without making the data of a quantized tensor: its addresses alone. Who reads there calls Use before.
 func (c *Checkpoint) Reserved(name string) (Tensor, bool) {
 	if d, ok := c.derived[name]; ok {
 		return d.Tensor, true
@@ -318,8 +316,17 @@ func (c *Checkpoint) Release() error {
 	return nil
 }
 
-// Forget gives the memory of quantized and otherwise derived tensors of these names back. Their data is made again by Tensor; what that
-// gave before is zero until then.
+// Use makes the data of quantized and otherwise derived tensors of these names. It stays until Forget has been called as often as Use and
+// Tensor.
+func (c *Checkpoint) Use(names []string) {
+	for _, name := range names {
+		if d, ok := c.derived[name]; ok {
+			d.use()
+		}
+	}
+}
+
+// Forget ends a Use. The memory of data that nobody uses is given back: it is zero until the next Use.
 func (c *Checkpoint) Forget(names []string) error {
 	for _, name := range names {
 		if d, ok := c.derived[name]; ok {

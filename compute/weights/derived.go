@@ -19,7 +19,7 @@ import (
 type derived struct {
 	Tensor
 	making sync.Mutex
-	made   bool
+	users  int                                 // who use the data: without one it is not there
 	fill   func(dst []byte, first, last int64) // rows [first, last) of the row-major result, at dst[0]
 	floats func(dst []byte, first, last int64) // of one in blocks: fill for its values as F16
 }
@@ -312,11 +312,13 @@ func (c *Checkpoint) stacked(name string, parts []string) (*derived, bool) {
 	return &derived{Tensor: first, fill: func(dst []byte, begin, end int64) {
 		at := int64(0)
 		for _, part := range parts {
-			t, _ := c.Tensor(part)
+			t, _ := c.Reserved(part)
 			row := int64(len(t.Data)) / max(1, t.Shape[0])
 			from, to := max(begin, at), min(end, at+t.Shape[0])
 			if from < to {
+				c.Use([]string{part})
 				dst = dst[copy(dst, t.Data[(from-at)*row:(to-at)*row]):]
+				_ = c.Forget([]string{part}) // else its memory stays
 			}
 			at += t.Shape[0]
 		}
@@ -344,14 +346,13 @@ func pages(n int64) int64 {
 	return (n + page - 1) / page * page
 }
 
-// make fills the data in, once until it is forgotten.
-func (d *derived) make() {
+// use fills the data in for the first user.
+func (d *derived) use() {
 	d.making.Lock()
 	defer d.making.Unlock()
-	if d.made {
+	if d.users++; d.users > 1 {
 		return
 	}
-	d.made = true
 	rows := d.Shape[0]
 	if rows == 0 || len(d.Data) == 0 {
 		return
@@ -367,14 +368,13 @@ func (d *derived) make() {
 	all.Wait()
 }
 
-// forget gives the memory of the data back.
+// forget gives the memory of the data back after the last user.
 func (d *derived) forget() error {
 	d.making.Lock()
 	defer d.making.Unlock()
-	if !d.made || len(d.Data) == 0 {
+	if d.users--; d.users > 0 || len(d.Data) == 0 {
 		return nil
 	}
-	d.made = false
 	return unix.Madvise(d.Data[:pages(int64(len(d.Data)))], unix.MADV_DONTNEED) // within its reservation
 }
 

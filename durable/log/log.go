@@ -330,7 +330,7 @@ func (l *Log) resync(ctx context.Context) (written uint64, err error) {
 	l.store.opts.Logger.Warn().Str("id", l.ID).Uint64("events", shown).Msg("durable: log lost, writing it again from memory")
 	err = l.rewrite(ctx, after)
 	if errors.Is(err, ErrFenced) {
-		// Another process has written, or what was read came from a replica that lacks records. The next try knows.
+		// Another process has written, or a replica answered that lacks records. The next try knows.
 		return 0, fmt.Errorf("%w: a log does not end where it was read", ErrNoJetStream)
 	}
 	if err != nil {

@@ -189,6 +189,7 @@ class CpuKernels : public CpuOps {
   };
 
   void pack(const Op& op) {
+    const WeightsInUse weights(context_.program, op);
     Packed& packed = packed_[op.index];
     if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE) {
       packed.linear = std::move(pack_linears(op, 1)[0]);

@@ -115,6 +115,8 @@ class Reader {
     in_range("kv_type", p_.kv_type = d.kv_type, MR_KV_AUTO, MR_KV_KIVI);
     p_.packed = static_cast<const std::byte*>(d.packed);
     p_.packed_bytes = d.packed_bytes;
+    p_.use_weights = d.packed == nullptr ? d.use_weights : nullptr;
+    p_.context = d.context;
     if (reinterpret_cast<uintptr_t>(d.packed) % 64 != 0) bad("packed is not 64-byte aligned");
   }
 

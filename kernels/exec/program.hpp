@@ -116,6 +116,8 @@ struct Program {
   std::deque<std::vector<mr_part>> expert_parts;
   const std::byte* packed = nullptr;  // the caller's, as mr_program_desc has them
   size_t packed_bytes = 0;
+  void (*use_weights)(uintptr_t context, int32_t op, int32_t in_use) = nullptr;  // likewise
+  uintptr_t context = 0;
 
   Program() = default;
   Program(const Program&) = delete;
@@ -140,6 +142,26 @@ struct Program {
   // The rows that SELECT_ROWS leaves at most.
   int max_selected() const { return std::min(max_rows, max_outputs + max_hidden); }
   const mr_tensor* tensor(int index) const { return index < 0 ? nullptr : &tensors[index]; }
+
+  // As mr_program_desc's use_weights, of ops of any kind.
+  void use(const Op& op, bool in_use) const {
+    if (op.kind == MR_OP_LINEAR && use_weights != nullptr) use_weights(context, op.index, in_use);
+  }
+};
+
+// The weights of an op are in memory while it lives.
+class WeightsInUse {
+ public:
+  WeightsInUse(const Program& program, const Op& op) : program_(program), op_(op) {
+    program_.use(op_, true);
+  }
+  ~WeightsInUse() { program_.use(op_, false); }
+  WeightsInUse(const WeightsInUse&) = delete;
+  WeightsInUse& operator=(const WeightsInUse&) = delete;
+
+ private:
+  const Program& program_;
+  const Op& op_;
 };
 
 // Checks every op and copies what the description points to, except for the

@@ -224,6 +224,7 @@ GpuKernels::AttentionKernels GpuKernels::load_attention(const AttentionBundle& o
 }
 
 void GpuKernels::load(const Op& op) {
+  const WeightsInUse weights(program_, op);
   try {
     load(op, constants_[op.index]);
   } catch (const Error& e) {

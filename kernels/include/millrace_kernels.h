@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 21
+#define MR_ABI_VERSION 22
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -482,6 +482,13 @@ typedef struct mr_program_desc {
    * tensors of linear ops are not read then. */
   const void* packed;
   uint64_t packed_bytes;
+
+  /* NULL, or what program_load calls, with `context`, before it reads the weights of a linear op (in_use 1) and once it
+   * needs them no more (0), so that they need not all be in memory at once. Weights that also another op reads are
+   * there all the time. Never called for packed weights; a backend that reads the weights in each step never says 0.
+   * Ranks call it at once, from several threads. */
+  void (*use_weights)(uintptr_t context, int32_t op, int32_t in_use);
+  uintptr_t context;
 } mr_program_desc;
 
 typedef struct mr_span {

@@ -24,7 +24,9 @@ struct Context {
 class RefKernels : public Kernels {
  public:
   RefKernels(const Program& program, const KvLayout& kv, ThreadPool& pool)
-      : context_{program, kv, pool}, scores_(int64_t{program.max_positions} * pool.size()) {}
+      : context_{program, kv, pool}, scores_(int64_t{program.max_positions} * pool.size()) {
+    for (const Op& op : program.ops) program.use(op, true);
+  }
 
   void embed(const Op&, const Run&) override;
   void norm(const Op&, const Run&) override;
