@@ -15,9 +15,9 @@ const version = 1
 // that it stands for, and the words of its answers. Its speed does not matter.
 func (r *Runner) Numerics() numerics.Ingredients {
 	h := sha256.New()
-	numerics.Field(h, "text", fmt.Sprint(r.words.text != nil, r.words.text))
-	numerics.Field(h, "end", fmt.Sprint(r.words.end))
-	numerics.Field(h, "mean", fmt.Sprint(r.words.mean))
+	numerics.Field(h, "text", fmt.Sprint(r.logits.words.text != nil, r.logits.words.text))
+	numerics.Field(h, "end", fmt.Sprint(r.logits.words.end))
+	numerics.Field(h, "mean", fmt.Sprint(r.logits.words.mean))
 	return numerics.Ingredients{
 		Backend: "sim", Class: fmt.Sprintf("sim %d %s", version, r.options.Device.ID),
 		KV: r.options.Program.KV.String(), Program: numerics.Program(r.options.Program),

@@ -199,7 +199,7 @@ func (r *Runner) sequence(s *compute.Rows, output, hidden int) error {
 			return err
 		}
 		if i >= first {
-			r.words.fill(r.logits.Row(output+i-first), r.blank, last)
+			r.logits.set(output+i-first, last)
 		}
 		if at := i - (len(s.Tokens) - s.Hidden); at >= 0 {
 			last.fillHidden(r.logits.Hidden(hidden + at))
@@ -230,7 +230,7 @@ func (r *Runner) beams(prompt *region, s *compute.Rows, output int) error {
 		if last, err = own.put(step, token, last); err != nil {
 			return err
 		}
-		r.words.fill(r.logits.Row(output+i), r.blank, last)
+		r.logits.set(output+i, last)
 	}
 	r.timer.AddBeams(len(s.Tokens), s.Position, b.Prompt)
 	return nil

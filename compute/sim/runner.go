@@ -37,7 +37,6 @@ type Runner struct {
 	options Options
 	timer   *Timer
 	pacer   pacer
-	words   words
 	fault   fault
 	steps   uint64
 	stop    chan struct{} // closed by Close: a step that hangs ends
@@ -46,7 +45,6 @@ type Runner struct {
 	spec   kvmgr.Spec
 	kv     []state // [slabs x SlabTokens]
 	logits logits  // [MaxOutputs x vocab]
-	blank  []float32
 }
 
 var _ compute.Runner = (*Runner)(nil)
@@ -71,12 +69,7 @@ func Open(o Options) (*Runner, error) {
 	r := &Runner{
 		options: o, timer: NewTimer(o.Program, o.Device, o.MaxRows, o.MaxOutputs),
 		pacer: pacer{now: time.Now, sleep: time.Sleep}, //nolint:forbidigo // a step takes time: that is what it does
-		words: words{text: o.Text, end: -1, mean: uint64(o.AnswerTokens)},
 		stop:  make(chan struct{}),
-		blank: slices.Repeat([]float32{flat}, vocab),
-	}
-	if len(o.End) > 0 && o.End[0] >= 0 && int(o.End[0]) < vocab {
-		r.words.end = o.End[0]
 	}
 	var err error
 	if r.fault, err = parseFault(o.Fault); err != nil {
@@ -90,7 +83,14 @@ func Open(o Options) (*Runner, error) {
 	}
 	r.kv = make([]state, r.slabs*device.SlabTokens)
 	width := o.Program.HiddenWidth()
-	r.logits = logits{make([]float32, o.MaxOutputs*vocab), vocab, make([]float32, o.MaxHidden*width), width}
+	r.logits = logits{
+		words: words{text: o.Text, end: -1, mean: uint64(o.AnswerTokens)}, vocab: vocab, width: width,
+		states: make([]state, o.MaxOutputs), made: make([]bool, o.MaxOutputs), blank: slices.Repeat([]float32{flat}, vocab),
+		values: make([]float32, o.MaxOutputs*vocab), hidden: make([]float32, o.MaxHidden*width),
+	}
+	if len(o.End) > 0 && o.End[0] >= 0 && int(o.End[0]) < vocab {
+		r.logits.words.end = o.End[0]
+	}
 	return r, nil
 }
 

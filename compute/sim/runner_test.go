@@ -188,6 +188,31 @@ func TestAnswersAreOfTheGivenTokensAndEndAtTheirMeanLength(t *testing.T) {
 	require.InEpsilon(t, steps/50, ends, 0.25)
 }
 
+func TestTheBestTokenIsThatOfTheLargestLogit(t *testing.T) {
+	for name, change := range map[string]func(*sim.Options){
+		"any": func(*sim.Options) {},
+		"given and ends": func(o *sim.Options) {
+			o.Text, o.End, o.AnswerTokens = []int32{17, 18, 19}, []int32{2}, 5
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			change(&o)
+			r := open(t, o)
+			g := region(t, r, 0)
+			for i := range int32(2000) {
+				l, err := r.Run([]compute.Rows{{Region: g, Tokens: []int32{i % 7, i % 127, i % 113}, Output: true}})
+				require.NoError(t, err)
+				best, ok := l.(compute.Best).Best(0)
+				require.True(t, ok)
+				c, err := sample.New(greedy(), r.Vocab(), nil).Sample(l.Row(0), 1, new(sample.Scratch))
+				require.NoError(t, err)
+				require.Equal(t, c.Token, best)
+			}
+		})
+	}
+}
+
 func TestEveryTokenHasALogprobAndCanBeAskedFor(t *testing.T) {
 	r := open(t, options(t))
 	p := greedy()

@@ -38,19 +38,37 @@ const (
 	gapPerBit = 1.0 / 16
 )
 
-// logits are the output rows of a step.
+// logits are the output rows of a step. They stay on the device, as those of a GPU: a row is made when it is read.
 type logits struct {
+	words  words
+	states []state // from which the rows follow
+	made   []bool  // the rows that have been read
+	blank  []float32
 	values []float32
 	vocab  int
 	hidden []float32
 	width  int
 }
 
-var _ compute.Logits = (*logits)(nil)
+var (
+	_ compute.Logits = (*logits)(nil)
+	_ compute.Best   = (*logits)(nil)
+)
+
+// set says from which state a row follows.
+func (l *logits) set(row int, s state) { l.states[row], l.made[row] = s, false }
 
 func (l *logits) Row(i int) []float32 {
-	return l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab]
+	row := l.values[i*l.vocab : (i+1)*l.vocab : (i+1)*l.vocab]
+	if !l.made[i] {
+		l.words.fill(row, l.blank, l.states[i])
+		l.made[i] = true
+	}
+	return row
 }
+
+// Best returns the token of the largest logit of row i.
+func (l *logits) Best(i int) (int32, bool) { return l.words.likeliest(l.states[i], l.vocab), true }
 
 func (l *logits) Hidden(i int) []float32 {
 	return l.hidden[i*l.width : (i+1)*l.width : (i+1)*l.width]
@@ -75,15 +93,31 @@ func (w *words) fill(row, blank []float32, s state) {
 	copy(row, blank)
 	level := highest
 	for i := range uint64(peaks) {
-		r := s.draw(i)
-		id := r % uint64(len(row))
-		if w.text != nil {
-			id = uint64(w.text[r%uint64(len(w.text))])
-		}
+		id := w.peak(s, i, len(row))
 		row[id] = max(row[id], level)
-		level -= float32(r>>59+1) * gapPerBit // 1/16 to 2
+		level -= float32(s.draw(i)>>59+1) * gapPerBit // 1/16 to 2
 	}
-	if w.mean > 0 && w.end >= 0 && s.draw(peaks)%w.mean == 0 {
+	if w.ends(s) {
 		row[w.end] = highest + endAbove
 	}
 }
+
+// likeliest is the token of the largest logit that follows from a state, of a vocabulary.
+func (w *words) likeliest(s state, vocab int) int32 {
+	if w.ends(s) {
+		return w.end
+	}
+	return w.peak(s, 0, vocab)
+}
+
+// peak is the token of peak i; the first one is the highest.
+func (w *words) peak(s state, i uint64, vocab int) int32 {
+	r := s.draw(i)
+	if w.text != nil {
+		return w.text[r%uint64(len(w.text))]
+	}
+	return int32(r % uint64(vocab))
+}
+
+// ends says whether an answer ends after a state.
+func (w *words) ends(s state) bool { return w.mean > 0 && w.end >= 0 && s.draw(peaks)%w.mean == 0 }
