@@ -271,17 +271,11 @@ const drawBlock = 256
 
 // draw is pick among all tokens, which it does not list.
 func (ws *Scratch) draw(logits []float32, top, temperature float32, u float64) int32 {
-	weight := func(v float32) float64 {
-		if v < -math.MaxFloat32 {
-			return 0
-		}
-		return expNeg(widen((top - v) / temperature))
-	}
 	sums, total := ws.sums[:0], 0.0
 	for at := 0; at < len(logits); at += drawBlock {
 		sums = append(sums, total)
 		for _, v := range logits[at:min(at+drawBlock, len(logits))] {
-			total += weight(v)
+			total += expNeg(widen((top - v) / temperature)) // weight, which would not be inlined here
 		}
 	}
 	ws.sums = sums
@@ -289,13 +283,16 @@ func (ws *Scratch) draw(logits []float32, top, temperature float32, u float64) i
 	n := sort.Search(len(sums), func(i int) bool { return sums[i] > target }) - 1 // the block in which the sum passes it
 	sum := sums[n]
 	for i := n * drawBlock; i < len(logits); i++ {
-		if sum += weight(logits[i]); sum > target {
+		if sum += weight(logits[i], top, temperature); sum > target {
 			return int32(i)
 		}
 	}
 	last := len(logits) - 1 // rounding: the sum does not pass the total
-	for last > 0 && weight(logits[last]) == 0 {
+	for last > 0 && weight(logits[last], top, temperature) == 0 {
 		last--
 	}
 	return int32(last)
 }
+
+// weight is that of a candidate with a logit: 0 for -Inf.
+func weight(v, top, temperature float32) float64 { return expNeg(widen((top - v) / temperature)) }
