@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/compute/weights"
 )
 
-// weightsInUse has the weights of linear ops in memory while a backend packs them: tensors that are made of others take no more than those
-// of an op, beside what is packed.
+// weightsInUse puts the weights of a linear op into memory before a backend packs the op, and takes them away after it. So a model that
+// loads needs memory for its packed weights and for one op more.
 type weightsInUse struct {
 	tensors Tensors
 	linear  map[string]bool // that linear ops alone read

@@ -15,14 +15,14 @@ import (
 // pieceBytes is what one goroutine hashes at a time. The hash depends on it.
 const pieceBytes = 4 << 20
 
-// Data has the data of tensors in memory while they are used.
+// Data is a checkpoint whose tensors need not all be in memory.
 type Data interface {
-	Use(names []string)
-	Forget(names []string) error
+	Use(names []string)          // puts their data into memory
+	Forget(names []string) error // may take it away
 }
 
 // Content hashes tensors by name, type, shape and bytes, with every core, in hexadecimal. In
-// which files they lie makes no difference. The tensors come in the order of the program. Few of them are used at once.
+// which files they lie makes no difference. The tensors come in the order of the program. Only a few are in memory at a time.
 func Content(tensors []weights.Tensor, data Data) (string, error) {
 	sums := make([][][sha256.Size]byte, len(tensors))
 	var failing sync.Mutex

@@ -263,7 +263,7 @@ func (c *Checkpoint) Tensor(name string) (Tensor, bool) {
 	return c.Reserved(name)
 }
 
-// Reserved is Tensor without making the data of a quantized tensor: its addresses alone. Who reads there calls Use before.
+// Reserved is Tensor without making the data of a quantized tensor: only its addresses. Call Use before you read there.
 func (c *Checkpoint) Reserved(name string) (Tensor, bool) {
 	if d, ok := c.derived[name]; ok {
 		return d.Tensor, true
