@@ -67,6 +67,7 @@ type batchTrial struct {
 	api      *batchClient
 	file     []byte
 	expected *workload.BatchResult // of the undisturbed run; nil before it
+	took     time.Duration         // of its lines
 }
 
 // openBatch starts a cluster whose NATS server stores on a disk of its own. The caller calls close even after an error.
@@ -109,7 +110,7 @@ func (s *suite) openBatch(ctx context.Context) (_ *batchTrial, stop func() error
 }
 
 func (b *batchTrial) phases(ctx context.Context) error {
-	if err := b.runBatch(ctx, "undisturbed", statusCompleted, "", nil); err != nil {
+	if err := b.runBatch(ctx, "undisturbed", statusCompleted, "", b.measure); err != nil {
 		return err
 	}
 	if err := b.runBatch(ctx, "each role and NATS killed", statusCompleted, "", b.killAll); err != nil {
@@ -135,11 +136,9 @@ func (b *batchTrial) runBatch(ctx context.Context, name, status, unrun string,
 	if err != nil {
 		return fail(err)
 	}
-	var hits map[string]int
-	if harm != nil {
-		if hits, err = harm(ctx, first.ID); err != nil {
-			return fail(err)
-		}
+	hits, err := harm(ctx, first.ID)
+	if err != nil {
+		return fail(err)
 	}
 	last, err := b.await(ctx, first.ID, ended)
 	if err != nil {
@@ -197,6 +196,9 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
+// begun reports whether the lines of a batch run, or did.
+func begun(one *batches.Batch) bool { return one.Status != statusValidating }
+
 // ended reports whether a batch changes no more.
 func ended(one *batches.Batch) bool {
 	return slices.Contains([]string{statusCompleted, statusCancelled, "failed", "expired"}, one.Status)
@@ -231,12 +233,23 @@ func (b *batchTrial) running(ctx context.Context, id string) (bool, error) {
 	return err == nil && one.Status == statusRunning, err
 }
 
+// measure harms nothing. It measures how long the lines take.
+func (b *batchTrial) measure(ctx context.Context, id string) (map[string]int, error) {
+	if _, err := b.await(ctx, id, begun); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	_, err := b.await(ctx, id, ended)
+	b.took = time.Since(begin)
+	return nil, err
+}
+
 // killAll kills a process of each role and the NATS server in turn while lines run, once for each linesPerRound lines. It returns how often
 // each was restarted before the last line had ended.
 func (b *batchTrial) killAll(ctx context.Context, id string) (map[string]int, error) {
 	hits := map[string]int{}
 	turns := append(slices.Clone(b.victims), cluster.RoleNATS)
-	if _, err := b.await(ctx, id, func(one *batches.Batch) bool { return one.Status != statusValidating }); err != nil {
+	if _, err := b.await(ctx, id, begun); err != nil {
 		return hits, err
 	}
 	for i := range len(turns) * max(1, b.lines/linesPerRound) {
@@ -281,7 +294,7 @@ func (b *batchTrial) killOne(ctx context.Context, role string) error {
 // fillDisk fills JetStream's disk while lines run. Uploads are refused then. When there is room again the NATS server is restarted, as an
 // operator does.
 func (b *batchTrial) fillDisk(ctx context.Context, id string) (map[string]int, error) {
-	if _, err := b.await(ctx, id, func(one *batches.Batch) bool { return one.RequestCounts.Completed > 0 }); err != nil {
+	if _, err := b.await(ctx, id, begun); err != nil {
 		return nil, err
 	}
 	server := b.NATS()[0]
@@ -331,9 +344,13 @@ func (b *batchTrial) refusedUpload(ctx context.Context) error {
 	return errors.Join(errors.New("an upload to a full disk was not refused: expected 429 files_full or 503 files_unavailable"), err)
 }
 
-// cancelMidway cancels a batch when a part of its lines has an answer, and kills a gateway: it may be the one that keeps the batch.
+// cancelMidway cancels a batch after a quarter of the time that its lines take, and kills a gateway: it may be the one that keeps the
+// batch. A fast machine has all answers before the batch's counts say so for the first time.
 func (b *batchTrial) cancelMidway(ctx context.Context, id string) (map[string]int, error) {
-	if _, err := b.await(ctx, id, func(one *batches.Batch) bool { return one.RequestCounts.Completed >= b.lines/4 }); err != nil {
+	if _, err := b.await(ctx, id, begun); err != nil {
+		return nil, err
+	}
+	if err := wait.For(ctx, b.took/4); err != nil {
 		return nil, err
 	}
 	one, err := b.api.cancel(ctx, id)
