@@ -34,6 +34,8 @@ sequences together, with random tokens. The machine's own limits (read bandwidth
 the products) are measured every few steps of the same run, so that the shares can be compared between
 machines, and between quiet and busy minutes of one.
 
+The sequences of an encoder are texts: their prefill is all that it does.
+
 --beams measures beam searches instead, one for each sequence. Their steps alternate with those of greedy
 decoding after the same prompts.
 
@@ -44,6 +46,7 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 		Example: `  millrace bench --model DIR --prompt 512 --gen 32 --batch 1,8,16 --json
   millrace bench --model DIR --prompt 128,512,2048 --batch 1,8,16 --curves grid
   millrace bench --model DIR --ops --batch 1,8
+  millrace bench --model ENCODER --prompt 128 --batch 64
   millrace bench --model DIR --sdpa --prompt 1024 --batch 1,2,4,8,16
   millrace bench --model DIR --prompt 128,2048,8192 --queries 1,8,64
   millrace bench --url http://127.0.0.1:8080 --rate 4 --requests 200 --prompt 256 --gen 64`,

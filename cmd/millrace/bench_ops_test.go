@@ -47,6 +47,41 @@ func TestBenchOfEachPromptWithEachBatch(t *testing.T) {
 	}
 }
 
+func TestBenchOfAnEncoder(t *testing.T) {
+	args := []string{"bench", absolute(t, "../../testdata/encoders/bert"), "--prompt", "20,40", "--batch", "5", "--max-batch-tokens", "64", "--repeat", "1",
+		"--threads", "1", "--packed-weights", "off"}
+	code, stdout, stderr := millrace(t, nil, append(args, "--json")...)
+	require.Equal(t, 0, code, stderr)
+	var r bench.Report
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+	require.Len(t, r.Results, 2)
+	for i, tokens := range []int{20, 40} {
+		one := r.Results[i]
+		require.Equal(t, [3]int{tokens, 5, 0}, [3]int{one.Prompt, one.Batch, one.Gen})
+		require.InEpsilon(t, 5/one.AllFirst, one.TextsPS, 1e-9)
+		require.InEpsilon(t, float64(tokens)*one.TextsPS, one.PrefillTPS, 1e-9)
+	}
+	code, stdout, stderr = millrace(t, nil, args...)
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "texts/s")
+
+	// Three texts of 20 tokens fit into a step of 64.
+	args[3] = "20"
+	code, stdout, stderr = millrace(t, nil, append(args, "--ops")...)
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "prefill of 3 texts of 20 tokens")
+	require.NotContains(t, stdout, "decode")
+
+	for flag, want := range map[string]string{
+		"--sdpa": "which generates nothing", "--queries=2": "which generates nothing", "--beams=2": "which generates nothing",
+		"--prompt=65": "texts of 65 tokens, a step of --max-batch-tokens has 64",
+	} {
+		code, _, stderr = millrace(t, nil, append(args, flag)...)
+		require.Equal(t, 1, code, flag)
+		require.Contains(t, stderr, want, flag)
+	}
+}
+
 func TestBenchOfOnePromptOnly(t *testing.T) {
 	for _, flags := range [][]string{{"--ops"}, {"--sdpa"}, {"--shared", "16"}, {"--url", "http://127.0.0.1:1"}} {
 		code, _, stderr := millrace(t, nil, append([]string{"bench", "--prompt", "20,40"}, flags...)...)

@@ -48,7 +48,7 @@ func Run(log zerolog.Logger, o Options) (*Report, error) {
 	log.Info().Str("model", o.Model.Dir).Msg("loading")
 	largest, options := slices.Max(o.Batches), o.Model
 	options.MaxOutputs, options.MaxSequences = largest*max(o.Beams, 1), largest*(o.Beams+1)
-	options.MaxRows, options.Generates = max(o.Rows, options.MaxOutputs), true
+	options.MaxRows, options.Generates = max(o.Rows, options.MaxOutputs), o.Beams > 0
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err
@@ -90,6 +90,14 @@ func (r *Report) Print(out io.Writer) error {
 		for _, b := range r.Beams {
 			fmt.Fprintf(w, "%d\t%d\t%d\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%.1f\t\n", b.Prompt, b.Batch, b.Beams, 1e3*b.First,
 				1e3*b.BeamTPOT, 1e3*b.Choosing, 1e3*b.GreedyTPOT, b.Ratio, float64(b.SegmentBytes)/1e6, float64(b.StandardBytes)/1e6)
+		}
+		return w.Flush()
+	}
+	if r.Results[0].TextsPS > 0 {
+		fmt.Fprintln(w, "tokens of a text\ttexts\ttexts/s\ttok/s\tof peak\tall texts ms\tlimits: GFLOP/s\t")
+		for _, c := range r.Results {
+			fmt.Fprintf(w, "%d\t%d\t%.1f\t%.1f\t%.0f%%\t%.1f\t%.0f\t\n", c.Prompt, c.Batch, c.TextsPS, c.PrefillTPS, 100*c.PeakShare,
+				1e3*c.AllFirst, c.Limits.PeakGFLOPS)
 		}
 		return w.Flush()
 	}

@@ -44,6 +44,9 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !program.Generates() && (o.SDPA || len(o.Queries) > 0) {
+		return nil, fmt.Errorf("%w: found %s with --sdpa or --queries", compute.ErrEncoder, program.Architecture)
+	}
 	// As many sequences of full length as hold the slabs of the largest case.
 	slabs := largest * (device.Slabs(o.prompt()+o.Gen+1) + beams*device.Slabs(o.Gen+1))
 	if o.SDPA {
@@ -56,7 +59,10 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 	options := o.Model
 	options.Device.Profile = true
 	options.MaxRows, options.MaxOutputs = max(o.Rows, o.prompt(), largest*beams, queries), largest*beams
-	options.MaxSequences, options.Generates = sequences, true
+	options.MaxSequences = sequences
+	if !program.Generates() {
+		options.MaxOutputs = max(options.MaxOutputs, options.MaxRows/o.prompt())
+	}
 	m, err := compute.Open(options)
 	if err != nil {
 		return nil, err
@@ -97,12 +103,19 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 }
 
 func benchOps(log zerolog.Logger, o *Options, p measure.Profile) ([]measure.Ops, error) {
-	log.Info().Int("prompt", o.prompt()).Int("repeat", o.Repeat).Msg("measuring prefill")
-	prefill, err := p.Prefill(o.prompt())
+	generates, prompts := p.Model.Program.Generates(), 1
+	if !generates {
+		prompts = max(1, min(p.Model.Engine().Limits().MaxRows/o.prompt(), slices.Max(o.Batches)))
+	}
+	log.Info().Int("prompt", o.prompt()).Int("batch", prompts).Int("repeat", o.Repeat).Msg("measuring prefill")
+	prefill, err := p.Prefill(o.prompt(), prompts)
 	if err != nil {
 		return nil, err
 	}
 	ops := []measure.Ops{prefill}
+	if !generates {
+		return ops, nil
+	}
 	for _, batch := range o.Batches {
 		log.Info().Int("batch", batch).Int("prompt", o.prompt()).Int("repeat", o.Repeat).Msg("measuring decode")
 		decode, err := p.Decode(roofline.Workload{Prompt: o.prompt(), Batch: batch, Beams: max(o.Beams, 1), Tiles: 1})
@@ -152,6 +165,9 @@ func (r *ProfileReport) Print(out io.Writer) error {
 
 func printOps(out io.Writer, limits string, o *measure.Ops) error {
 	what := fmt.Sprintf("prefill of %d tokens", o.Rows)
+	if o.Batch > 1 {
+		what = fmt.Sprintf("prefill of %d texts of %d tokens", o.Batch, o.Rows)
+	}
 	if o.Past > 0 {
 		what = fmt.Sprintf("decode, batch %d, beams %d, after %d tokens", o.Batch, o.Beams, o.Past)
 	}

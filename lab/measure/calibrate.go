@@ -36,7 +36,7 @@ func (p Profile) Calibrate(c Calibration, name string) (sim.Device, error) {
 		add(o, batch, batch)
 	}
 	for _, prompt := range c.Prompts {
-		o, err := p.Prefill(prompt)
+		o, err := p.Prefill(prompt, 1)
 		if err != nil {
 			return d, err
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // Case is one measurement: Batch sequences, each with a prompt of Prompt
-// random tokens and Gen generated ones.
+// random tokens and Gen generated ones. Those of an encoder are texts, and Gen does not count.
 type Case struct {
 	Prompt, Gen, Batch int
 	Shared             int // first tokens of the prompts, whole slabs, that are computed once and have the same slabs
@@ -48,6 +48,8 @@ type Result struct {
 	WeightGBps    float64 `json:"decode_weight_gbps"`       // weight bytes read per second while decoding
 	PrefillGFLOPS float64 `json:"prefill_linear_gflops"`    // products of the linear ops only
 
+	TextsPS float64 `json:"texts_per_second,omitempty"` // of an encoder
+
 	Limits    device.Measurement `json:"limits"`
 	ReadShare float64            `json:"decode_share_of_read_bandwidth"`
 	PeakShare float64            `json:"prefill_share_of_peak"`
@@ -55,6 +57,9 @@ type Result struct {
 
 // Run runs a case. Decoding feeds random tokens: time does not depend on them.
 func Run(m *compute.Model, c Case) (Result, error) {
+	if !m.Program.Generates() {
+		c.Gen = 0
+	}
 	if need := c.Batch*regionSlabs(m, c.Prompt+c.Gen) - (c.Batch-1)*device.Slabs(c.Shared); need > m.Slabs() {
 		return Result{}, fmt.Errorf("measure: %w: %d sequences of %d tokens need %d KV slabs, the pool has %d",
 			device.ErrNoMemory, c.Batch, c.Prompt+c.Gen, need, m.Slabs())
@@ -70,6 +75,10 @@ func Run(m *compute.Model, c Case) (Result, error) {
 	if c.Prompt+c.Gen > m.Program.MaxPositions {
 		return Result{}, fmt.Errorf("measure: %w: %d tokens, the model's context is %d", device.ErrInvalid, c.Prompt+c.Gen,
 			m.Program.MaxPositions)
+	}
+	if rows := m.Engine().Limits().MaxRows; !m.Program.Generates() && c.Prompt > rows {
+		return Result{}, fmt.Errorf("measure: %w: texts of %d tokens, a step of --max-batch-tokens has %d, and an encoder needs a whole text in one",
+			device.ErrInvalid, c.Prompt, rows)
 	}
 	r := run{m: m, c: c, limits: limits{measure: peakOf(m)}}
 	for range max(c.Repeat, 1) {
@@ -106,6 +115,9 @@ func (r *run) result() Result {
 		res.WeightGBps = r.weightBytes(r.c.Gen) / dec / 1e9
 		res.ReadShare = median(r.readShares)
 	}
+	if !r.m.Program.Generates() {
+		res.TextsPS = float64(r.c.Batch) / pre
+	}
 	return res
 }
 
@@ -128,11 +140,18 @@ func (r *run) once() error {
 		r.peakShares = append(r.peakShares, r.prefillFlops(computed)/seconds/1e9/limit.PeakGFLOPS)
 		computed = 0
 	}}
-	for i, request := range s.requests {
+	together := r.together()
+	for i := 0; i < len(s.requests); i += together {
 		took, err := prefill.run(func() error {
+			if together > 1 {
+				texts := s.texts(i, min(i+together, len(s.requests)))
+				computed += len(texts) * r.c.Prompt
+				_, err := r.m.Run(texts)
+				return err
+			}
 			position, tokens := r.c.prompt(i)
 			computed += tokens
-			return prefillOne(r.m, request.region, position, tokens)
+			return prefillOne(r.m, s.requests[i].region, position, tokens)
 		})
 		if err != nil {
 			return err
@@ -163,6 +182,14 @@ func (r *run) once() error {
 	}
 	r.decode = append(r.decode, decode.total)
 	return nil
+}
+
+// together is how many prompts a step has: as many texts of an encoder as it has rows for, and else one.
+func (r *run) together() int {
+	if r.m.Program.Generates() {
+		return 1
+	}
+	return max(r.m.Engine().Limits().MaxRows/r.c.Prompt, 1)
 }
 
 // prefillOne runs n tokens of a prompt, to its end, in steps of at most the engine's rows.

@@ -58,14 +58,14 @@ const (
 	mostSteps = 100
 )
 
-// Prefill times a prefill step of a whole prompt.
-func (p Profile) Prefill(tokens int) (Ops, error) {
-	s, err := newSequences(p.Model, 1, 1, tokens, 0, 0)
+// Prefill times a prefill step of whole prompts, or of an encoder's texts.
+func (p Profile) Prefill(tokens, prompts int) (Ops, error) {
+	s, err := newSequences(p.Model, prompts, 1, tokens, 0, 0)
 	if err != nil {
 		return Ops{}, err
 	}
 	defer s.close()
-	return p.run(s.prefill(), roofline.Workload{Prompt: tokens, Batch: 1, Tiles: 1}.Prefill())
+	return p.run(s.texts(0, prompts), roofline.Workload{Prompt: tokens, Batch: prompts, Tiles: 1}.Prefill())
 }
 
 // Decode times a decode step after gen tokens of each response. The keys and values of the

@@ -96,7 +96,7 @@ func TestOpsOfAStepAreSummedByNameAgainstTheLimits(t *testing.T) {
 func TestAProfileRunsEveryOpOfTheStepItNames(t *testing.T) {
 	m := open(t)
 	p := profile(t, m, 2)
-	prefill, err := p.Prefill(37)
+	prefill, err := p.Prefill(37, 1)
 	require.NoError(t, err)
 	require.Equal(t, 37, prefill.Rows)
 	decode, err := p.Decode(roofline.Workload{Prompt: 20, Gen: 3, Batch: 2, Beams: 1, Tiles: 1})
@@ -182,7 +182,7 @@ func TestTheSharedPromptIsComputedOnce(t *testing.T) {
 func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	m := open(t)
 	p := profile(t, m, 1)
-	_, err := p.Prefill(129)
+	_, err := p.Prefill(129, 1)
 	require.ErrorContains(t, err, "a context of 129 tokens, the model's is 128")
 	_, err = p.Decode(roofline.Workload{Prompt: 100, Batch: 1 << 20, Beams: 1, Tiles: 1})
 	require.ErrorIs(t, err, device.ErrNoMemory)

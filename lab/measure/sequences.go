@@ -107,9 +107,13 @@ func (s *sequences) fill() error {
 	return nil
 }
 
-// prefill is the first request's whole prompt.
-func (s *sequences) prefill() []compute.Rows {
-	return []compute.Rows{{Region: s.requests[0].region, Tokens: randomTokens(s.model, s.prompt), Output: true}}
+// texts are the whole prompts of the requests [begin, end).
+func (s *sequences) texts(begin, end int) []compute.Rows {
+	rows := make([]compute.Rows, 0, end-begin)
+	for _, r := range s.requests[begin:end] {
+		rows = append(rows, compute.Rows{Region: r.region, Tokens: randomTokens(s.model, s.prompt), Output: true})
+	}
+	return rows
 }
 
 // decode is the last token of each response. Each beam's past is its own.
