@@ -32,7 +32,7 @@ type plan interface{ build(*builder) }
 // families are all that are served, in the order of the documentation.
 func families() []*family {
 	return []*family{
-		&llama, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2,
+		&llama, &deci, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2,
 		&vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified, &olmo2, &olmo3, &olmoHybrid, &ministral3, &hunyuan, &arcee, &apertus,
 		&apertus15, &graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
 		&helium, &cwm, &ministral,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/compute/weights"
@@ -20,45 +21,54 @@ func ggufLayout(m weights.Metadata) (weights.Layout, error) {
 	if !known.gguf.interleaved {
 		return layout, nil
 	}
-	q, err := ggufHeads(m, name+".attention.head_count", 0)
+	q, err := ggufHeads(m, name+".attention.head_count", nil)
 	if err != nil {
 		return layout, err
 	}
 	k, err := ggufHeads(m, name+".attention.head_count_kv", q)
 	layout.Interleaved = func(tensor string) int64 {
-		switch {
-		case !strings.HasPrefix(tensor, "blk."):
-		case strings.HasSuffix(tensor, ".attn_q.weight"), strings.HasSuffix(tensor, ".attn_q.bias"):
-			return q
-		case strings.HasSuffix(tensor, ".attn_k.weight"), strings.HasSuffix(tensor, ".attn_k.bias"):
-			return k
+		layer, part, _ := strings.Cut(strings.TrimPrefix(tensor, "blk."), ".")
+		i, fault := strconv.Atoi(layer)
+		switch part, _, _ = strings.Cut(part, "."); {
+		case fault != nil:
+		case part == "attn_q":
+			return q(i)
+		case part == "attn_k":
+			return k(i)
 		}
 		return 0
 	}
 	return layout, err
 }
 
-// ggufHeads is a number of heads, or the largest of a number for each layer; missing when it is absent and missing is not 0.
-func ggufHeads(m weights.Metadata, key string, missing int64) (int64, error) {
+// ggufHeads are the heads of each layer: one number for all, or a list. missing are those where the key is absent; nil: it must be there.
+func ggufHeads(m weights.Metadata, key string, missing func(layer int) int64) (func(layer int) int64, error) {
 	v, ok := m[key]
-	if !ok && missing != 0 {
+	if !ok && missing != nil {
 		return missing, nil
 	}
-	n, _ := v.(int64)
+	most, _ := v.(int64)
+	of := func(int) int64 { return most }
 	if all, ok := v.(weights.List); ok {
+		own := func(layer int) int64 { n, _ := all.At(layer).(int64); return n }
 		for i := range all.Len() {
-			own, _ := all.At(i).(int64)
-			n = max(n, own)
+			most = max(most, own(i))
+		}
+		of = func(layer int) int64 {
+			if layer >= 0 && layer < all.Len() && own(layer) > 0 {
+				return own(layer)
+			}
+			return most
 		}
 	}
-	if n < 1 {
+	if most < 1 {
 		found := fmt.Sprint(v)
 		if !ok {
 			found = "nothing"
 		}
-		return 0, &weights.FormatError{Name: key, Found: found, Expected: "an integer of at least 1"}
+		return nil, &weights.FormatError{Name: key, Found: found, Expected: "an integer of at least 1"}
 	}
-	return n, nil
+	return of, nil
 }
 
 // ggufParts are the names of a layer's tensors that most families have, to those of Hugging Face. Source: gguf-py/gguf/tensor_mapping.py of

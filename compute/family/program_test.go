@@ -130,6 +130,8 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"deepseek-v32": {15, 19, 15}, "glm-moe-dsa": {15, 15, 19},
 			// Two for residuals that are normed, and one less of a lightning attention than of a delta net.
 			"minimax": {13, 12, 13},
+			// Five of attention, three of an MLP, two of a matrix.
+			"deci": {8, 3, 8, 5, 5}, "deci-last": {3, 8, 3},
 			// Three for the keys and values of all later layers.
 			"yoco":           {8, 8, 11, 8},
 			"yoco-retention": {10, 10, 11, 8},
