@@ -77,7 +77,7 @@ func TestGGUFOfAModelIsTheSameModel(t *testing.T) {
 func TestGGUFOfAnEncoderIsTheSameEncoder(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/gguf/encoders/*.gguf")
 	require.NoError(t, err)
-	require.Len(t, files, 9)
+	require.Len(t, files, 10)
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
 		t.Run(name, func(t *testing.T) {
@@ -96,9 +96,10 @@ func TestGGUFOfAnEncoderIsTheSameEncoder(t *testing.T) {
 				return cfg, runEncoder(t, e, p, texts)
 			}
 			for _, backend := range []string{"ref", "cpu"} {
-				cfg, want := run(folder, backend)
+				cfg, want := run(asLlamaCppKnows(t, folder), backend)
 				own, got := run(file, backend)
 				require.Equal(t, cfg.Pooling.Mode, own.Pooling.Mode)
+				require.Equal(t, cfg.Pooling.Dense, own.Pooling.Dense)
 				require.Equal(t, cfg.MaxPositions, own.MaxPositions)
 				require.Equal(t, cfg.Classifier, own.Classifier)
 				for i := range want {
@@ -118,10 +119,11 @@ func asLlamaCppKnows(t *testing.T, folder string) string {
 		"cohere2": {"sliding_window_pattern": 4},
 		"deepseek-v3": {"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4,
 			"original_max_position_embeddings": 32, "mscale": 0.8, "mscale_all_dim": 0.8}},
-		"dots1":         {"sliding_window": nil},
-		"falcon":        {"max_position_embeddings": 2048},
-		"falcon-groups": {"max_position_embeddings": 2048},
-		"gpt-oss-mxfp4": {"swiglu_limit": 7},
+		"dots1":          {"sliding_window": nil},
+		"embeddinggemma": {"layer_types": nil},
+		"falcon":         {"max_position_embeddings": 2048},
+		"falcon-groups":  {"max_position_embeddings": 2048},
+		"gpt-oss-mxfp4":  {"swiglu_limit": 7},
 		"llama4": {"attention_chunk_size": 8192, "floor_scale": 8192, "layer_types": nil, "no_rope_layers": nil,
 			"no_rope_layer_interval": 4},
 		"minicpm3":   {"scale_emb": 12, "dim_model_base": 256},

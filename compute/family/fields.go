@@ -24,6 +24,7 @@ type fields struct {
 	alias   map[string]string // whole names in faults, where the file has others
 	tensors describer         // of a GGUF file; nil: of none
 	form    *ggufForm         // of that file
+	kind    string            // general.architecture of that file
 	err     error
 }
 

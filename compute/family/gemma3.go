@@ -16,11 +16,15 @@ var gemma3 = family{
 	config:  gemma3Config,
 	tensors: gemmaNorms,
 	gguf: &ggufForm{
-		name:  "gemma3",
+		name: "gemma3", also: []string{gemmaEmbedding},
 		parts: sandwichParts,
+		head:  map[string]string{"dense_2": "2_Dense/linear", "dense_3": "3_Dense/linear"},
 		keys: map[string]string{
 			"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa": "rope_local_base_freq", "final_logit_softcapping": "final_logit_softcapping",
+			"attention.causal": ggufCausal,
+			// their tensors say it too
+			"dense_2_feat_in": "", "dense_2_feat_out": "", "dense_3_feat_in": "", "dense_3_feat_out": "",
 		},
 		spell: gemma3GGUF,
 	},
@@ -116,11 +120,46 @@ func gemmaNorms(_ *Config, w *weights.Checkpoint) error {
 	})
 }
 
-// gemma3GGUF sets what llama.cpp knows by the model's size.
+// gemmaEmbedding is the architecture of GGUF files of EmbeddingGemma.
+const gemmaEmbedding = "gemma-embedding"
+
+// gemma3GGUF sets what llama.cpp knows by the architecture, and by the model's size.
 func gemma3GGUF(f *fields) {
 	scalar := f.integer(0, 1, maxHeadDim, "head_dim")
-	if layers := f.size(maxLayers, "num_hidden_layers"); layers == 62 { // 27B
+	encoder := f.kind == gemmaEmbedding
+	if causal := f.flag(!encoder, ggufCausal); causal == encoder {
+		f.fault(ggufCausal, fmt.Sprint(causal), fmt.Sprint(!encoder))
+	}
+	if encoder {
+		f.set("use_bidirectional_attention", true)
+	} else if layers := f.size(maxLayers, "num_hidden_layers"); layers == 62 { // 27B
 		scalar = f.size(maxWidth, "hidden_size") / max(f.size(maxHeads, "num_attention_heads"), 1)
 	}
 	f.set("query_pre_attn_scalar", scalar)
+}
+
+// ggufDense takes the dense layers after the pooling from their matrices. Files without them give vectors without these layers.
+func (c *Config) ggufDense(tensors describer) error {
+	if !c.Encoder || c.Architecture != gemma3.class {
+		return nil
+	}
+	width := c.Hidden
+	for _, folder := range []string{"2_Dense", "3_Dense"} {
+		d := Dense{Folder: folder, In: width}
+		t, ok := tensors.Describe(d.linear() + ".weight")
+		if !ok {
+			continue
+		}
+		if len(t.Shape) != 2 || t.Shape[0] > maxWidth {
+			return &weights.FormatError{File: c.File, Name: d.linear(), Found: fmt.Sprint(t.Shape), Expected: "a matrix"}
+		}
+		width = int(t.Shape[0])
+		d.Out = width
+		c.Pooling.Dense = append(c.Pooling.Dense, d)
+	}
+	if width != c.Hidden {
+		return &weights.FormatError{File: c.File, Name: "dense_3.weight", Found: fmt.Sprintf("vectors of %d", width),
+			Expected: fmt.Sprintf("%d, the width of a hidden state", c.Hidden)}
+	}
+	return nil
 }

@@ -164,3 +164,15 @@ func TestGemmaGGUFHasTheScaleOfLlamaCpp(t *testing.T) {
 	_, err = parseConfig(f)
 	require.ErrorContains(t, err, "gemma3.final_logit_softcapping: found 30, expected null")
 }
+
+// TestGemmaDenseLayersOfGGUFGiveVectorsOfAHiddenState, else no program has a place for them.
+func TestGemmaDenseLayersOfGGUFGiveVectorsOfAHiddenState(t *testing.T) {
+	c := &Config{File: "a.gguf", Architecture: gemma3.class, Encoder: true, Hidden: 48}
+	require.NoError(t, c.ggufDense(tables{}))
+	require.Empty(t, c.Pooling.Dense)
+	first := weights.Tensor{Shape: []int64{80, 48}}
+	require.ErrorContains(t, c.ggufDense(tables{"2_Dense/linear.weight": first}),
+		"a.gguf: dense_3.weight: found vectors of 80, expected 48, the width of a hidden state")
+	require.ErrorContains(t, c.ggufDense(tables{"2_Dense/linear.weight": {Shape: []int64{80}}}),
+		"a.gguf: 2_Dense/linear: found [80], expected a matrix")
+}

@@ -3,6 +3,7 @@ package family
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -17,7 +18,7 @@ import (
 // ggufForm is how a family's GGUF files differ from its Hugging Face checkpoints.
 type ggufForm struct {
 	name        string                   // general.architecture
-	also        []string                 // other names: of models with images
+	also        []string                 // other names: of models with images, and of encoders
 	only        func(keys ggufKeys) bool // which files of that name are the family's, where several have it; nil: all
 	interleaved bool                     // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
 	partial     bool                     // rope.dimension_count is the rotated part of a head
@@ -84,7 +85,7 @@ func loadGGUF(path string) (*Config, error) {
 		return nil, err
 	}
 	c.ggufPooling(g.Metadata)
-	return c, ggufRope(g, c)
+	return c, errors.Join(c.ggufDense(g), ggufRope(g, c))
 }
 
 // ggufPooling is the pooling of a file that says it: enum llama_pooling_type of llama.h.
@@ -120,7 +121,11 @@ func LoadGGUFBegin(path string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseConfig(f)
+	c, err := parseConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.ggufDense(g)
 }
 
 // ggufFields spells the metadata as a config.json, so that the same ranges and
@@ -134,7 +139,7 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 			strings.Join(nearest.Names(kind, ggufNames(), 3), ", "))
 		return nil, f.err
 	}
-	f.form = known.gguf
+	f.form, f.kind = known.gguf, kind
 	f.set("architectures", []string{known.class})
 	rename := func(key, name string) {
 		f.alias[name] = key

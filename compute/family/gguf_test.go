@@ -223,6 +223,8 @@ func TestGGUFFamiliesRefuseWhatTheyDoNotHave(t *testing.T) {
 		{"kimi-linear", []weights.Metadata{experts, latents}, "expert_gating_func", int64(1),
 			"kimi-linear.expert_gating_func: found 1, expected 2"},
 		{"bert", nil, "attention.causal", true, "bert.attention.causal: found true, expected false"},
+		{"gemma-embedding", nil, "attention.causal", true, "gemma-embedding.attention.causal: found true, expected false"},
+		{"gemma3", nil, "attention.causal", false, "gemma3.attention.causal: found false, expected true"},
 		{"modern-bert", nil, "classifier.pooling_type", int64(3),
 			"modern-bert.classifier.pooling_type: found 3, expected an integer in 1..2"},
 		{"apertus", nil, "xielu.alpha_p", []any{1.0, 2.0},
