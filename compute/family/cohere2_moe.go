@@ -16,6 +16,16 @@ var cohere2Moe = family{
 	spell:   cohere2MoeSpell,
 	config:  cohere2MoeConfig,
 	tensors: cohere2MoeTensors,
+	gguf: &ggufForm{
+		name: "cohere2moe", tensors: cohere2MoeTensors,
+		keys: merged(cohereKeys, windowKeys, map[string]string{
+			"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size",
+			"feed_forward_length": "prefix_dense_intermediate_size", "leading_dense_block_count": "first_k_dense_replace",
+			"expert_weights_norm": "norm_topk_prob", "expert_gating_func": ggufGating, "expert_shared_count": "num_shared_experts",
+			"expert_shared_feed_forward_length": "gguf.shared",
+		}),
+		spell: cohere2MoeGGUF,
+	},
 
 	models: "Command-A with experts",
 	features: "as Command-R7B, RMS norms with `rms_norm_eps`, experts by `mlp_layer_types` or after `first_k_dense_replace` layers: softmax over the chosen ones, or sigmoid " +

@@ -12,6 +12,14 @@ var graniteSWA = family{
 	spell:   graniteSWASpell,
 	config:  graniteSWAConfig,
 	tensors: graniteTensors,
+	gguf: &ggufForm{
+		name: "granite_swa", interleaved: true,
+		only:    func(k ggufKeys) bool { return !k.some("expert_count") },
+		parts:   map[string]string{"attn_sinks": "self_attn.sinks"},
+		keys:    merged(graniteKeys, graniteWindowKeys),
+		spell:   graniteSWAGGUF,
+		tensors: graniteTensors,
+	},
 
 	models:   "Granite Swash 2B",
 	features: "Granite 3 with `sinks`, sliding windows by `layer_types` or but in every fourth layer, rotary bases by `layer_rope_theta` (0: no rotary embedding)",
@@ -23,10 +31,26 @@ var graniteMoeSWA = family{
 	spell:   graniteMoeSWASpell,
 	config:  graniteMoeSWAConfig,
 	tensors: graniteTensors,
+	gguf: &ggufForm{
+		name: "granite_swa", interleaved: true,
+		only: func(k ggufKeys) bool { return k.some("expert_count") },
+		parts: map[string]string{
+			"attn_sinks": "self_attn.sinks", "ffn_gate_inp": "block_sparse_moe.router",
+			"ffn_gate_up_exps.weight": "block_sparse_moe.experts.gate_up_proj", "ffn_gate_exps": "block_sparse_moe.experts.gate_proj",
+			"ffn_up_exps": "block_sparse_moe.experts.up_proj", "ffn_down_exps": "block_sparse_moe.experts.down_proj",
+			"ffn_up_shexp": "shared_mlp.input_linear", "ffn_down_shexp": "shared_mlp.output_linear",
+		},
+		keys:    merged(graniteExpertKeys, graniteWindowKeys),
+		spell:   graniteSWAGGUF,
+		tensors: graniteTensors,
+	},
 
 	models:   "Granite Swash 3B A600M",
 	features: "as `GraniteSWAForCausalLM`, experts: softmax over the chosen ones, a shared one or none",
 }
+
+// graniteWindowKeys are the keys of windows, and of layers without a rotary embedding.
+var graniteWindowKeys = merged(windowKeys, map[string]string{"attention.rope_pattern": "gguf.rope_pattern"})
 
 // graniteSWASpell sets the defaults of GraniteSWAConfig.
 func graniteSWASpell(f *fields) {

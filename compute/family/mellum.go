@@ -5,6 +5,9 @@ var mellum = family{
 	class: "MellumForCausalLM", bare: "MellumModel", kind: "mellum",
 	spell:  mellumSpell,
 	config: mellumConfig,
+	gguf: &ggufForm{
+		name: "mellum", keys: merged(qwenExpertKeys, windowKeys, map[string]string{"rope.freq_base_swa": ggufLocalBase}), spell: mellumGGUF,
+	},
 
 	models:   "Mellum 2 12B A2.5B",
 	features: "Qwen3 with experts by `mlp_layer_types`: softmax, `norm_topk_prob`; sliding windows by `layer_types`, with a rotary embedding of their own",
@@ -26,7 +29,8 @@ func mellumConfig(f *fields, c *Config) plan {
 	decoderSizes(f, c, 0)
 	c.QKNorm = true
 	c.attentionBias(f, false)
-	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"), 10000)
+	local := twoRopes(f, c, f.integer(0, 1, maxPositions, "max_position_embeddings"),
+		f.number(10000, minTheta, maxTheta, ggufLocalBase))
 	c.windows(f, 0, 0)
 	e := qwenMoe(f, c)
 	e.dense = f.denseLayers(c)

@@ -10,6 +10,14 @@ var mimoV2Flash = family{
 	class: "MiMoV2FlashForCausalLM", bare: "MiMoV2FlashModel", kind: "mimo_v2_flash",
 	spell:  mimoSpell,
 	config: mimoConfig,
+	gguf: &ggufForm{
+		name: "mimo2", partial: true,
+		parts: map[string]string{"attn_sinks.weight": "self_attn.attention_sink_bias"},
+		keys: merged(mixtureKeys, windowKeys, map[string]string{
+			"attention.value_length": "v_head_dim", "attention.value_scale": "attention_value_scale", "rope.freq_base_swa": ggufLocalBase,
+		}),
+		spell: mimoGGUF,
+	},
 
 	models: "MiMo-V2-Flash",
 	features: "values of another size than keys (`v_head_dim`) and with a factor (`attention_value_scale`), part of a head rotated, sliding windows by `layer_types` with twice the KV heads, `sinks` and " +
