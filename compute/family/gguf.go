@@ -20,7 +20,7 @@ type ggufForm struct {
 	name        string                   // general.architecture
 	also        []string                 // other names: of models with images, and of encoders
 	only        func(keys ggufKeys) bool // which files of that name are the family's, where several have it; nil: all
-	interleaved bool                     // rows of q and k: llama.cpp turns the neighbors (2i, 2i+1) of a head
+	interleaved bool                     // rows of q and k in files of name: llama.cpp turns the neighbors (2i, 2i+1) of a head
 	partial     bool                     // rope.dimension_count is the rotated part of a head
 	decoder     string                   // before the names of all tensors but the head's; "": "model."
 	layers      string                   // before the number of a layer; "": "layers."

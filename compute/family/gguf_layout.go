@@ -18,7 +18,7 @@ func ggufLayout(m weights.Metadata) (weights.Layout, error) {
 		return weights.Layout{}, nil
 	}
 	layout := weights.Layout{Name: func(tensor string) string { return known.gguf.huggingFaceName(tensor) }}
-	if !known.gguf.interleaved {
+	if !known.gguf.interleaved || name != known.gguf.name {
 		return layout, nil
 	}
 	q, err := ggufHeads(m, name+".attention.head_count", nil)

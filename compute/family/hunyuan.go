@@ -14,7 +14,10 @@ var hunyuan = family{
 	class: "HunYuanDenseV1ForCausalLM", bare: "HunYuanDenseV1Model", kind: "hunyuan_v1_dense",
 	spell:  hunyuanSpell,
 	config: hunyuanConfig,
-	gguf:   &ggufForm{name: "hunyuan-dense", parts: hunyuanParts}, // whose base of the rotary embedding has alpha
+	gguf: &ggufForm{ // whose base of the rotary embedding has alpha, but in files of models with images
+		name: "hunyuan-dense", also: []string{"hunyuan_vl"}, parts: hunyuanParts,
+		keys: map[string]string{"rope.scaling.alpha": "gguf.rope.alpha"}, spell: hunyuanGGUF,
+	},
 
 	models:   "Hunyuan 0.5B to 7B",
 	features: "RMS norm over each head of q and k after the rotation, `dynamic` by `alpha`",
@@ -87,6 +90,18 @@ func hunyuanMoeConfig(f *fields, c *Config) plan {
 
 // hunyuanParts are the names of the norms of heads.
 var hunyuanParts = map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+
+// hunyuanGGUF spells alpha, if there is one, as configurations have it.
+func hunyuanGGUF(f *fields) {
+	alpha := f.number(0, 0, 1e9, "gguf.rope.alpha")
+	if alpha == 0 {
+		return
+	}
+	if f.has("rope_scaling") {
+		f.fault("gguf.rope.alpha", fmt.Sprint(alpha), "none with another scaling")
+	}
+	f.set("rope_scaling", map[string]any{"rope_type": "dynamic", "alpha": alpha})
+}
 
 // hunyuanMoeGGUF: the shared MLP has the width of an expert.
 func hunyuanMoeGGUF(f *fields) {

@@ -15,7 +15,7 @@ var llama = family{
 	class: "LlamaForCausalLM", also: []string{"LlamaForSequenceClassification"}, bare: "LlamaModel", kind: "llama",
 	config: llamaConfig,
 	gguf: &ggufForm{
-		name: "llama", interleaved: true,
+		name: "llama", also: []string{"paddleocr"}, interleaved: true,
 		only: func(k ggufKeys) bool { return !k.some("expert_count") },
 	},
 
