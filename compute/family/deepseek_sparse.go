@@ -1,11 +1,14 @@
 package family
 
+import "maps"
+
 // deepseekV32 is DeepSeek-V3 with an indexer that chooses the keys of each query.
 var deepseekV32 = family{
 	class: "DeepseekV32ForCausalLM", bare: "DeepseekV32Model", kind: "deepseek_v32",
 	spell:   deepseekV32Spell,
 	config:  sparseLatentsConfig,
 	tensors: keyTensors,
+	gguf:    sparseForm("deepseek32"),
 
 	models:   "DeepSeek-V3.2, V3.2-Speciale",
 	features: "as DeepSeek-V3, sequences of up to `index_topk` tokens: an indexer chooses that many keys, which are all of them",
@@ -17,6 +20,7 @@ var glmMoeDsa = family{
 	spell:   glmMoeDsaSpell,
 	config:  sparseLatentsConfig,
 	tensors: keyTensors,
+	gguf:    sparseForm("glm-dsa"),
 
 	models:   "GLM-5, GLM-5.1",
 	features: "as DeepSeek-V3.2",
@@ -61,4 +65,19 @@ func sparseLatentsConfig(f *fields, c *Config) plan {
 	c.shorten(f.integer(2048, 1, maxPositions, "index_topk"),
 		"its indexer, which is not run, chooses index_topk keys: all of a sequence of no more tokens")
 	return p
+}
+
+// sparseForm is that of GGUF files with an indexer, of which the number of keys alone is read.
+func sparseForm(name string) *ggufForm {
+	g := latentForm(name, nil, func(f *fields) {
+		f.mixture(gatingSigmoid)
+		f.mlpTypes()
+		f.size(maxPositions, "index_topk")
+	})
+	maps.Copy(g.keys, map[string]string{
+		"attention.indexer.top_k": "index_topk", "attention.indexer.head_count": "", "attention.indexer.key_length": "",
+		"attention.indexer.types": "",
+	})
+	g.unused = ".indexer."
+	return g
 }
