@@ -31,7 +31,7 @@ func (b *builder) refuseUnread() {
 	if !ok || !weights.IsGGUF(b.cfg.File) {
 		return
 	}
-	unused := ""
+	var unused []string
 	if known := find(func(f *family) bool { return f.class == b.cfg.Architecture }); known != nil && known.gguf != nil {
 		unused = known.gguf.unused
 	}
@@ -42,7 +42,8 @@ func (b *builder) refuseUnread() {
 		} else if rest, ok := strings.CutPrefix(name, "blk."); ok {
 			_, _ = fmt.Sscan(strings.Split(rest, ".")[0], &layer)
 		}
-		idle := layer >= b.cfg.Layers || unused != "" && strings.Contains(name, unused) || strings.HasPrefix(name, "rope_") || strings.HasSuffix(name, ".attn_rot_embd.weight") ||
+		idle := layer >= b.cfg.Layers || slices.ContainsFunc(unused, func(part string) bool { return strings.Contains(name, part) }) ||
+			strings.HasPrefix(name, "rope_") || strings.HasSuffix(name, ".attn_rot_embd.weight") ||
 			strings.HasPrefix(name, "v.") || strings.HasPrefix(name, "a.") || strings.HasPrefix(name, "mm.") ||
 			b.cfg.Encoder && len(b.cfg.Classifier.Labels) == 0 && strings.HasPrefix(name, "head.")
 		if !b.sought[name] && !idle {

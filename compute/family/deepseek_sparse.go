@@ -78,6 +78,6 @@ func sparseForm(name string) *ggufForm {
 		"attention.indexer.top_k": "index_topk", "attention.indexer.head_count": "", "attention.indexer.key_length": "",
 		"attention.indexer.types": "",
 	})
-	g.unused = ".indexer."
+	g.unused = []string{".indexer."}
 	return g
 }

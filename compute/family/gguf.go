@@ -31,7 +31,7 @@ type ggufForm struct {
 	// keys beside Llama's, without the architecture, to members of config.json; "": of no effect
 	keys    map[string]string
 	spell   func(*fields)                            // sets what has no key; nil: nothing
-	unused  string                                   // in the names of tensors that are not run; "": there are none
+	unused  []string                                 // in the names of tensors that are not run
 	tensors func(*Config, *weights.Checkpoint) error // replaces tensors; nil: none
 }
 

@@ -13,6 +13,16 @@ var museGlimmer = family{
 	spell:   museSpell,
 	config:  museConfig,
 	tensors: museTensors,
+	gguf: &ggufForm{
+		name: "muse-glimmer", interleaved: true,
+		parts: merged(sandwichParts, map[string]string{"attn_gate": "self_attn.gate_proj"}),
+		keys: merged(windowKeys, map[string]string{
+			"logit_scale": "output_multiplier", "final_logit_softcapping": "final_logit_softcapping", "rope.freq_base_swa": ggufLocalBase,
+		}),
+		spell:   museGGUF,
+		unused:  []string{".self_attn.q_norm.", ".self_attn.k_norm."},
+		tensors: museLogits,
+	},
 
 	models: "the text of Muse Glimmer 30B",
 	features: "RMS norms before and after each block, without weights over each head of q and k and of the embedding, a gate of the attention's result, sliding windows by `layer_types` or " +
@@ -70,13 +80,62 @@ func museConfig(f *fields, c *Config) plan {
 	return p
 }
 
-// museTensors adds one to the weights of the layers' norms, and multiplies that of the last one with the factor of the logits.
+// museTensors adds one to the weights of the layers' norms before museLogits.
 func museTensors(c *Config, w *weights.Checkpoint) error {
 	if err := onePlus(w, func(name string) bool {
 		return strings.HasSuffix(name, "layernorm.weight") && !strings.Contains(name, "vision")
 	}); err != nil {
 		return err
 	}
+	return museLogits(c, w)
+}
+
+// museLogits multiplies the weight of the last norm with the factor of the logits.
+func museLogits(c *Config, w *weights.Checkpoint) error {
 	multiplier := c.plan.(musePlan).multiplier
 	return w.Replace(finalNorm, func(x float32) float32 { return x * multiplier })
+}
+
+// museGGUF: layers with a window have a rotary embedding, and the factor of scores is the weight of each element of a norm of queries. Keys
+// have norms whose weights are ones.
+func museGGUF(f *fields) {
+	f.set("hidden_act", "silu")
+	for _, name := range []string{"output_multiplier", "final_logit_softcapping"} {
+		if !f.has(name) {
+			f.fault(name, "nothing", "a number")
+		}
+	}
+	f.defaults(map[string]any{"rope_theta": 10000})
+	f.set("rope_theta", f.number(f.number(10000, minTheta, maxTheta, "rope_theta"), minTheta, maxTheta, ggufLocalBase))
+	f.ggufTypes(4)
+	thetas := []int{}
+	for _, kind := range f.texts("layer_types") {
+		thetas = append(thetas, map[string]int{sliding: 1}[kind])
+	}
+	f.set("layer_rope_theta", thetas)
+	factor := f.sameWeights("attn_q_norm.weight", 0)
+	f.set("qk_scale_factor", factor)
+	f.sameWeights("attn_k_norm.weight", 1)
+}
+
+// sameWeights is the one value that vectors of all layers have; 0: any. A file without its data has ones.
+func (f *fields) sameWeights(part string, want float32) float32 {
+	for i := range f.size(maxLayers, "num_hidden_layers") {
+		name := fmt.Sprintf("blk.%d.%s", i, part)
+		values := ggufFactors(f.tensors, f.form.huggingFaceName(name))
+		if len(values) == 0 {
+			f.fault(name, "no such vector in F32", "the weights of a norm")
+			return 1
+		}
+		for _, x := range values {
+			if want == 0 {
+				want = x
+			}
+			if x != want {
+				f.fault(name, fmt.Sprint(x), fmt.Sprintf("%g, the weight of all elements", want))
+				return 1
+			}
+		}
+	}
+	return want
 }
