@@ -1,6 +1,7 @@
 package family
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -53,6 +54,23 @@ var minimaxM3 = family{
 	kind: "minimax_m3_vl_text", spell: minimaxM3Spell,
 	config:  minimaxM3Config,
 	tensors: minimaxM3Tensors,
+	gguf: &ggufForm{
+		name: "minimax-m3", partial: true,
+		parts: merged(sparseMoeParts, map[string]string{
+			"ffn_gate_shexp": "block_sparse_moe.shared_experts.gate_proj", "ffn_up_shexp": "block_sparse_moe.shared_experts.up_proj",
+			"ffn_down_shexp": "block_sparse_moe.shared_experts.down_proj",
+		}),
+		keys: map[string]string{
+			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+			"expert_feed_forward_length": "intermediate_size", "feed_forward_length": "dense_intermediate_size",
+			"expert_shared_count": "gguf.expert_shared_count", "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": ggufNorm,
+			"expert_gating_func": ggufGating, "leading_dense_block_count": "",
+			"attention.indexer.top_k": "index_topk_blocks", "attention.indexer.block_size": "index_block_size",
+			"attention.indexer.head_count": "", "attention.indexer.key_length": "", "attention.indexer.local_blocks": "",
+		},
+		spell:  minimaxM3GGUF,
+		unused: []string{".indexer."},
+	},
 
 	models: "the text of MiniMax-M3",
 	features: "RMS norms over each head of q and k, part of a head rotated (`partial_rotary_factor`), experts: sigmoid with a bias, a shared one, SwiGLU with limits, plain layers by " +
@@ -119,4 +137,24 @@ func minimaxM3Tensors(_ *Config, w *weights.Checkpoint) error {
 	return onePlus(w, func(name string) bool {
 		return strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "vision")
 	})
+}
+
+// minimaxM3GGUF: the limits of SwiGLU are the class's. The shared MLP has the width of its tensors.
+func minimaxM3GGUF(f *fields) {
+	f.gating(gatingSigmoid)
+	f.normalized()
+	if f.number(0, 0, 1e6, "routed_scaling_factor") == 0 {
+		f.set("routed_scaling_factor", 1)
+	}
+	f.mlpTypes()
+	f.size(maxPositions, "index_topk_blocks")
+	f.size(maxPositions, "index_block_size")
+	types := make([]string, f.size(maxLayers, "num_hidden_layers"))
+	for i := range types {
+		types[i] = "minimax_m3_sparse"
+		if t, ok := f.describe(fmt.Sprintf("blk.%d.ffn_gate_shexp.weight", i)); ok && len(t.Shape) == 2 {
+			f.set("shared_intermediate_size", t.Shape[0])
+		}
+	}
+	f.set("layer_types", types)
 }
