@@ -107,3 +107,24 @@ func cohere2MoeTensors(c *Config, w *weights.Checkpoint) error {
 		return func(int64) float32 { return 0.5 }
 	}))
 }
+
+// cohere2MoeGGUF: without the key of a function of the gates it is sigmoid.
+func cohere2MoeGGUF(f *fields) {
+	f.flaggedTypes()
+	f.defaults(map[string]any{"num_shared_experts": 0, "norm_topk_prob": false, "first_k_dense_replace": 0})
+	switch gating := f.integer(0, 0, 16, ggufGating); gating {
+	case gatingSoftmax:
+		f.set("expert_selection_fn", "softmax")
+		if !f.flag(true, "norm_topk_prob") { // which the class does not read
+			f.fault("norm_topk_prob", "false", "true")
+		}
+	case 0, gatingSigmoid:
+		f.set("expert_selection_fn", "sigmoid")
+	default:
+		f.fault(ggufGating, fmt.Sprint(gating), "1 or 2")
+	}
+	shared := f.size(maxWidth, "intermediate_size") * f.integer(0, 0, maxExperts, "num_shared_experts")
+	if own := f.integer(shared, 0, maxWidth, "gguf.shared"); own != shared {
+		f.fault("gguf.shared", fmt.Sprint(own), fmt.Sprintf("%d, the width of the shared experts", shared))
+	}
+}

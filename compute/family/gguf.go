@@ -192,39 +192,6 @@ func ggufFields(path string, m weights.Metadata, tensors describer) (*fields, er
 	return f, f.err
 }
 
-// withoutNext leaves out the layers that predict tokens after the next one: they are the last of the file's, and no op runs them.
-func (f *fields) withoutNext() {
-	if next := f.integer(0, 0, maxLayers, "num_nextn_predict_layers"); next > 0 {
-		f.set("num_hidden_layers", f.integer(0, next+1, maxLayers, "num_hidden_layers")-next)
-	}
-}
-
-// uniform is the one number of a list with an entry for each layer, where layers without such a thing have 0. It takes the place of the
-// list. The result is the list, nil if the member is a number.
-func (f *fields) uniform(name string) []int {
-	_, raw := f.get(name)
-	var all []int
-	if raw == nil || json.Unmarshal(raw, &all) != nil {
-		return nil
-	}
-	layers := f.size(maxLayers, "num_hidden_layers")
-	if len(all) < layers {
-		f.fault(name, fmt.Sprintf("%d entries", len(all)), fmt.Sprintf("one for each of %d layers", layers))
-	}
-	if f.err != nil {
-		return nil
-	}
-	all = all[:layers] // without those that predict tokens after the next one
-	most := slices.Max(all)
-	for _, n := range all {
-		if n != 0 && n != most {
-			f.fault(name, excerpt(raw), "one number, or 0, for each layer")
-		}
-	}
-	f.set(name, most)
-	return all
-}
-
 // set spells a value of the metadata in JSON.
 func (f *fields) set(name string, v any) {
 	raw, err := json.Marshal(v)
@@ -472,33 +439,6 @@ func ggufRope(g *weights.GGUF, c *Config) error {
 	return nil
 }
 
-// windowKeys are the keys of windows; which layers have them is left to ggufTypes.
-var windowKeys = map[string]string{"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": ggufPattern}
-
-// ggufPattern is the member of sliding_window_pattern, which no config.json has: a flag for each layer with a window, or a number, see
-// ggufTypes.
-const ggufPattern = "gguf.sliding_window_pattern"
-
-// ggufTypes sets layer_types: the layers that have a flag have a window; of a number n, or missing, all but each n-th.
-func (f *fields) ggufTypes(missing int) {
-	var sliders []bool
-	name, raw := f.get(ggufPattern)
-	layers := f.size(maxLayers, "num_hidden_layers")
-	if raw == nil || json.Unmarshal(raw, &sliders) != nil {
-		f.patternTypes(missing, name)
-		return
-	}
-	if len(sliders) < layers {
-		f.fault(name, fmt.Sprintf("%d entries", len(sliders)), fmt.Sprintf("one for each of %d layers", layers))
-		return
-	}
-	types := make([]string, layers)
-	for i := range types {
-		types[i] = map[bool]string{false: full, true: sliding}[sliders[i]]
-	}
-	f.set("layer_types", types)
-}
-
 // mixtureKeys are the keys of experts as DeepSeek has them.
 var mixtureKeys = map[string]string{
 	"expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
@@ -540,13 +480,4 @@ func (f *fields) mixture(gating int) {
 	if f.number(0, 0, 1e6, "routed_scaling_factor") == 0 {
 		f.set("routed_scaling_factor", 1)
 	}
-}
-
-// listed is a member's list of integers, nil if it is one number.
-func (f *fields) listed(name string) (all []int) {
-	_, raw := f.get(name)
-	if raw == nil || json.Unmarshal(raw, &all) != nil {
-		return nil
-	}
-	return all
 }

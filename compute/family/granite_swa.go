@@ -105,3 +105,24 @@ func (p *granitePlan) windows(f *fields, c *Config) {
 		p.ropes[i].Theta = theta
 	}
 }
+
+// graniteSWAGGUF: rope_pattern says which layers have a rotary embedding, all of one base.
+func graniteSWAGGUF(f *fields) {
+	f.flaggedTypes()
+	rotated := list[bool](f, "gguf.rope_pattern", "a list of flags")
+	if rotated == nil {
+		return
+	}
+	layers := f.size(maxLayers, "num_hidden_layers")
+	if len(rotated) < layers {
+		f.fault("gguf.rope_pattern", fmt.Sprintf("%d entries", len(rotated)), fmt.Sprintf("one for each of %d layers", layers))
+		return
+	}
+	bases := make([]float64, layers)
+	for i := range bases {
+		if rotated[i] {
+			bases[i] = f.number(10000, minTheta, maxTheta, "rope_theta")
+		}
+	}
+	f.set("layer_rope_theta", bases)
+}

@@ -36,3 +36,16 @@ func mellumConfig(f *fields, c *Config) plan {
 	e.dense = f.denseLayers(c)
 	return llamaPlan{local: &local, experts: e}
 }
+
+// mellumGGUF: the rotary embedding of layers with a window has the base of the others without a key.
+func mellumGGUF(f *fields) {
+	f.set("norm_topk_prob", true)
+	f.mlpTypes()
+	if !f.has("sliding_window") {
+		f.members["sliding_window"] = []byte("null")
+		f.sameTypes("layer_types", full)
+		return
+	}
+	f.ggufTypes(4)
+	f.defaults(map[string]any{ggufLocalBase: f.number(10000, minTheta, maxTheta, "rope_theta")})
+}

@@ -78,3 +78,51 @@ func mimoConfig(f *fields, c *Config) plan {
 		names:  strings.NewReplacer("self_attn.sinks", "self_attn.attention_sink_bias"),
 	}
 }
+
+// mimoGGUF: layers with a window have twice the KV heads. The window does not count the token itself, as in the configurations of which the
+// files are made.
+func mimoGGUF(f *fields) {
+	f.mixture(gatingSigmoid)
+	f.set("norm_topk_prob", true)
+	f.missing(map[string]any{"attention_value_scale": nil})
+	f.defaults(map[string]any{"v_head_dim": f.integer(0, 1, maxHeadDim, "head_dim"), "partial_rotary_factor": 1})
+	f.flaggedTypes()
+	f.mlpTypes()
+	f.mimoHeads()
+	if !f.has("rope_scaling") {
+		base := f.number(10000, minTheta, maxTheta, "rope_theta")
+		part := f.number(1, 0, 1, "partial_rotary_factor")
+		f.set("rope_parameters", map[string]any{
+			full:    map[string]any{"rope_theta": base, "partial_rotary_factor": part},
+			sliding: map[string]any{"rope_theta": f.number(10000, minTheta, maxTheta, ggufLocalBase), "partial_rotary_factor": part},
+		})
+	}
+	f.set("sliding_window_size", f.size(maxPositions-1, "sliding_window"))
+}
+
+// mimoHeads takes the KV heads of layers without a window from the list of all.
+func (f *fields) mimoHeads() {
+	heads, types := f.listed("num_key_value_heads"), f.texts("layer_types")
+	if f.err != nil || heads == nil {
+		return
+	}
+	name, raw := f.get("num_key_value_heads")
+	if len(heads) < len(types) {
+		f.fault(name, fmt.Sprintf("%d entries", len(heads)), fmt.Sprintf("one for each of %d layers", len(types)))
+		return
+	}
+	least := 0
+	for i, kind := range types {
+		own := heads[i]
+		if kind == sliding {
+			own /= 2
+		}
+		if least == 0 {
+			least = own
+		}
+		if own != least || kind == sliding && heads[i]%2 != 0 {
+			f.fault(name, excerpt(raw), "twice the number in layers with a window")
+		}
+	}
+	f.set("num_key_value_heads", least)
+}
