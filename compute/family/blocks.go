@@ -38,6 +38,7 @@ type blockNames struct {
 	table     string // token table
 	positions string // position table; "": there is none
 	norm      string // before the head
+	head      string // whole name of the head's weight; "": that of most checkpoints
 
 	layers    string // before the number of a layer
 	attnNorm  string
@@ -71,6 +72,9 @@ func blockSizes(f *fields, c *Config, kvHeads int, activation string) {
 func (p blockPlan) build(b *builder) {
 	c, n := b.cfg, p.names
 	b.findText(n.table, n.decoder)
+	if n.head != "" {
+		b.findHead(n.head)
+	}
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
 	qkv := b.slot("qkv", model.SlotF32, (c.Heads+2*c.KVHeads)*c.HeadDim)

@@ -64,5 +64,5 @@ func TestWrappedModelsOfUnknownTextModelsAreRefused(t *testing.T) {
 	_, err := parse(t, object{"architectures": []string{"LlavaNextForConditionalGeneration"},
 		"text_config": with(llamaJSON(), object{"model_type": "qwen9"})})
 	require.ErrorContains(t, err,
-		`text_config.model_type: found "qwen9", expected that of a text model of docs/models.md, where the nearest are qwen2, qwen3`)
+		`text_config.model_type: found "qwen9", expected that of a text model of docs/models.md, where the nearest are qwen, qwen2, qwen3`)
 }
