@@ -1,6 +1,7 @@
 package family
 
 import (
+	"encoding/binary"
 	"math"
 	"testing"
 
@@ -72,4 +73,51 @@ func TestGGUFOfMiniCPMHasLlamaCppsFactors(t *testing.T) {
 	c := read("qwen", weights.Metadata{"context_length": int64(8192)})
 	require.Equal(t, 2048, c.MaxPositions)
 	require.NotEmpty(t, c.Shortened)
+}
+
+// TestBaichuanHasALiBiWithoutPositions of a rotary embedding, and Baichuan 2 a head with normalized rows.
+func TestBaichuanHasALiBiWithoutPositions(t *testing.T) {
+	read := func(changes object) (*Config, baichuanPlan) {
+		c, err := parse(t, plain("BaiChuanForCausalLM", changes))
+		require.NoError(t, err)
+		return c, c.plan.(baichuanPlan)
+	}
+	c, p := read(object{"max_position_embeddings": 4096, "model_max_length": 2048, "rope_theta": 5})
+	require.Equal(t, []any{4096, 32, false, false}, []any{c.MaxPositions, p.rotary, p.alibi, p.normedHead})
+	require.InDelta(t, 10000, c.Rope.Theta, 0)
+	c, p = read(object{"model_max_length": 2048, "num_hidden_layers": 40})
+	require.Equal(t, []any{2048, 0, true, false}, []any{c.MaxPositions, p.rotary, p.alibi, p.normedHead})
+	_, p = read(object{"model_max_length": 2048, "vocab_size": 125696})
+	require.True(t, p.normedHead)
+
+	const class = "BaichuanForCausalLM"
+	requireFault(t, class, "max_position_embeddings: found nothing, expected an integer", nil)
+	requireFault(t, class, "num_hidden_layers: found 40, expected another number",
+		object{"max_position_embeddings": 4096, "num_hidden_layers": 40})
+	requireFault(t, class, "tie_word_embeddings: found true, expected false",
+		object{"model_max_length": 2048, "z_loss_weight": 0, "tie_word_embeddings": true})
+	f, err := ggufFields("a.gguf", ggufOf("baichuan", weights.Metadata{"block_count": int64(40)}), ggufTables())
+	require.NoError(t, err)
+	_, err = parseConfig(f)
+	require.ErrorContains(t, err, "a.gguf: baichuan.block_count: found 40, expected another number")
+}
+
+// TestTheHeadOfBaichuan2IsNormalized: the logits of the fixture are those of its rows divided by their lengths.
+func TestTheHeadOfBaichuan2IsNormalized(t *testing.T) {
+	c, err := LoadConfig("../../testdata/models/baichuan2-13b")
+	require.NoError(t, err)
+	w, err := OpenWeights(c)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	head, ok := w.Tensor("lm_head.weight")
+	require.True(t, ok)
+	require.Equal(t, weights.F32, head.DType)
+	for row := range c.Vocab {
+		squares := 0.0
+		for i := range c.Hidden {
+			v := float64(math.Float32frombits(binary.LittleEndian.Uint32(head.Data[4*(row*c.Hidden+i):])))
+			squares += v * v
+		}
+		require.InDelta(t, 1, squares, 1e-6)
+	}
 }

@@ -110,6 +110,30 @@ func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 	return c.derive(all)
 }
 
+// NormalizeRows divides the rows of a matrix by their lengths, in F32. A row of zeros stays. A name that is not there, or of another shape
+// or of no floats, is left out: its use is the error.
+func (c *Checkpoint) NormalizeRows(name string) error {
+	t, ok := c.tensors[name]
+	if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() {
+		return nil
+	}
+	from, width := t, t.Shape[1]
+	t.DType, t.Type = F32, F32.String()
+	return c.derive([]*derived{{Tensor: t, fill: func(dst []byte, first, last int64) {
+		for row := first; row < last; row++ {
+			squares := 0.0
+			for i := row * width; i < (row+1)*width; i++ {
+				v := float64(number(from, int(i)))
+				squares += v * v
+			}
+			length := float32(max(math.Sqrt(squares), 1e-12)) // as torch's normalize
+			for i := row * width; i < (row+1)*width; i++ {
+				binary.LittleEndian.PutUint32(dst[4*(i-first*width):], math.Float32bits(number(from, int(i))/length))
+			}
+		}
+	}}})
+}
+
 // Add adds a tensor in F32 that the file does not have. value gives its elements, in order.
 func (c *Checkpoint) Add(name string, shape []int64, value func(i int64) float32) error {
 	d := &derived{Tensor: Tensor{Name: name, File: c.dir, DType: F32, Type: F32.String(), Shape: shape}}
