@@ -141,6 +141,13 @@ func (f *fields) without(name string) {
 	}
 }
 
+// must refuse a flag that is not set, where it is there.
+func (f *fields) must(name string) {
+	if !f.flag(true, name) {
+		f.fault(name, "false", "true")
+	}
+}
+
 func (f *fields) text(missing string, names ...string) string {
 	name, raw := f.get(names...)
 	if raw == nil {

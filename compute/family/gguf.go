@@ -464,11 +464,7 @@ func (f *fields) gating(own int) {
 }
 
 // normalized refuses experts whose weights are not divided by their sum.
-func (f *fields) normalized() {
-	if !f.flag(true, ggufNorm) {
-		f.fault(ggufNorm, "false", "true")
-	}
-}
+func (f *fields) normalized() { f.must(ggufNorm) }
 
 // ggufNorm is the member of expert_weights_norm of families that have one value of it.
 const ggufNorm = "gguf.expert_weights_norm"
