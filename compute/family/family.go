@@ -39,7 +39,7 @@ func families() []*family {
 		&qwen3Next, &qwen35, &qwen35Moe, &laraMini, &lfm2, &lfm2Moe, &lfm3, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &mambaLM,
 		&falconMamba, &jamba, &nemotronH, &qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared,
 		&graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe, &solarOpen, &ling2, &ling,
-		&deepseekV2, &deepseekV3, &deepseekV32, &glmMoeDsa, &deepseekOCR2, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear, &gptOss,
+		&deepseekMoE, &deepseekV2, &deepseekV3, &deepseekV32, &glmMoeDsa, &deepseekOCR2, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear, &gptOss,
 		&llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &minimaxM3, &minimaxText, &hunyuanMoe, &phimoe, &starcoder2, &gptneox, &phi,
 		&stablelm, &cohere, &cohere2, &cohereCompass, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2,
 		&persimmon, &gptneoxJapanese, &codeGen, &mpt, &bioGPT, &xglm, &yoco, &bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT,
