@@ -2,6 +2,8 @@ package family
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
@@ -29,15 +31,20 @@ var ling = family{
 	class: "BailingMoeForCausalLM", kind: "bailing_moe",
 	spell:   lingSpell,
 	config:  lingConfig,
-	tensors: lingTensors,
+	tensors: lingOwnTensors,
 	gguf:    &ggufForm{name: "bailingmoe", interleaved: true, keys: lingKeys, spell: lingGGUF},
 
-	models:   "Ling-lite, Ling-lite 1.5, Ling-coder-lite",
-	features: "Llama with experts: softmax, `norm_topk_prob`, shared ones, fused q/k/v",
+	models:   "Ling-lite, Ling-plus, Ling-lite 1.5, Ling-coder-lite",
+	features: "Llama with experts: softmax, `norm_topk_prob`, shared ones, fused q/k/v, `norm_head`",
 }
 
 // lingKeys are the keys of the experts, in GGUF files.
 var lingKeys = merged(mixtureKeys, map[string]string{"expert_count": "num_experts", "expert_shared_count": "num_shared_experts"})
+
+type lingPlan struct {
+	llamaPlan
+	normHead bool // the columns of the head are divided by their length
+}
 
 // ling2Spell sets the defaults of BailingMoeV2Config, which is beside the checkpoints.
 func ling2Spell(f *fields) {
@@ -65,7 +72,8 @@ func ling2Config(f *fields, c *Config) plan {
 	for _, always := range []string{"norm_topk_prob", "use_qk_norm"} {
 		f.must(always)
 	}
-	p := lingPlan(f, c, "sigmoid", model.RouteSigmoid)
+	f.without("norm_head")
+	p := lingDecoder(f, c, "sigmoid", model.RouteSigmoid)
 	c.QKNorm, p.rotary = true, rotary
 	p.experts.names.bias, p.experts.biasIfThere = "gate.e_score_correction_bias", true
 	if width := f.integer(p.experts.intermediate, 1, maxWidth, "moe_shared_expert_intermediate_size"); f.err == nil {
@@ -79,20 +87,23 @@ func lingConfig(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 0)
 	f.without("use_qk_norm")
 	f.without("moe_router_enable_expert_bias")
-	p := lingPlan(f, c, "softmax", model.RouteSoftmax)
+	p := lingPlan{lingDecoder(f, c, "softmax", model.RouteSoftmax), f.flag(false, "norm_head")}
+	if p.normHead && c.TieEmbeddings {
+		f.fault("norm_head", "true with tie_word_embeddings", "false")
+	}
 	p.experts.names.bias = ""
 	p.experts.routing.Groups, p.experts.routing.TopGroups = 1, 1
 	return p
 }
 
-// lingPlan reads what both have. By default there is a bias of the attention's result, which no checkpoint has.
-func lingPlan(f *fields, c *Config, score string, scores model.RouteScores) llamaPlan {
+// lingDecoder reads what both have. By default there is a bias of the attention's result, which no checkpoint has.
+func lingDecoder(f *fields, c *Config, score string, scores model.RouteScores) llamaPlan {
 	c.QKVBias = f.flag(false, "use_qkv_bias")
 	if f.flag(true, "use_bias") {
 		f.fault("use_bias", map[bool]string{false: "nothing", true: "true"}[f.has("use_bias")], "false")
 	}
 	f.must("use_rmsnorm")
-	for _, other := range []string{"norm_head", "norm_softmax", "use_sliding_window"} {
+	for _, other := range []string{"norm_softmax", "use_sliding_window"} {
 		f.without(other)
 	}
 	if found := f.text(score, "score_function"); found != score {
@@ -115,6 +126,30 @@ func lingTensors(_ *Config, w *weights.Checkpoint) error {
 	}
 	rename(w, ends)
 	return nil
+}
+
+// lingOwnTensors divides the weights of the last norm in place of the columns of the head. GGUF files have these divided.
+func lingOwnTensors(c *Config, w *weights.Checkpoint) error {
+	if err := lingTensors(c, w); err != nil || !c.plan.(lingPlan).normHead {
+		return err
+	}
+	const name = "lm_head.weight"
+	head, ok := w.Describe(name)
+	if ok && (head.DType == weights.Other || head.DType.Blocks() || len(head.Shape) != 2) {
+		return &weights.FormatError{File: head.File, Name: name, Found: "type " + head.Type + " with norm_head", Expected: "F32, F16 or BF16"}
+	}
+	lengths := sync.OnceValue(func() []float32 { return w.ColumnLengths(name) })
+	return w.Scale(func(norm string) func(int64) float32 {
+		if !slices.Contains(finalNorm, norm) {
+			return nil
+		}
+		return func(i int64) float32 {
+			if all := lengths(); i < int64(len(all)) {
+				return 1 / (all[i] + 1e-7)
+			}
+			return 1 // the shape of the norm is the error
+		}
+	})
 }
 
 // ling2GGUF: q, k and v are one tensor, as in the checkpoints.

@@ -22,7 +22,12 @@ func TestLingDefaults(t *testing.T) {
 	require.Equal(t, 112, p.experts.shared)
 	require.False(t, p.experts.routing.Normalize, "one weight stays as it is")
 
-	c, p = llamaPlanOf(t, ling, sizes)
+	requireFault(t, ling2, "norm_head: found true, expected false", with(sizes, object{"norm_head": true}))
+
+	c, err := parse(t, plain(ling, sizes))
+	require.NoError(t, err)
+	require.False(t, c.plan.(lingPlan).normHead)
+	p = c.plan.(lingPlan).llamaPlan
 	require.Equal(t, []any{0, false, ""}, []any{p.rotary, c.QKNorm, p.experts.names.bias})
 	require.Equal(t, model.Routing{Experts: 16, TopK: 2, Normalize: true, Groups: 1, TopGroups: 1, Scale: 1}, p.experts.routing)
 
@@ -40,6 +45,8 @@ func TestLingDefaults(t *testing.T) {
 	} {
 		requireFault(t, ling2, want, with(sizes, changes))
 	}
+	requireFault(t, ling, "norm_head: found true with tie_word_embeddings, expected false",
+		with(sizes, object{"norm_head": true, "tie_word_embeddings": true}))
 	// Ling 2.0 without the name of its class.
 	requireFault(t, ling, "use_qk_norm: found true, expected false", with(sizes, object{"use_qk_norm": true}))
 	requireFault(t, ling, `score_function: found "sigmoid", expected softmax`, with(sizes, object{"score_function": "sigmoid"}))

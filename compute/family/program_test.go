@@ -112,7 +112,8 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"solar-open": {12, 12}, "qwen3-vl-moe": {10, 10}, "olmoe": {12, 12}, "minimax-m2": {12, 12}, "hunyuan-moe": {12, 12},
 			"phimoe": {10, 10}, "gpt-oss": {10, 10}, "gpt-oss-mxfp4": {10, 10}, "llama4": {9, 13, 8, 13}, "granite-moe-swa": {12, 12},
 			"mellum": {8, 10, 10}, "flint": {8, 8, 12, 12}, "aria": {12, 12}, "glm4v-moe": {8, 12}, "cohere2-moe": {7, 11, 11},
-			"cohere2-moe-sigmoid": {11, 11}, "ling2": {8, 12, 12}, "ling2-bias": {12, 12}, "ling": {12, 12}, "deepseek-moe": {8, 12},
+			"cohere2-moe-sigmoid": {11, 11}, "ling2": {8, 12, 12}, "ling2-bias": {12, 12}, "ling": {12, 12}, "ling-norm-head": {12, 12},
+			"deepseek-moe": {8, 12},
 			// One for the factor of values, one for the norms after blocks, and two for the gates of heads.
 			"mimo-v2-flash": {9, 11, 11}, "lfm3": {12, 9, 12},
 			// Four more of latents: a projection, two norms or one, and matrices of each head before and after attention.

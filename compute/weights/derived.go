@@ -224,6 +224,25 @@ func (t Tensor) Number() (float32, bool) {
 	return number(t, 0), true
 }
 
+// ColumnLengths are the Euclidean lengths of the columns of a matrix of floats; nil if there is none of the name.
+func (c *Checkpoint) ColumnLengths(name string) []float32 {
+	t, ok := c.Tensor(name)
+	defer func() { _ = c.Forget([]string{name}) }() // else its memory stays
+	if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() {
+		return nil
+	}
+	squares := make([]float64, t.Shape[1])
+	for i := range int(t.elements()) {
+		x := float64(number(t, i))
+		squares[i%len(squares)] += x * x
+	}
+	lengths := make([]float32, len(squares))
+	for i, sum := range squares {
+		lengths[i] = float32(math.Sqrt(sum))
+	}
+	return lengths
+}
+
 // Transpose replaces matrices, or stacks of matrices, by those with rows in place of columns. A name that is not there, or of a tensor
 // of another shape or of no floats, is left out: its use is the error.
 func (c *Checkpoint) Transpose(names []string) error {

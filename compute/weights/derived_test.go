@@ -65,3 +65,16 @@ func TestShortenLeavesTheFirstRows(t *testing.T) {
 	}
 	c.Shorten("absent", 2)
 }
+
+func TestColumnLengths(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[2]", 0, 4)+"}", 4))
+	c, err := Open(dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	require.NoError(t, c.Add("b", []int64{2, 3}, func(i int64) float32 { return []float32{3, 0, -1, 4, 0, 0}[i] }))
+	require.Equal(t, []float32{5, 0, 1}, c.ColumnLengths("b"))
+	require.Nil(t, c.ColumnLengths("a"), "no matrix")
+	require.Nil(t, c.ColumnLengths("c"))
+}
