@@ -36,7 +36,7 @@ func (e *encoded) second() int {
 func TestEncodersEqualTransformers(t *testing.T) {
 	dirs, err := filepath.Glob("../../testdata/encoders/*")
 	require.NoError(t, err)
-	require.Len(t, dirs, 39)
+	require.Len(t, dirs, 41)
 	worst := map[string]float64{}
 	for _, backend := range backends(t) {
 		for _, o := range variants(t, backend) {

@@ -2,6 +2,7 @@ package family
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/weights"
@@ -49,30 +50,6 @@ var xlmRoberta = family{
 	features: "as RoBERTa",
 }
 
-// nomicBERT is Nomic's BERT.
-var nomicBERT = family{
-	class: "NomicBertModel", also: []string{"NomicBertForSequenceClassification", "NomicBertForMaskedLM"}, kind: "nomic_bert",
-	spell:  nomicSpell,
-	config: nomicConfig,
-	gguf: &ggufForm{ // with the names of the files that Nomic published
-		name: "nomic-bert", decoder: "nomic_bert.", layers: nomicOwnNames.layers,
-		names: map[string]string{
-			"token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings",
-			"token_embd_norm": nomicOwnNames.embedNorm,
-		},
-		parts: map[string]string{
-			"attn_qkv": nomicOwnNames.fused, "attn_output": nomicOwnNames.out, "attn_output_norm": nomicOwnNames.attnNorm,
-			"ffn_gate": nomicOwnNames.gate, "ffn_up": nomicOwnNames.up, "ffn_down": nomicOwnNames.down,
-			"layer_output_norm": nomicOwnNames.mlpNorm,
-		},
-		keys:  bertKeys,
-		spell: bertGGUF,
-	},
-
-	models:   "Nomic Embed Text 1 and 1.5",
-	features: "BERT with a rotary embedding, gated SiLU, and no biases",
-}
-
 // bertPlan is an encoder of attention both ways whose norms come after the residual sums, or before attention and MLP: seven ops per layer.
 // Source: transformers, modeling_bert.py, modeling_roberta.py, modeling_nomic_bert.py and those of DistilBERT, ELECTRA, ALBERT and others.
 type bertPlan struct {
@@ -83,6 +60,7 @@ type bertPlan struct {
 	gated     bool   // the MLP has a gate
 	names     bertNames
 	embedding int                // elements of a token's embedding, from which a matrix makes hidden ones; 0: they are hidden ones
+	experts   *experts           // in place of the MLP of some layers; nil: none
 	task      bool               // the row of a task is added to each embedding
 	layer     func(i int) string // before the names of a layer's tensors; nil: its number follows names.layers
 
@@ -148,46 +126,14 @@ func robertaConfig(f *fields, c *Config) plan {
 	return p
 }
 
-// nomicSpell gives members that older files have by GPT-2's names the ones of transformers.
-func nomicSpell(f *fields) {
-	f.prefer(map[string]string{
-		"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_inner": "intermediate_size",
-		"n_positions": "max_position_embeddings", "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta",
-	})
-	if f.text("", "activation_function") == "swiglu" {
-		f.set("hidden_act", "silu")
-	}
-	f.defaults(map[string]any{"rope_theta": 1000})
-	for _, name := range []string{"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "parallel_block", "rotary_emb_interleaved"} {
-		f.without(name)
-	}
-}
-
-func nomicConfig(f *fields, c *Config) plan {
-	bertSizes(f, c, "silu", 1e-12)
-	f.wholeHeads(ropeConfig(f, c, f.integer(2048, 1, maxPositions, "max_position_embeddings")))
-	return bertPlan{
-		prefix: "nomic_bert.", positions: -1, types: f.integer(2, 1, 2, "type_vocab_size"), rotary: c.HeadDim, gated: true,
-		dense: "pooler.dense", inEncoder: true,
-		names: bertNames{
-			layers: "layers.", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj", out: "self_attn.o_proj",
-			attnNorm: "post_attention_layernorm", gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
-			mlpNorm: "post_mlp_layernorm", embedNorm: "embeddings.LayerNorm",
-		},
-	}
-}
-
-// nomicOwnNames are those of the files that Nomic published.
-var nomicOwnNames = bertNames{
-	layers: "encoder.layers.", fused: "attn.Wqkv", out: "attn.out_proj", attnNorm: "norm1",
-	gate: "mlp.fc12", up: "mlp.fc11", down: "mlp.fc2", mlpNorm: "norm2", embedNorm: "emb_ln",
-}
-
 func (p bertPlan) build(b *builder) {
 	c, n := b.cfg, p.names
 	b.findPrefix("embeddings.word_embeddings.weight", p.prefix, "")
 	if _, ok := b.find(b.name(nomicOwnNames.embedNorm + ".weight")); ok {
 		n = nomicOwnNames
+		if _, ok := b.find(b.name(p.at(n, 0) + nomicPlainUp + ".weight")); ok {
+			n.up = nomicPlainUp
+		}
 	}
 	head := &classHead{pooling: model.PoolFirst, dense: p.classDense}
 	b.beginEncoder(head)
@@ -200,6 +146,10 @@ func (p bertPlan) build(b *builder) {
 	qkv := b.slot("qkv", model.SlotF32, 3*c.Hidden)
 	attended := b.slot("attended", model.SlotOperand, c.Hidden)
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	var mixture expertSlots
+	if p.experts != nil {
+		mixture = p.experts.makeSlots(b)
+	}
 	invFreq, rotaryScale := c.Rope.Table(p.rotary)
 
 	b.layer = model.None
@@ -225,13 +175,12 @@ func (p bertPlan) build(b *builder) {
 			b.anyNorm("attn.norm", at+n.attnNorm, true, x, x)
 			in = x
 		}
-		up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
-		if p.gated {
-			b.gatedLinear("mlp.gate_up", in, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+		if p.experts != nil && !slices.Contains(p.experts.dense, i) {
+			p.experts.build(b, mixture, at, in, x, true)
+			b.addVector("mlp.experts_bias", at+nomicExpertBias, x)
 		} else {
-			b.linear("mlp.in", in, mid, c.Activation, up)
+			p.mlp(b, n, at, in, mid, x)
 		}
-		b.addLinear("mlp.out", mid, x, down)
 		if !before {
 			b.anyNorm("mlp.norm", at+n.mlpNorm, true, x, x)
 		}
@@ -241,6 +190,26 @@ func (p bertPlan) build(b *builder) {
 		last = func(in, out int) { b.anyNorm("final.norm", n.final, true, in, out) }
 	}
 	b.encoderEnd(x, table, last, head)
+}
+
+// mlp appends an MLP, and adds its result to x.
+func (p bertPlan) mlp(b *builder, n bertNames, at string, in, mid, x int) {
+	c := b.cfg
+	up, down := b.part(at+n.up, c.MLPBias, c.Intermediate, c.Hidden), b.part(at+n.down, c.MLPBias, c.Hidden, c.Intermediate)
+	if p.gated {
+		b.gatedLinear("mlp.gate_up", in, mid, c.Activation, b.part(at+n.gate, c.MLPBias, c.Intermediate, c.Hidden), up)
+	} else {
+		b.linear("mlp.in", in, mid, c.Activation, up)
+	}
+	b.addLinear("mlp.out", mid, x, down)
+}
+
+// addVector appends x += a tensor, if the checkpoint has it.
+func (b *builder) addVector(name, tensor string, x int) {
+	if _, ok := b.find(b.name(tensor)); ok {
+		b.bareNorm(model.NormNone, name, x, x)
+		b.last().Bias = b.biasOf(tensor, b.program.Slots[x].Width)
+	}
 }
 
 // at is before the names of a layer's tensors.

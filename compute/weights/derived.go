@@ -182,6 +182,17 @@ func (c *Checkpoint) Squeeze(names []string) {
 	}
 }
 
+// Unstack makes stacks of n matrices of those that have these one below the other. A name that is not there, or of a matrix of no floats
+// or of another number of rows, is left out: its use is the error.
+func (c *Checkpoint) Unstack(names []string, n int64) {
+	for _, name := range names {
+		if t, ok := c.tensors[name]; ok && len(t.Shape) == 2 && t.Shape[0]%n == 0 && t.DType != Other && !t.DType.Blocks() {
+			t.Shape = []int64{n, t.Shape[0] / n, t.Shape[1]}
+			c.tensors[name] = t
+		}
+	}
+}
+
 // Gather replaces matrices of floats by those of some of their rows. A name that is not there, or of a tensor of another shape, of fewer
 // rows or of no floats, is left out: its use is the error.
 func (c *Checkpoint) Gather(names []string, rows []int64) error {

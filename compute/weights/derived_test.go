@@ -78,3 +78,17 @@ func TestColumnLengths(t *testing.T) {
 	require.Nil(t, c.ColumnLengths("a"), "no matrix")
 	require.Nil(t, c.ColumnLengths("c"))
 }
+
+func TestUnstackMakesAStackOfMatrices(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "model.safetensors", encode("{"+entry("a", "F16", "[4,3]", 0, 24)+","+entry("b", "F16", "[3,1]", 24, 30)+"}", 30))
+	c, err := Open(dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	c.Unstack([]string{"a", "b", "c"}, 2)
+	got, _ := c.Describe("a")
+	require.Equal(t, []int64{2, 2, 3}, got.Shape)
+	got, _ = c.Describe("b")
+	require.Equal(t, []int64{3, 1}, got.Shape, "2 do not divide its rows")
+}
