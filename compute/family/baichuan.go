@@ -68,7 +68,8 @@ func baichuanTensors(c *Config, w *weights.Checkpoint) error {
 	case !ok || !c.plan.(baichuanPlan).normedHead:
 		return nil
 	case t.DType == weights.Other || t.DType.Blocks():
-		return &weights.FormatError{File: t.File, Name: head, Found: "type " + t.Type, Expected: "F32, F16 or BF16, as its rows are normalized"}
+		return &weights.FormatError{File: t.File, Name: head, Found: "type " + t.Type,
+			Expected: "F32, F16 or BF16, as its rows are normalized"}
 	}
 	return w.NormalizeRows(head)
 }

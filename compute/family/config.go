@@ -165,9 +165,8 @@ func parseConfig(f *fields) (*Config, error) {
 // familyOf returns the family of a configuration: by its architectures, or else by its model_type. A class without an output layer, such
 // as LlamaModel of embedding models, counts as the one with it.
 func (c *Config) familyOf(f *fields) *family {
-	names := f.texts("architectures")
+	names, kind := f.texts("architectures"), f.text("", "model_type")
 	if len(names) == 0 {
-		kind := f.text("", "model_type")
 		if known := find(func(x *family) bool { return strings.EqualFold(x.kind, kind) }); known != nil {
 			return known
 		}
@@ -175,6 +174,9 @@ func (c *Config) familyOf(f *fields) *family {
 	for _, name := range names {
 		if name == "" {
 			continue
+		}
+		if known := find(func(x *family) bool { return x.saved == name && x.kind == kind }); known != nil {
+			return known
 		}
 		if known := find(func(x *family) bool { return x.class == name }); known != nil {
 			return known

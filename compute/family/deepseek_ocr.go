@@ -8,7 +8,8 @@ var deepseekOCR2 = family{
 	spell:  deepseekOCR2Spell,
 	config: deepseekOCR2Config,
 	gguf: &ggufForm{
-		name: "deepseek2-ocr", keys: merged(mixtureKeys, map[string]string{"rope.dimension_count": ""}), // that of latents, which it has not
+		name:  "deepseek2-ocr",
+		keys:  merged(mixtureKeys, map[string]string{"rope.dimension_count": ""}), // that of latents, which it has not
 		spell: deepseekOCRGGUF,
 	},
 

@@ -2,7 +2,7 @@ package family
 
 // exaone is EXAONE 3.0 and 3.5: Llama with names of its own. Its class is beside its checkpoints.
 var exaone = family{
-	class: "ExaoneForCausalLM", kind: "exaone",
+	class: "ExaoneForCausalLM", kind: "exaone", saved: "LlamaForCausalLM",
 	spell:  exaoneSpell,
 	config: exaoneConfig,
 	gguf: &ggufForm{

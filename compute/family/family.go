@@ -16,6 +16,7 @@ type family struct {
 	class string // in config.json's architectures: "LlamaForCausalLM"
 	// classes of models with images whose text model is this; of an encoder those with other heads
 	also    []string
+	saved   string                                   // the class that transformers names in what it saves of the kind: model_type decides
 	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
 	kind    string                                   // model_type of config.json
 	spell   func(*fields)                            // brings config.json into the common form; nil: it has it
@@ -32,18 +33,19 @@ type plan interface{ build(*builder) }
 // families are all that are served, in the order of the documentation.
 func families() []*family {
 	return []*family{
-		&llama, &deci, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma, &gemma2,
-		&vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified, &olmo2, &olmo3, &olmoHybrid, &ministral3, &hunyuan, &arcee, &apertus,
-		&apertus15, &graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
-		&helium, &cwm, &ministral, &internlm2, &exaone, &minicpm, &baichuan, &qwen, &xverse, &orion,
+		&llama, &deci, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma,
+		&gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified, &olmo2, &olmo3, &olmoHybrid, &ministral3, &hunyuan,
+		&arcee, &apertus, &apertus15, &graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
+		&helium, &cwm, &ministral, &internlm2, &internLM3, &iquestCoder, &exaone, &minicpm, &baichuan, &qwen, &xverse, &orion,
 		&qwen3Next, &qwen35, &qwen35Moe, &laraMini, &lfm2, &lfm2Moe, &lfm3, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &mambaLM,
-		&falconMamba, &jamba, &nemotronH, &qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &ernie45Moe, &graniteMoe, &graniteMoeShared,
-		&graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe, &solarOpen, &ling2, &ling,
-		&deepseekMoE, &deepseekV2, &deepseekV3, &deepseekV32, &glmMoeDsa, &deepseekOCR2, &glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear, &gptOss,
-		&llama4, &olmoe, &flexOlmo, &afmoe, &hyV3, &minimaxM2, &minimaxM3, &minimaxText, &hunyuanMoe, &phimoe, &starcoder2, &gptneox, &phi,
-		&stablelm, &cohere, &cohere2, &cohereCompass, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2,
-		&persimmon, &gptneoxJapanese, &codeGen, &mpt, &bioGPT, &xglm, &yoco, &bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT,
-		&nomicBERT, &distilBERT, &electra, &albert, &camemBERT, &ernie, &megatronBERT, &data2vecText, &robertaPreNorm, &xlmRobertaXL,
+		&falconMamba, &jamba, &nemotronH, &qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &sarvamMoe, &ernie45Moe, &graniteMoe,
+		&graniteMoeShared, &graniteMoeSWA, &mellum, &flint, &aria, &mimoV2Flash, &cohere2Moe, &glm4vMoe, &dots1, &exaoneMoe,
+		&solarOpen, &ling2, &ling, &deepseekMoE, &deepseekV2, &deepseekV3, &sarvamMLA, &deepseekV32, &glmMoeDsa, &deepseekOCR2,
+		&glm4MoeLite, &mistral4, &youtu, &minicpm3, &axk1, &kimiLinear, &gptOss, &llama4, &olmoe, &flexOlmo, &afmoe, &hyV3,
+		&minimaxM2, &minimaxM3, &minimaxText, &hunyuanMoe, &phimoe, &starcoder2, &gptneox, &phi, &stablelm, &cohere, &cohere2,
+		&cohereCompass, &falcon, &gptj, &gpt2, &gptBigCode, &gptNeo, &opt, &bloom, &olmo, &nemotron, &jais2, &persimmon,
+		&gptneoxJapanese, &codeGen, &mpt, &bioGPT, &xglm, &yoco, &bert, &roberta, &xlmRoberta, &modernBERT, &euroBERT, &nomicBERT,
+		&distilBERT, &electra, &albert, &camemBERT, &ernie, &megatronBERT, &data2vecText, &robertaPreNorm, &xlmRobertaXL,
 	}
 }
 

@@ -136,7 +136,8 @@ func lingOwnTensors(c *Config, w *weights.Checkpoint) error {
 	const name = "lm_head.weight"
 	head, ok := w.Describe(name)
 	if ok && (head.DType == weights.Other || head.DType.Blocks() || len(head.Shape) != 2) {
-		return &weights.FormatError{File: head.File, Name: name, Found: "type " + head.Type + " with norm_head", Expected: "F32, F16 or BF16"}
+		return &weights.FormatError{File: head.File, Name: name, Found: "type " + head.Type + " with norm_head",
+			Expected: "F32, F16 or BF16"}
 	}
 	lengths := sync.OnceValue(func() []float32 { return w.ColumnLengths(name) })
 	return w.Scale(func(norm string) func(int64) float32 {

@@ -63,8 +63,9 @@ var minimaxM3 = family{
 		keys: map[string]string{
 			"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
 			"expert_feed_forward_length": "intermediate_size", "feed_forward_length": "dense_intermediate_size",
-			"expert_shared_count": "gguf.expert_shared_count", "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": ggufNorm,
-			"expert_gating_func": ggufGating, "leading_dense_block_count": "",
+			"expert_shared_count": "gguf.expert_shared_count", "expert_weights_scale": "routed_scaling_factor",
+			"expert_weights_norm": ggufNorm,
+			"expert_gating_func":  ggufGating, "leading_dense_block_count": "",
 			"attention.indexer.top_k": "index_topk_blocks", "attention.indexer.block_size": "index_block_size",
 			"attention.indexer.head_count": "", "attention.indexer.key_length": "", "attention.indexer.local_blocks": "",
 		},

@@ -132,6 +132,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"deepseek-v32": {15, 19, 15}, "glm-moe-dsa": {15, 15, 19},
 			// Two for residuals that are normed, and one less of a lightning attention than of a delta net.
 			"minimax": {13, 12, 13},
+			"sarvam-moe": {8, 12, 12}, "sarvam-moe-saved": {8, 12}, "sarvam-mla": {13, 17},
 			// Five of attention, three of an MLP, two of a matrix.
 			"deci": {8, 3, 8, 5, 5}, "deci-last": {3, 8, 3},
 			// Three for the keys and values of all later layers.

@@ -34,7 +34,9 @@ func qwenSpell(f *fields) {
 	for _, name := range []string{"num_key_value_heads", "head_dim"} {
 		delete(f.members, name)
 	}
-	f.prefer(map[string]string{"layer_norm_epsilon": "rms_norm_eps", "rotary_emb_base": "rope_theta", "seq_length": "max_position_embeddings"})
+	f.prefer(map[string]string{
+		"layer_norm_epsilon": "rms_norm_eps", "rotary_emb_base": "rope_theta", "seq_length": "max_position_embeddings",
+	})
 	f.sizes(151936, 4096, 22016, 32, 32)
 }
 
