@@ -131,7 +131,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"qwen3-omni": {10, 10}, "ernie4_5-vl-moe": {8, 12}, "minimax-m3": {8, 12}, "minimax-m3-text": {12, 8}, "deepseek-ocr2": {8, 12},
 			"deepseek-v32": {15, 19, 15}, "glm-moe-dsa": {15, 15, 19},
 			// Two for residuals that are normed, and one less of a lightning attention than of a delta net.
-			"minimax": {13, 12, 13},
+			"minimax":    {13, 12, 13},
 			"sarvam-moe": {8, 12, 12}, "sarvam-moe-saved": {8, 12}, "sarvam-mla": {13, 17},
 			// Five of attention, three of an MLP, two of a matrix.
 			"deci": {8, 3, 8, 5, 5}, "deci-last": {3, 8, 3},
