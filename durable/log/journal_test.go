@@ -30,6 +30,28 @@ func newJournal(t *testing.T) *journal {
 	return j
 }
 
+// young is JetStream with a stream that a server does not know for some requests.
+type young struct {
+	jetstream.JetStream
+	unknown int
+}
+
+func (y *young) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if y.unknown--; y.unknown >= 0 {
+		return nil, jetstream.ErrStreamNotFound
+	}
+	return y.JetStream.Stream(ctx, name)
+}
+
+func TestAStreamThatIsNotKnownYetIsAwaited(t *testing.T) {
+	j := newJournal(t)
+	j.js = &young{j.js, 3}
+	require.NoError(t, j.open(t.Context()))
+	require.False(t, j.first.IsZero())
+	j.js, j.timeout = &young{j.js, 1 << 30}, 200*time.Millisecond
+	require.ErrorIs(t, j.open(t.Context()), jetstream.ErrStreamNotFound)
+}
+
 // replica is a stream whose reads are answered by a server that has no records, and whose leader has some.
 type replica struct {
 	jetstream.Stream // the leader, if it is a server; else:

@@ -53,10 +53,7 @@ func OpenStore(ctx context.Context, nc *nats.Conn, opts StoreOptions) (*Store, e
 	if len(nc.Servers()) >= replicas && nc.ConnectedClusterName() != "" {
 		s.journal.replicas = replicas
 	}
-	if err := s.journal.ensure(ctx); err != nil {
-		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
-	}
-	if s.journal.first, err = s.journal.creation(ctx); err != nil {
+	if err := s.journal.open(ctx); err != nil {
 		return nil, fmt.Errorf("durable: the logs need JetStream: %w", err)
 	}
 	return s, nil
