@@ -43,9 +43,6 @@ func baichuanConfig(f *fields, c *Config) plan {
 	}
 	names := llamaNames()
 	names.fused, names.inOrder = "self_attn.W_pack", true
-	if weights.IsGGUF(c.File) { // llama.cpp's converter splits it
-		names.fused = ""
-	}
 	names.gate, names.up, names.down = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 	p := baichuanPlan{
 		blockPlan:  blockPlan{names: names, rmsNorms: true, alibi: !rotated},
@@ -67,7 +64,7 @@ func baichuanTensors(c *Config, w *weights.Checkpoint) error {
 	switch {
 	case !ok || !c.plan.(baichuanPlan).normedHead:
 		return nil
-	case t.DType == weights.Other || t.DType.Blocks():
+	case !t.DType.Floats():
 		return &weights.FormatError{File: t.File, Name: head, Found: "type " + t.Type,
 			Expected: "F32, F16 or BF16, as its rows are normalized"}
 	}

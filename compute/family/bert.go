@@ -91,9 +91,7 @@ func bertConfig(f *fields, c *Config) plan {
 	bertSizes(f, c, "gelu", 1e-12)
 	c.QKVBias, c.OutBias, c.MLPBias = true, true, true
 	c.MaxPositions = f.integer(512, 1, maxPositions, "max_position_embeddings")
-	if kind := f.text("absolute", "position_embedding_type"); kind != "absolute" {
-		f.fault("position_embedding_type", fmt.Sprintf("%.40q", kind), "absolute")
-	}
+	f.only("position_embedding_type", "absolute")
 	p := bertPlan{prefix: "bert.", types: f.integer(2, 1, 2, "type_vocab_size"), names: bertOwnNames, dense: "pooler.dense",
 		inEncoder: true}
 	if weights.IsGGUF(c.File) {

@@ -185,11 +185,12 @@ func (p blockPlan) headNorms(b *builder, at string, qkv int) {
 	norm(names[1], c.Heads, c.KVHeads)
 }
 
-// qkv are the projections q, k and v.
+// qkv are the projections q, k and v. GGUF files may have them apart where the family has one tensor.
 func (n blockNames) qkv(b *builder, at string) []model.Part {
 	c := b.cfg
+	_, apart := b.find(b.name(at + n.attention + "q_proj.weight"))
 	switch {
-	case n.fused == "":
+	case n.fused == "", apart:
 		return b.qkvParts(at + n.attention)
 	case n.inOrder:
 		return b.fusedParts(at+n.fused, c.QKVBias, c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)

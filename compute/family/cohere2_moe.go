@@ -115,9 +115,7 @@ func cohere2MoeGGUF(f *fields) {
 	switch gating := f.integer(0, 0, 16, ggufGating); gating {
 	case gatingSoftmax:
 		f.set("expert_selection_fn", "softmax")
-		if !f.flag(true, "norm_topk_prob") { // which the class does not read
-			f.fault("norm_topk_prob", "false", "true")
-		}
+		f.must("norm_topk_prob") // which the class does not read
 	case 0, gatingSigmoid:
 		f.set("expert_selection_fn", "sigmoid")
 	default:

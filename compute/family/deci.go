@@ -44,10 +44,7 @@ type deciLayer struct {
 }
 
 // deciPlan is Llama's decoder of these layers. Source: modeling_decilm.py beside the checkpoints.
-type deciPlan struct {
-	llamaPlan
-	layers []deciLayer
-}
+type deciPlan struct{ layers []deciLayer }
 
 func deciConfig(f *fields, c *Config) plan {
 	f.missing(map[string]any{"rms_norm_eps": 1e-5})
@@ -58,13 +55,13 @@ func deciConfig(f *fields, c *Config) plan {
 	}
 	f.set("num_key_value_heads", kvHeads) // the largest
 	f.set("intermediate_size", width)
-	p, _ := llamaConfig(f, c).(llamaPlan)
-	return deciPlan{p, layers}
+	llamaConfig(f, c)
+	return deciPlan{layers}
 }
 
 // deciLayers are the layers of block_configs, or of num_key_value_heads_per_layer.
 func (f *fields) deciLayers() (layers []deciLayer) {
-	name := "num_key_value_heads_per_layer"
+	heads, name := f.size(maxHeads, "num_attention_heads"), "num_key_value_heads_per_layer"
 	if kvHeads := f.integers(name); kvHeads != nil {
 		width := f.size(maxWidth, "intermediate_size")
 		for _, n := range kvHeads {
@@ -72,7 +69,7 @@ func (f *fields) deciLayers() (layers []deciLayer) {
 		}
 	} else {
 		name = "block_configs"
-		heads, hidden := f.size(maxHeads, "num_attention_heads"), f.size(maxWidth, "hidden_size")
+		hidden := f.size(maxWidth, "hidden_size")
 		for i, blocks := range list[deciBlocks](f, name, "a list with an object for each layer") {
 			layers = append(layers, f.deciLayer(fmt.Sprintf("%s[%d].", name, i), &blocks, heads, hidden))
 		}
@@ -80,7 +77,7 @@ func (f *fields) deciLayers() (layers []deciLayer) {
 	if n := f.size(maxLayers, "num_hidden_layers"); len(layers) != n {
 		f.fault(name, fmt.Sprintf("%d layers", len(layers)), fmt.Sprintf("%d, num_hidden_layers", n))
 	}
-	heads, attends, narrows := f.size(maxHeads, "num_attention_heads"), false, false
+	attends, narrows := false, false
 	for i, l := range layers {
 		attends, narrows = attends || l.kvHeads > 0, narrows || l.width > 0
 		if l.kvHeads < 0 || l.kvHeads > 0 && heads%l.kvHeads != 0 {
@@ -163,8 +160,7 @@ func (p deciPlan) build(b *builder) {
 	b.findText("embed_tokens", "model.")
 	x := b.slot("residual", model.SlotF32, c.Hidden)
 	normed := b.slot("normed", model.SlotOperand, c.Hidden)
-	width := c.Heads * c.HeadDim
-	attended := b.slot("attended", model.SlotOperand, width)
+	attended := b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	qkv, mids := newSlots("qkv", model.SlotF32), newSlots("mid", model.SlotOperand)
 	invFreq, scale := c.Rope.Table(c.HeadDim)
 	b.layer = model.None
@@ -210,13 +206,9 @@ func (p deciPlan) build(b *builder) {
 // attend appends the attention of a layer.
 func (p deciPlan) attend(b *builder, at string, kvHeads, in int, slots *slotsByWidth, out int, invFreq []float32, scale float32) {
 	c := b.cfg
-	rows := []int{c.Heads * c.HeadDim, kvHeads * c.HeadDim, kvHeads * c.HeadDim}
-	qkv := slots.of(b, rows[0]+rows[1]+rows[2])
-	parts := make([]model.Part, len(rows))
-	for i, name := range []string{"q_proj", "k_proj", "v_proj"} {
-		parts[i] = b.part(at+name, c.QKVBias, rows[i], c.Hidden)
-	}
-	b.linear("attn.qkv", in, qkv, model.ActNone, parts...)
+	queries, keys := c.Heads*c.HeadDim, kvHeads*c.HeadDim
+	qkv := slots.of(b, queries+2*keys)
+	b.linear("attn.qkv", in, qkv, model.ActNone, b.projections(at, queries, keys, keys)...)
 	b.attention(qkv, out, func(rope, att *model.Op) {
 		rope.KVHeads, att.KVHeads = kvHeads, kvHeads
 		rope.RotaryDim, rope.InvFreq, rope.RotaryScale = c.HeadDim, invFreq, scale

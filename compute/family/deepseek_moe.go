@@ -31,9 +31,7 @@ func deepseekMoESpell(f *fields) {
 func deepseekMoEConfig(f *fields, c *Config) plan {
 	p := llamaConfig(f, c).(llamaPlan)
 	c.MLPBias = false
-	if found := f.text("softmax", "scoring_func"); found != "softmax" {
-		f.fault("scoring_func", fmt.Sprintf("%.40q", found), "softmax")
-	}
+	f.only("scoring_func", "softmax")
 	e := glm4Experts(f, c)
 	if scale := e.routing.Scale; scale != 1 {
 		f.fault("routed_scaling_factor", fmt.Sprint(scale), "1")

@@ -39,9 +39,7 @@ func deepseekOCR2Config(f *fields, c *Config) plan {
 // deepseekOCRGGUF: as files of DeepSeek-V2, whose experts' weights are not divided by their sum.
 func deepseekOCRGGUF(f *fields) {
 	f.mixture(gatingSoftmax)
-	if f.flag(false, "norm_topk_prob") {
-		f.fault("norm_topk_prob", "true", "false")
-	}
+	f.without("norm_topk_prob")
 	if n := f.integer(1, 0, maxExperts, "n_group"); n > 1 {
 		f.fault("n_group", fmt.Sprint(n), "1")
 	}

@@ -16,7 +16,7 @@ type family struct {
 	class string // in config.json's architectures: "LlamaForCausalLM"
 	// classes of models with images whose text model is this; of an encoder those with other heads
 	also    []string
-	saved   string                                   // the class that transformers names in what it saves of the kind: model_type decides
+	saved   string                                   // the class of another family that transformers saves the kind as; "": none
 	bare    string                                   // the class without an output layer, as embedding models have it; "": not read
 	kind    string                                   // model_type of config.json
 	spell   func(*fields)                            // brings config.json into the common form; nil: it has it

@@ -148,6 +148,13 @@ func (f *fields) must(name string) {
 	}
 }
 
+// only refuses another text than the one that is served, which is the default too.
+func (f *fields) only(name, served string) {
+	if found := f.text(served, name); found != served {
+		f.fault(name, fmt.Sprintf("%.40q", found), served)
+	}
+}
+
 func (f *fields) text(missing string, names ...string) string {
 	name, raw := f.get(names...)
 	if raw == nil {

@@ -473,6 +473,11 @@ const ggufNorm = "gguf.expert_weights_norm"
 func (f *fields) mixture(gating int) {
 	f.gating(gating)
 	f.defaults(map[string]any{"n_shared_experts": 0, "norm_topk_prob": false, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0})
+	f.expertsScale()
+}
+
+// expertsScale makes the experts' factor 1 where a file has none, or 0.
+func (f *fields) expertsScale() {
 	if f.number(0, 0, 1e6, "routed_scaling_factor") == 0 {
 		f.set("routed_scaling_factor", 1)
 	}

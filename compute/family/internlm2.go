@@ -1,7 +1,5 @@
 package family
 
-import "github.com/millrace/millrace/compute/weights"
-
 // internlm2 is InternLM2 and 2.5: Llama with q, k and v in one tensor, by KV head. Its class is beside its checkpoints.
 var internlm2 = family{
 	class: "InternLM2ForCausalLM", kind: "internlm2",
@@ -27,15 +25,11 @@ func internlm2Config(f *fields, c *Config) plan {
 	llamaSizes(f, c, 0, 2048)
 	c.QKVBias = f.flag(true, "bias")
 	c.OutBias = c.QKVBias
-	names := blockNames{
+	return blockPlan{rmsNorms: true, rotary: c.HeadDim, names: blockNames{
 		decoder: "model.", table: "tok_embeddings", norm: "norm", head: "output.weight",
 		layers: "layers.", attnNorm: "attention_norm", attention: "attention.", fused: "attention.wqkv", out: "attention.wo",
 		mlpNorm: "ffn_norm", gate: "feed_forward.w1", up: "feed_forward.w3", down: "feed_forward.w2",
-	}
-	if weights.IsGGUF(c.File) { // llama.cpp's converter splits it
-		names.fused = ""
-	}
-	return blockPlan{names: names, rmsNorms: true, rotary: c.HeadDim}
+	}}
 }
 
 func internlm2GGUF(f *fields) { f.members["bias"] = f.members["attention_bias"] }

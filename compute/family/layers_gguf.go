@@ -16,9 +16,8 @@ func (f *fields) withoutNext() {
 // uniform is the one number of a list with an entry for each layer, where layers without such a thing have 0. It takes the place of the
 // list. The result is the list, nil if the member is a number.
 func (f *fields) uniform(name string) []int {
-	_, raw := f.get(name)
-	var all []int
-	if raw == nil || json.Unmarshal(raw, &all) != nil {
+	all := f.listed(name)
+	if all == nil {
 		return nil
 	}
 	layers := f.size(maxLayers, "num_hidden_layers")
@@ -32,6 +31,7 @@ func (f *fields) uniform(name string) []int {
 	most := slices.Max(all)
 	for _, n := range all {
 		if n != 0 && n != most {
+			_, raw := f.get(name)
 			f.fault(name, excerpt(raw), "one number, or 0, for each layer")
 		}
 	}
@@ -59,9 +59,14 @@ func (f *fields) ggufTypes(missing int) {
 		f.fault(name, fmt.Sprintf("%d entries", len(sliders)), fmt.Sprintf("one for each of %d layers", layers))
 		return
 	}
-	types := make([]string, layers)
-	for i := range types {
-		types[i] = map[bool]string{false: full, true: sliding}[sliders[i]]
+	f.setWindows(sliders[:layers])
+}
+
+// setWindows sets layer_types: the layers that have a flag have a window.
+func (f *fields) setWindows(sliders []bool) {
+	types := make([]string, len(sliders))
+	for i, slides := range sliders {
+		types[i] = map[bool]string{false: full, true: sliding}[slides]
 	}
 	f.set("layer_types", types)
 }
@@ -84,18 +89,17 @@ func (f *fields) flaggedTypes() {
 		f.fault(name, excerpt(raw), fmt.Sprintf("a flag for each of %d layers", layers))
 		return
 	}
-	types := make([]string, layers)
-	for i := range types {
+	sliders := make([]bool, layers)
+	for i := range sliders {
 		switch string(flags[i]) {
 		case "true", "1":
-			types[i] = sliding
+			sliders[i] = true
 		case "false", "0":
-			types[i] = full
 		default:
 			f.fault(name, string(flags[i]), "a flag")
 		}
 	}
-	f.set("layer_types", types)
+	f.setWindows(sliders)
 }
 
 // mlpTypes sets mlp_layer_types: layers with a plain MLP have the tensor of its gate.
@@ -110,5 +114,6 @@ func (f *fields) mlpTypes() {
 	f.set("mlp_layer_types", types)
 }
 
-// ggufLocalBase is the member of rope.freq_base_swa, of families whose config.json has it in rope_parameters alone.
+// ggufLocalBase is the member of rope.freq_base_swa, the rotary base of layers with a window. config.json of these families has no such
+// member: the base is in its rope_parameters.
 const ggufLocalBase = "gguf.rope.freq_base_swa"

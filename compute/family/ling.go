@@ -106,9 +106,7 @@ func lingDecoder(f *fields, c *Config, score string, scores model.RouteScores) l
 	for _, other := range []string{"norm_softmax", "use_sliding_window"} {
 		f.without(other)
 	}
-	if found := f.text(score, "score_function"); found != score {
-		f.fault("score_function", fmt.Sprintf("%.40q", found), score)
-	}
+	f.only("score_function", score)
 	e := glm4Experts(f, c)
 	e.routing.Scores, e.routing.Normalize = scores, e.routing.Normalize && e.routing.TopK > 1
 	return llamaPlan{fused: f.flag(true, ggufFused), experts: e}
@@ -135,7 +133,7 @@ func lingOwnTensors(c *Config, w *weights.Checkpoint) error {
 	}
 	const name = "lm_head.weight"
 	head, ok := w.Describe(name)
-	if ok && (head.DType == weights.Other || head.DType.Blocks() || len(head.Shape) != 2) {
+	if ok && (!head.DType.Floats() || len(head.Shape) != 2) {
 		return &weights.FormatError{File: head.File, Name: name, Found: "type " + head.Type + " with norm_head",
 			Expected: "F32, F16 or BF16"}
 	}

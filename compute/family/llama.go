@@ -452,10 +452,16 @@ func (p llamaPlan) gateUp(b *builder, at string) (gate, up model.Part) {
 // qkvParts are the projections q, k and v one below the other.
 func (b *builder) qkvParts(at string) []model.Part {
 	c := b.cfg
+	return b.projections(at, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.HeadDim)
+}
+
+// projections are q, k and v of these numbers of rows.
+func (b *builder) projections(at string, q, k, v int) []model.Part {
+	c := b.cfg
 	return []model.Part{
-		b.part(at+"q_proj", c.QKVBias, c.Heads*c.HeadDim, c.Hidden),
-		b.part(at+"k_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
-		b.part(at+"v_proj", c.QKVBias, c.KVHeads*c.HeadDim, c.Hidden),
+		b.part(at+"q_proj", c.QKVBias, q, c.Hidden),
+		b.part(at+"k_proj", c.QKVBias, k, c.Hidden),
+		b.part(at+"v_proj", c.QKVBias, v, c.Hidden),
 	}
 }
 

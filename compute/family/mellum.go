@@ -37,7 +37,7 @@ func mellumConfig(f *fields, c *Config) plan {
 	return llamaPlan{local: &local, experts: e}
 }
 
-// mellumGGUF: the rotary embedding of layers with a window has the base of the others without a key.
+// mellumGGUF: layers with a window have a rotary base of their own. Where a file does not say it, they have that of the other layers.
 func mellumGGUF(f *fields) {
 	f.set("norm_topk_prob", true)
 	f.mlpTypes()

@@ -140,13 +140,12 @@ func minimaxM3Tensors(_ *Config, w *weights.Checkpoint) error {
 	})
 }
 
-// minimaxM3GGUF: the limits of SwiGLU are the class's. The shared MLP has the width of its tensors.
+// minimaxM3GGUF: files do not say the limits of SwiGLU, which are the class's defaults, nor the width of the shared MLP, which its tensors
+// have.
 func minimaxM3GGUF(f *fields) {
 	f.gating(gatingSigmoid)
 	f.normalized()
-	if f.number(0, 0, 1e6, "routed_scaling_factor") == 0 {
-		f.set("routed_scaling_factor", 1)
-	}
+	f.expertsScale()
 	f.mlpTypes()
 	f.size(maxPositions, "index_topk_blocks")
 	f.size(maxPositions, "index_block_size")

@@ -50,18 +50,12 @@ func mptConfig(f *fields, c *Config) plan {
 	if _, raw := f.get("logit_scale"); raw != nil {
 		f.fault("logit_scale", excerpt(raw), "null")
 	}
-	if !f.flag(true, "no_bias") {
-		f.fault("no_bias", "false", "true")
-	}
+	f.must("no_bias")
 	a := f.object("attn_config")
 	a.without("qk_ln")
 	a.without("prefix_lm")
-	if !a.flag(true, "alibi") {
-		a.fault("alibi", "false", "true")
-	}
-	if kind := a.text("multihead_attention", "attn_type"); kind != "multihead_attention" {
-		a.fault("attn_type", fmt.Sprintf("%.40q", kind), "multihead_attention")
-	}
+	a.must("alibi")
+	a.only("attn_type", "multihead_attention")
 	if most := a.number(8, 0, 1e3, "alibi_bias_max"); most != 8 {
 		a.fault("alibi_bias_max", fmt.Sprint(most), "8")
 	}

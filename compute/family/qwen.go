@@ -55,9 +55,7 @@ func qwenConfig(f *fields, c *Config) plan {
 	if rotated := f.number(1, 0, 1, "rotary_pct"); rotated != 1 {
 		f.fault("rotary_pct", fmt.Sprint(rotated), "1")
 	}
-	if !f.flag(true, "scale_attn_weights") {
-		f.fault("scale_attn_weights", "false", "true")
-	}
+	f.must("scale_attn_weights")
 	c.QKVBias = true
 	c.OutBias = !f.flag(true, "no_bias")
 	c.MLPBias = c.OutBias

@@ -20,13 +20,9 @@ func (v *valueShapes) attention(b *builder, rotary int, tables func(layer int, l
 		if window > 0 {
 			heads *= 2
 		}
-		rows := []int{c.Heads * c.HeadDim, heads * c.HeadDim, heads * v.dim}
-		slot := qkv.of(b, rows[0]+rows[1]+rows[2])
-		parts := make([]model.Part, len(rows))
-		for i, name := range []string{"q_proj", "k_proj", "v_proj"} {
-			parts[i] = b.part(at+name, c.QKVBias, rows[i], c.Hidden)
-		}
-		b.linear("attn.qkv", in, slot, model.ActNone, parts...)
+		queries, keys, values := c.Heads*c.HeadDim, heads*c.HeadDim, heads*v.dim
+		slot := qkv.of(b, queries+keys+values)
+		b.linear("attn.qkv", in, slot, model.ActNone, b.projections(at, queries, keys, values)...)
 		b.attention(slot, raw, func(rope, att *model.Op) {
 			for _, op := range []*model.Op{rope, att} {
 				op.KVHeads, op.ValueDim = heads, v.dim

@@ -68,7 +68,7 @@ func (c *Checkpoint) Replace(names []string, f func(float32) float32) error {
 	var all []*derived
 	for _, name := range names {
 		t, ok := c.tensors[name]
-		if !ok || len(t.Shape) == 0 || t.DType == Other || t.DType.Blocks() {
+		if !ok || len(t.Shape) == 0 || !t.DType.Floats() {
 			continue
 		}
 		from, width := t, t.elements()/max(1, t.Shape[0])
@@ -89,7 +89,7 @@ func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 	for name, t := range c.tensors {
 		factor := by(name)
 		rank := len(t.Shape)
-		if factor == nil || rank != 1 && rank != 2 || t.DType == Other || t.DType.Blocks() {
+		if factor == nil || rank != 1 && rank != 2 || !t.DType.Floats() {
 			continue
 		}
 		from, width := t, int64(1)
@@ -114,7 +114,7 @@ func (c *Checkpoint) Scale(by func(name string) func(row int64) float32) error {
 // or of no floats, is left out: its use is the error.
 func (c *Checkpoint) NormalizeRows(name string) error {
 	t, ok := c.tensors[name]
-	if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() {
+	if !ok || len(t.Shape) != 2 || !t.DType.Floats() {
 		return nil
 	}
 	from, width := t, t.Shape[1]
@@ -149,7 +149,7 @@ func (c *Checkpoint) Add(name string, shape []int64, value func(i int64) float32
 // Shorten leaves the first rows of a matrix. One that is not there, of fewer rows, or of no floats, stays: its use is the error.
 func (c *Checkpoint) Shorten(name string, rows int64) {
 	shorten := func(t *Tensor) {
-		if len(t.Shape) == 2 && t.Shape[0] >= rows && t.DType != Other && !t.DType.Blocks() {
+		if len(t.Shape) == 2 && t.Shape[0] >= rows && t.DType.Floats() {
 			t.Shape = []int64{rows, t.Shape[1]}
 			t.Data = t.Data[:t.DType.Bytes(t.elements())]
 		}
@@ -165,7 +165,7 @@ func (c *Checkpoint) Shorten(name string, rows int64) {
 // Flatten gives tensors of floats one dimension, which has all their elements. A name that is not there is left out.
 func (c *Checkpoint) Flatten(names []string) {
 	for _, name := range names {
-		if t, ok := c.tensors[name]; ok && t.DType != Other && !t.DType.Blocks() {
+		if t, ok := c.tensors[name]; ok && t.DType.Floats() {
 			t.Shape = []int64{t.elements()}
 			c.tensors[name] = t
 		}
@@ -175,7 +175,7 @@ func (c *Checkpoint) Flatten(names []string) {
 // Squeeze takes the dimensions of one element from tensors of floats. A name that is not there is left out.
 func (c *Checkpoint) Squeeze(names []string) {
 	for _, name := range names {
-		if t, ok := c.tensors[name]; ok && t.DType != Other && !t.DType.Blocks() {
+		if t, ok := c.tensors[name]; ok && t.DType.Floats() {
 			t.Shape = slices.DeleteFunc(slices.Clone(t.Shape), func(n int64) bool { return n == 1 })
 			c.tensors[name] = t
 		}
@@ -186,7 +186,7 @@ func (c *Checkpoint) Squeeze(names []string) {
 // or of another number of rows, is left out: its use is the error.
 func (c *Checkpoint) Unstack(names []string, n int64) {
 	for _, name := range names {
-		if t, ok := c.tensors[name]; ok && len(t.Shape) == 2 && t.Shape[0]%n == 0 && t.DType != Other && !t.DType.Blocks() {
+		if t, ok := c.tensors[name]; ok && len(t.Shape) == 2 && t.Shape[0]%n == 0 && t.DType.Floats() {
 			t.Shape = []int64{n, t.Shape[0] / n, t.Shape[1]}
 			c.tensors[name] = t
 		}
@@ -199,7 +199,7 @@ func (c *Checkpoint) Gather(names []string, rows []int64) error {
 	var all []*derived
 	for _, name := range names {
 		t, ok := c.tensors[name]
-		if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() || len(rows) == 0 || slices.Max(rows) >= t.Shape[0] {
+		if !ok || len(t.Shape) != 2 || !t.DType.Floats() || len(rows) == 0 || slices.Max(rows) >= t.Shape[0] {
 			continue
 		}
 		from, bytes := t.Data, t.DType.Bytes(t.Shape[1])
@@ -229,7 +229,7 @@ func (t Tensor) Number() (float32, bool) {
 			return 0, false
 		}
 	}
-	if t.DType == Other || t.DType.Blocks() || int64(len(t.Data)) != t.DType.Bytes(1) {
+	if !t.DType.Floats() || int64(len(t.Data)) != t.DType.Bytes(1) {
 		return 0, false
 	}
 	return number(t, 0), true
@@ -239,7 +239,7 @@ func (t Tensor) Number() (float32, bool) {
 func (c *Checkpoint) ColumnLengths(name string) []float32 {
 	t, ok := c.Tensor(name)
 	defer func() { _ = c.Forget([]string{name}) }() // else its memory stays
-	if !ok || len(t.Shape) != 2 || t.DType == Other || t.DType.Blocks() {
+	if !ok || len(t.Shape) != 2 || !t.DType.Floats() {
 		return nil
 	}
 	squares := make([]float64, t.Shape[1])
@@ -447,7 +447,7 @@ func (c *Checkpoint) floatRows(name string) (Tensor, func(first, last int64) []b
 		source, _ := c.Tensor(name)
 		row := int64(len(source.Data)) / max(1, source.Shape[0])
 		return source.Data[first*row : last*row]
-	}, ok && t.DType != Other && !t.DType.Blocks()
+	}, ok && t.DType.Floats()
 }
 
 // halfToFloat is the value of an IEEE binary16.

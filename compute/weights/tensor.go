@@ -30,6 +30,9 @@ const blocks = 256
 // Blocks says whether rows lie in blocks.
 func (d DType) Blocks() bool { return d >= blocks }
 
+// Floats says whether each element is a float of its own.
+func (d DType) Floats() bool { return d != Other && !d.Blocks() }
+
 // BlockSize is the number of elements of a block; 0: the type has none.
 func (d DType) BlockSize() int {
 	if !d.Blocks() {

@@ -61,7 +61,7 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 	options.MaxRows, options.MaxOutputs = max(o.Rows, o.prompt(), largest*beams, queries), largest*beams
 	options.MaxSequences = sequences
 	if !program.Generates() {
-		options.MaxOutputs = max(options.MaxOutputs, options.MaxRows/o.prompt())
+		options.MaxOutputs = max(options.MaxOutputs, measure.TextsPerStep(options.MaxRows, o.prompt()))
 	}
 	m, err := compute.Open(options)
 	if err != nil {
@@ -105,7 +105,7 @@ func RunProfile(log zerolog.Logger, o Options) (*ProfileReport, error) {
 func benchOps(log zerolog.Logger, o *Options, p measure.Profile) ([]measure.Ops, error) {
 	generates, prompts := p.Model.Program.Generates(), 1
 	if !generates {
-		prompts = max(1, min(p.Model.Engine().Limits().MaxRows/o.prompt(), slices.Max(o.Batches)))
+		prompts = min(measure.TextsPerStep(p.Model.Engine().Limits().MaxRows, o.prompt()), slices.Max(o.Batches))
 	}
 	log.Info().Int("prompt", o.prompt()).Int("batch", prompts).Int("repeat", o.Repeat).Msg("measuring prefill")
 	prefill, err := p.Prefill(o.prompt(), prompts)

@@ -189,8 +189,11 @@ func (r *run) together() int {
 	if r.m.Program.Generates() {
 		return 1
 	}
-	return max(r.m.Engine().Limits().MaxRows/r.c.Prompt, 1)
+	return TextsPerStep(r.m.Engine().Limits().MaxRows, r.c.Prompt)
 }
+
+// TextsPerStep is how many texts of an encoder a step of some rows has, at least one.
+func TextsPerStep(rows, tokens int) int { return max(rows/tokens, 1) }
 
 // prefillOne runs n tokens of a prompt, to its end, in steps of at most the engine's rows.
 func prefillOne(m *compute.Model, r compute.Region, position, n int) error {
