@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace/millrace/api"
@@ -38,6 +39,40 @@ func WrongLast(err error) bool {
 	var e *jetstream.APIError
 	return errors.As(err, &e) && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// Patience is how many times the timeout of a request Settle waits: NATS elects a leader after 4 to 9 s, and a request has 2 s or more.
+const Patience = 6
+
+// Settle tries to create something in JetStream until it is there, or the error is one that stays. Servers that have just started, or have
+// lost a leader, do not answer or say that they cannot yet, and a stream that another process creates at the same time has its name before
+// all servers know it. A process that took that for a fault would be without what is stored until it is started again. Each try has a
+// timeout. It gives up after Patience times that, with the last error.
+func Settle(ctx context.Context, timeout time.Duration, try func(context.Context) error) error {
+	const pause = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, Patience*timeout)
+	defer cancel()
+	for {
+		once, stop := context.WithTimeout(ctx, timeout)
+		err := try(once)
+		stop()
+		if err == nil || !passing(err) || !Pause(ctx, pause, nil) {
+			return err
+		}
+	}
+}
+
+// Error codes of JetStream that the client library has no names of.
+const (
+	noPeers      jetstream.ErrorCode = 10005 // too few servers for the replicas
+	notAvailable jetstream.ErrorCode = 10008 // no leader
+)
+
+// passing reports whether the answer to a request to create something can be another one soon.
+func passing(err error) bool {
+	var e *jetstream.APIError
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+		errors.Is(err, jetstream.ErrBucketNotFound) || errors.As(err, &e) && (e.ErrorCode == noPeers || e.ErrorCode == notAvailable)
 }
 
 // Pause waits until the time is over or there is news; nil: there is none. It returns false if ctx ended first.

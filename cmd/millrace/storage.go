@@ -74,8 +74,11 @@ func openStorage(ctx context.Context, conn *nats.Conn, engine api.Engine, runner
 	if err == nil && s.ResponseStore > 0 {
 		err = o.openResponses(ctx, g)
 	}
-	if err != nil {
+	switch {
+	case objects.Full(err):
 		log.Warn().Err(err).Msg("JetStream has no room for all stores: files, batches or responses are not stored (--batch-store, --response-store)")
+	case err != nil:
+		log.Warn().Err(err).Msg("files, batches or responses are not stored until this process is started again")
 	}
 	return g
 }

@@ -99,9 +99,7 @@ const keepRecords = 30 * 24 * time.Hour
 
 // OpenWork creates the work queue if it is missing.
 func OpenWork(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, bytes int64) (jetstream.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
-	s, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	s, err := createStream(ctx, js, jetstream.StreamConfig{
 		Name: Work, Subjects: []string{WorkSubject + ">"}, Description: "Millrace: lines of batches and responses in the background",
 		Retention: jetstream.WorkQueuePolicy,
 		Storage:   jetstream.FileStorage, MaxAge: MaxWindow + time.Hour, MaxBytes: bytes, Discard: jetstream.DiscardNew,
@@ -113,25 +111,35 @@ func OpenWork(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, bytes 
 	return s, nil
 }
 
+// createStream creates or updates a stream.
+func createStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (s jetstream.Stream, err error) {
+	err = durable.Settle(ctx, requestTime, func(ctx context.Context) (err error) {
+		s, err = js.CreateOrUpdateStream(ctx, cfg)
+		return err
+	})
+	return s, err
+}
+
 func openStorage(ctx context.Context, nc *nats.Conn, opts *Options) (_ *stored, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
 	js := opts.JetStream
 	s := &stored{js: js, work: opts.Work, lease: opts.Lease}
 	const small = 64 << 20 // records
 	// The stream of a key-value bucket. CreateKeyValue also requests the account's limits, which no role may.
-	if _, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if _, err = createStream(ctx, js, jetstream.StreamConfig{
 		Name: "KV_" + Records, Subjects: []string{"$KV." + Records + ".>"}, Description: "Millrace: batches", MaxMsgsPerSubject: 1,
 		AllowRollup: true, DenyDelete: true,
 		AllowDirect: true, Discard: jetstream.DiscardNew, MaxAge: keepRecords, MaxBytes: small, Storage: jetstream.FileStorage,
 		Replicas: objects.Replicas(nc),
 	}); err == nil {
-		s.records, err = js.KeyValue(ctx, Records)
+		err = durable.Settle(ctx, requestTime, func(ctx context.Context) (err error) {
+			s.records, err = js.KeyValue(ctx, Records)
+			return err
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("batch: bucket %s: %w", Records, err)
 	}
-	if s.results, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if s.results, err = createStream(ctx, js, jetstream.StreamConfig{
 		// read at the leader: a replica may lack the newest
 		Name: Results, Subjects: []string{ResultSubject + ">"}, Description: "Millrace: results of batches' lines",
 		Storage: jetstream.FileStorage,

@@ -59,25 +59,14 @@ type journal struct {
 	loads    loads
 }
 
-// open creates the stream if it is missing, and notes when it was created. A stream that another process creates at the same time has its
-// name before all servers know it: a process that took that for a fault would have no logs until it is started again.
+// open creates the stream if it is missing, and notes when it was created.
 func (j *journal) open(ctx context.Context) error {
-	const pause = 50 * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, j.timeout)
-	defer cancel()
-	for {
-		if err := j.ensure(ctx); err != nil {
-			return err
+	return durable.Settle(ctx, j.timeout, func(ctx context.Context) (err error) {
+		if err = j.ensure(ctx); err == nil {
+			j.first, err = j.creation(ctx)
 		}
-		created, err := j.creation(ctx)
-		if !errors.Is(err, jetstream.ErrStreamNotFound) {
-			j.first = created
-			return err
-		}
-		if !durable.Pause(ctx, pause, nil) {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // ensure creates the stream if it is missing. The configuration of an existing stream stays as it is.

@@ -48,8 +48,10 @@ func TestAStreamThatIsNotKnownYetIsAwaited(t *testing.T) {
 	j.js = &young{j.js, 3}
 	require.NoError(t, j.open(t.Context()))
 	require.False(t, j.first.IsZero())
-	j.js, j.timeout = &young{j.js, 1 << 30}, 200*time.Millisecond
-	require.ErrorIs(t, j.open(t.Context()), jetstream.ErrStreamNotFound)
+	j.js = &young{j.js, 1 << 30}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, j.open(ctx), jetstream.ErrStreamNotFound)
 }
 
 // replica is a stream whose reads are answered by a server that has no records, and whose leader has some.

@@ -89,13 +89,14 @@ func Open(ctx context.Context, nc *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("objects: %w", err)
 	}
-	begin, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	bucket, err := js.CreateOrUpdateObjectStore(begin, jetstream.ObjectStoreConfig{
-		Bucket: opts.Bucket, Description: "Millrace: " + opts.Noun + "s of tenants", TTL: opts.Keep, MaxBytes: opts.MaxBytes,
-		Storage: jetstream.FileStorage, Replicas: Replicas(nc),
-	})
-	if err != nil {
+	var bucket jetstream.ObjectStore
+	if err = durable.Settle(ctx, timeout, func(ctx context.Context) (err error) {
+		bucket, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+			Bucket: opts.Bucket, Description: "Millrace: " + opts.Noun + "s of tenants", TTL: opts.Keep, MaxBytes: opts.MaxBytes,
+			Storage: jetstream.FileStorage, Replicas: Replicas(nc),
+		})
+		return err
+	}); err != nil {
 		return nil, fmt.Errorf("objects: bucket %s: %w", opts.Bucket, err)
 	}
 	s := &Store{opts: opts, bucket: bucket, replicas: Replicas(nc), known: map[string]Object{}, incoming: map[string]int64{},
