@@ -176,27 +176,31 @@ func (w windowed) changeNoToken(t *testing.T, backend string, kv model.KVType) {
 	cfg.KVSpill = KVDisk{Dir: t.TempDir(), Size: 1 << 20}
 	p := start(t, cfg)
 	briefly(t, p)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			q := modelRequest(i)
-			tokens, err := modelTokens(p, q)
-			if err != nil || !equal(tokens, answers[i]) {
-				t.Errorf("request %d: %v; token %d differs", i, err, commonTokens(tokens, answers[i]))
-				return
-			}
-			s, err := p.Submit(context.Background(), nextTurn(q, tokens))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			next, last, err := read(s)
-			if err != nil || last.Err != nil || !equal(next, turns[i]) {
-				t.Errorf("next turn of %d: %v, %v; token %d differs", i, err, last.Err, commonTokens(next, turns[i]))
-			}
-		})
+	restored := func() int { return p.sum(t, "millrace_kv_spill_restores_total") }
+	const rounds = 10 // requests that a busy machine runs one after the other meet no full pool
+	for round := 0; round == 0 || restored() == 0 && round < rounds && !t.Failed(); round++ {
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				q := modelRequest(i)
+				tokens, err := modelTokens(p, q)
+				if err != nil || !equal(tokens, answers[i]) {
+					t.Errorf("request %d: %v; token %d differs", i, err, commonTokens(tokens, answers[i]))
+					return
+				}
+				s, err := p.Submit(context.Background(), nextTurn(q, tokens))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				next, last, err := read(s)
+				if err != nil || last.Err != nil || !equal(next, turns[i]) {
+					t.Errorf("next turn of %d: %v, %v; token %d differs", i, err, last.Err, commonTokens(next, turns[i]))
+				}
+			})
+		}
+		wg.Wait()
 	}
-	wg.Wait()
 	q := modelRequest(n)
 	tokens, _ := answer(t, p, q)
 	require.Equal(t, answers[n], tokens)
@@ -204,7 +208,7 @@ func (w windowed) changeNoToken(t *testing.T, backend string, kv model.KVType) {
 	require.Equal(t, turns[n], next)
 	require.Equal(t, len(q.PromptTokens)+len(tokens)-1, last.Usage.CachedTokens, "its last window is there")
 	require.Less(t, m.Slabs()/w.groups.Count()*testSlabTokens, modelTurns, "and all slabs of the tokens before it are not")
-	require.Positive(t, p.sum(t, "millrace_kv_spill_restores_total"))
+	require.Positive(t, restored())
 	require.Zero(t, p.sum(t, "millrace_recomputed_tokens_total"))
 	requireModelClean(t, p, m)
 }
