@@ -123,9 +123,9 @@ func (b *Beam) consider(r int32, logits []float32) error {
 	if len(logits) != b.vocab {
 		return fmt.Errorf("%w: found %d, expected %d, one per token", ErrLogits, len(logits), b.vocab)
 	}
-	norm := logSum(logits)
-	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return fmt.Errorf("%w: the sum of their probabilities is %g, expected a finite number", ErrLogits, norm)
+	norm, err := normOf(logits)
+	if err != nil {
+		return err
 	}
 	for id, v := range logits {
 		score := float32(float64(v)-norm) + b.scores[r]

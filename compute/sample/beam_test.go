@@ -79,7 +79,7 @@ func plainSearch(m toy, p BeamParams, limit int, ends []int32) []plainBeam {
 		var all []plainBeam
 		for _, r := range running {
 			logits := m.logits(r.tokens)
-			norm := logSum(logits)
+			norm, _ := normOf(logits)
 			for id, v := range logits {
 				all = append(all, plainBeam{append(slices.Clone(r.tokens), int32(id)), float32(float64(v)-norm) + r.score})
 			}

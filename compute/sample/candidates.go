@@ -14,11 +14,8 @@ type candidate struct {
 	weight float64 // e^-distance: the probability up to a common factor, 1 for the likeliest token
 }
 
-// cutBuckets of 1/64 octave each cover weights down to 2^-64; the last one
-// holds everything below.
 const (
-	cutBuckets   = 64 * 64
-	cutPerNat    = 64 / math.Ln2
+	cutPerNat    = 64 / math.Ln2 // buckets
 	selectMargin = 256
 )
 
@@ -138,21 +135,11 @@ func partition(v []float32, k int) float32 {
 
 func median(a, b, c float32) float32 { return max(min(a, b), min(max(a, b), c)) }
 
-// nucleus lists all tokens and cuts them. Most tokens of a large vocabulary are far below the border: they have a weight in the total, and
-// are not listed.
+// nucleus lists the tokens of the largest logits whose weights reach the share of the total. Most of a large vocabulary are far below
+// the border: they have a weight in the total, and are not listed.
 func (ws *Scratch) nucleus(logits []float32, top, temperature, share float32) []candidate {
 	clear(ws.mass[:])
-	total := 0.0
-	for _, v := range logits {
-		if v < -math.MaxFloat32 {
-			continue
-		}
-		key := (top - v) / temperature
-		weight := expNeg(widen(key))
-		ws.mass[bucket(key)] += weight
-		total += weight
-	}
-	want := float64(share) * total
+	want := float64(share) * weightSums(instructions, logits, top, temperature, nil, &ws.mass)
 	at, below := ws.border(want)
 	least := impossible()
 	if at < cutBuckets-1 { // a bucket more, for rounding
@@ -266,22 +253,13 @@ func pick(set []candidate, u float64) int32 {
 	return token
 }
 
-// drawBlock is the number of tokens between two sums of draw.
-const drawBlock = 256
-
 // draw is pick among all tokens, which it does not list.
 func (ws *Scratch) draw(logits []float32, top, temperature float32, u float64) int32 {
-	sums, total := ws.sums[:0], 0.0
-	for at := 0; at < len(logits); at += drawBlock {
-		sums = append(sums, total)
-		for _, v := range logits[at:min(at+drawBlock, len(logits))] {
-			total += expNeg(widen((top - v) / temperature)) // weight, which would not be inlined here
-		}
-	}
-	ws.sums = sums
-	target := u * total
-	n := sort.Search(len(sums), func(i int) bool { return sums[i] > target }) - 1 // the block in which the sum passes it
-	sum := sums[n]
+	blocks := (len(logits) + drawBlock - 1) / drawBlock
+	ws.sums = slices.Grow(ws.sums[:0], blocks)[:blocks]
+	target := u * weightSums(instructions, logits, top, temperature, ws.sums, nil)
+	n := sort.Search(len(ws.sums), func(i int) bool { return ws.sums[i] > target }) - 1 // the block in which the sum passes it
+	sum := ws.sums[n]
 	for i := n * drawBlock; i < len(logits); i++ {
 		if sum += weight(logits[i], top, temperature); sum > target {
 			return int32(i)

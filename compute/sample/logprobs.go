@@ -8,7 +8,7 @@ import (
 // logprobs returns the log probability of the token under softmax(logits) and
 // the n likeliest tokens.
 func logprobs(logits []float32, token int32, n int) (float32, []Alternative) {
-	norm := logSum(logits)
+	norm, _ := normOf(logits) // NaN if a token that a mask excludes is
 	alternatives := likeliest(logits, n)
 	for i := range alternatives {
 		alternatives[i].Logprob = float32(float64(alternatives[i].Logprob) - norm)
@@ -58,27 +58,14 @@ func Logprobs(logits []float32, tokens []int32) ([]float32, error) {
 	return out, nil
 }
 
-// normOf is logSum of logits that have a finite one. The error is ErrLogits.
+// normOf returns log(sum(exp(logits))). Where one of them is NaN or +Inf, or all are -Inf, it is NaN, and the error is ErrLogits.
 func normOf(logits []float32) (float64, error) {
-	norm := logSum(logits)
-	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return 0, fmt.Errorf("%w: their sum is %g", ErrLogits, norm)
+	best, err := argmax(logits)
+	if err != nil {
+		return math.NaN(), err
 	}
-	return norm, nil
-}
-
-// logSum is log(sum(exp(logits))); no finite number when one of them is NaN or
-// +Inf, or all are -Inf.
-func logSum(logits []float32) float64 {
-	top := float32(math.Inf(-1))
-	for _, v := range logits {
-		top = max(top, v)
-	}
-	sum := 0.0
-	for _, v := range logits {
-		sum += expNeg(widen(top - v))
-	}
-	return float64(top) + math.Log(sum)
+	top := logits[best]
+	return float64(top) + math.Log(weightSums(instructions, logits, top, 1, nil, nil)), nil
 }
 
 // likeliest returns the n largest logits, the lower id first among equal ones,
@@ -89,19 +76,25 @@ func likeliest(logits []float32, n int) []Alternative {
 		return []Alternative{} // not nil, which means no log probabilities
 	}
 	best := make([]Alternative, 0, n)
-	for id, v := range logits {
-		if len(best) == n {
-			if v <= best[n-1].Logprob {
-				continue
+	for from := 0; from < len(logits); from += block {
+		some := logits[from:min(from+block, len(logits))]
+		if len(best) == n && len(some) == block && allBelow((*[block]float32)(some), best[n-1].Logprob) {
+			continue
+		}
+		for i, v := range some {
+			if len(best) == n {
+				if v <= best[n-1].Logprob {
+					continue
+				}
+				best = best[:n-1]
 			}
-			best = best[:n-1]
+			at := len(best)
+			best = append(best, Alternative{})
+			for ; at > 0 && best[at-1].Logprob < v; at-- {
+				best[at] = best[at-1]
+			}
+			best[at] = Alternative{int32(from + i), v}
 		}
-		at := len(best)
-		best = append(best, Alternative{})
-		for ; at > 0 && best[at-1].Logprob < v; at-- {
-			best[at] = best[at-1]
-		}
-		best[at] = Alternative{int32(id), v}
 	}
 	return best
 }
