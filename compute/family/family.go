@@ -35,7 +35,7 @@ func families() []*family {
 	return []*family{
 		&llama, &deci, &mistral, &qwen2, &qwen3, &phi3, &smollm3, &seedOSS, &ernie45, &glm, &glm4, &exaone4, &granite, &gemma,
 		&gemma2, &vaultGemma, &gemma3, &gemma3n, &gemma4, &gemma4Unified, &olmo2, &olmo3, &olmoHybrid, &ministral3, &hunyuan,
-		&arcee, &apertus, &apertus15, &graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
+		&arcee, &bitNet, &apertus, &apertus15, &graniteSWA, &museGlimmer, &hyperCLOVAX, &nanoChat, &emu3, &molmo2, &phi4Multimodal, &glm4v,
 		&helium, &cwm, &ministral, &internlm2, &internLM3, &iquestCoder, &exaone, &minicpm, &baichuan, &qwen, &xverse, &orion,
 		&qwen3Next, &qwen35, &qwen35Moe, &laraMini, &lfm2, &lfm2Moe, &lfm3, &bamba, &graniteHybrid, &falconH1, &mamba2LM, &mambaLM,
 		&falconMamba, &jamba, &nemotronH, &qwen3Moe, &qwen2Moe, &mixtral, &glm4Moe, &sarvamMoe, &ernie45Moe, &graniteMoe,

@@ -92,6 +92,7 @@ type llamaPlan struct {
 	allPlain   bool // with plainNorms, those that are not rotated too
 	normLast   bool // the norms of heads come after the rotation
 	bareNorms  bool // norms of layers have no weights
+	subNorms   bool // the results of attention and of the MLP's gate have norms before their last projections
 	embedNorm  bool // the embedding is normed, without weights
 	upOnly     bool // the MLP has no gate
 	limits     bool // the gate of the MLP is that of the experts, with limits
@@ -164,6 +165,10 @@ func (p llamaPlan) build(b *builder) {
 		attended = b.slot("attended", model.SlotOperand, c.Heads*c.HeadDim)
 	}
 	mid := b.slot("mid", model.SlotOperand, c.Intermediate)
+	gated := mid
+	if p.subNorms {
+		gated = b.slot("mid.raw", model.SlotF32, c.Intermediate)
+	}
 	var mixture expertSlots
 	if p.experts != nil {
 		mixture = p.experts.makeSlots(b)
@@ -225,7 +230,10 @@ func (p llamaPlan) build(b *builder) {
 			p.addNorm(b, "mlp.post_norm", at+done, branch, x)
 			continue
 		}
-		p.firstMLP(b, at+"mlp.", in, mid)
+		p.firstMLP(b, at+"mlp.", in, gated)
+		if p.subNorms {
+			b.rmsNorm("mlp.sub_norm", at+"mlp.ffn_sub_norm", gated, mid)
+		}
 		p.addBlock(b, "mlp.down", "mlp.post_norm", at, n.mlpDone, mid, branch, x,
 			b.part(at+"mlp.down_proj", c.MLPBias, c.Hidden, c.Intermediate))
 	}
@@ -292,8 +300,11 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 	}
 	width := c.Heads * c.HeadDim
 	raw, gates := attended, model.None
-	if p.gatedAttention || p.attentionGate != "" {
-		raw, gates = b.slot("attended.raw", model.SlotF32, width), b.slot("attn.gate", model.SlotF32, width)
+	if p.gatedAttention || p.attentionGate != "" || p.subNorms {
+		raw = b.slot("attended.raw", model.SlotF32, width)
+	}
+	if raw != attended && !p.subNorms {
+		gates = b.slot("attn.gate", model.SlotF32, width)
 	}
 	var scales []float32
 	if p.temperature != nil {
@@ -324,7 +335,9 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 			rope.RotaryDim, rope.RotaryInterleaved = rotary, p.interleaved
 			rope.InvFreq, rope.RotaryScale = tables(b.layer, att.Window > 0)
 		})
-		if raw != attended {
+		if p.subNorms {
+			b.rmsNorm("attn.sub_norm", at+"attn_sub_norm", raw, attended)
+		} else if raw != attended {
 			var gate model.Part
 			if p.gatedAttention {
 				_, gate = b.gatedQuery(at)

@@ -135,6 +135,7 @@ func TestLayerIsEightOpsSevenOfOneNormAndTenWithNormsAfterBlocks(t *testing.T) {
 			"sarvam-moe": {8, 12, 12}, "sarvam-moe-saved": {8, 12}, "sarvam-mla": {13, 17},
 			// Five of attention, three of an MLP, two of a matrix.
 			"deci": {8, 3, 8, 5, 5}, "deci-last": {3, 8, 3},
+			"bitnet": {10, 10}, // two for the norms before the last projections
 			// Three for the keys and values of all later layers.
 			"yoco":           {8, 8, 11, 8},
 			"yoco-retention": {10, 10, 11, 8},
