@@ -93,7 +93,7 @@ func TestPackedWeightsAreMapped(t *testing.T) {
 func TestLayersOfAQuantizedFileExistOnce(t *testing.T) {
 	compute.SetLeastPacked(t, 0)
 	compute.SetSettled(t, 0)
-	for _, name := range []string{"awq", "gptq-4-act", "fp8", "fp8-128", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
+	for _, name := range []string{"awq", "gptq-4-act", "fp8", "fp8-128", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4", "bitnet", "bitnet-online"} {
 		t.Run(name, func(t *testing.T) {
 			dir := copyOf(t, "../testdata/quantized/"+name)
 			first := open(t, compute.Options{Dir: dir})

@@ -69,7 +69,7 @@ func TestBlocksAreTheValuesOfTheirTypesFormulae(t *testing.T) {
 // numbers and whose rows become the same codes, and do not depend on how the tokens are cut into steps.
 func TestBlocksOfAFileStayAsTheyAre(t *testing.T) {
 	for _, name := range []string{"tiny-q8_0.gguf", "tiny-q4_0.gguf", "tiny-q4_k_m.gguf", "awq", "gptq-v2", "gptq-4-act", "fp8",
-		"fp8-128", "ct-fp8", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4"} {
+		"fp8-128", "ct-fp8", "bnb-nf4", "bnb-int8", "ct-nvfp4", "ct-mxfp4", "bitnet", "bitnet-online"} {
 		t.Run(name, func(t *testing.T) {
 			_, p, w := openModel(t, quantized+name)
 			for i := range p.Ops {

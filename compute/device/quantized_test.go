@@ -174,7 +174,7 @@ func TestQuantizedModelsGiveTheLogitsOfTheirValues(t *testing.T) {
 		"tiny-q8_0.gguf": 0.02, "tiny-q4_0.gguf": 0.3, "tiny-q4_k_m.gguf": 0.2,
 		"gptq-4": 0.25, "gptq-4-act": 0.25, "gptq-8": 0.02, "gptq-v2": 0.3, "awq": 0.25,
 		"fp8": 0.07, "fp8-128": 0.07, "ct-int4": 0.35, "ct-int3-zeros": 0.5, "ct-int8-rows": 0.03, "ct-fp8": 0.07, "ct-nvfp4": 0.25,
-		"ct-mxfp4": 0.35, "bnb-nf4": 0.25, "bnb-int8": 0.02,
+		"ct-mxfp4": 0.35, "bnb-nf4": 0.25, "bnb-int8": 0.02, "bitnet": 1.2, "bitnet-divided": 1.2, "bitnet-online": 1.2,
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, plain := expectedLogits(t, name)

@@ -15,15 +15,19 @@ import (
 
 // Quantization is the quantization_config of a config.json.
 type Quantization struct {
-	Method     string `json:"quant_method"` // a key of quantMethods
-	Bits       int    `json:"bits"`
-	GroupSize  int    `json:"group_size"` // inputs that share a scale; -1: all
-	DescAct    bool   `json:"desc_act"`   // gptq: inputs are in groups by g_idx
-	Checkpoint string `json:"checkpoint_format"`
-	Version    string `json:"version"`        // awq: the layout
-	Packing    string `json:"packing_format"` // auto-round: as gptq or as awq
-	Block      []int  `json:"weight_block_size"`
-	FP8        string `json:"fmt"` // fp8: the type of the weights
+	Method     string   `json:"quant_method"` // a key of quantMethods
+	Bits       int      `json:"bits"`
+	GroupSize  int      `json:"group_size"` // inputs that share a scale; -1: all
+	DescAct    bool     `json:"desc_act"`   // gptq: inputs are in groups by g_idx
+	Checkpoint string   `json:"checkpoint_format"`
+	Version    string   `json:"version"`        // awq: the layout
+	Packing    string   `json:"packing_format"` // auto-round: as gptq or as awq
+	Block      []int    `json:"weight_block_size"`
+	FP8        string   `json:"fmt"`               // fp8: the type of the weights
+	Linear     string   `json:"linear_class"`      // bitnet
+	Mode       string   `json:"quantization_mode"` // bitnet
+	InnerNorms bool     `json:"use_rms_norm"`      // bitnet
+	Plain      []string `json:"modules_to_not_convert"`
 	Groups     map[string]struct {
 		Weights struct {
 			Block []int `json:"block_structure"`
@@ -56,6 +60,7 @@ func quantMethods() map[string]quantMethod {
 		"compressed-tensors": {checkCompressed, []string{".weight_scale"}, (*Checkpoint).scaledLayer},
 		"bitsandbytes":       {nil, []string{".weight.absmax", ".SCB"}, (*Checkpoint).bitsandbytesLayer},
 		"mxfp4":              {nil, []string{"_blocks"}, (*Checkpoint).mxfp4Layer},
+		"bitnet":             {checkBitNet, []string{".weight_scale"}, (*Checkpoint).bitNetLayer},
 	}
 }
 
@@ -106,10 +111,13 @@ func (c *Checkpoint) deriveQuantized() error {
 		return err
 	}
 	method := quantMethods()[q.Method]
+	if q.roundsAtLoad() {
+		method = rounding
+	}
 	var names, layers []string
 	for _, name := range slices.Sorted(maps.Keys(c.tensors)) {
 		for _, mark := range method.mark {
-			if layer, ok := strings.CutSuffix(name, mark); ok {
+			if layer, ok := strings.CutSuffix(name, mark); ok && !q.leaves(name) {
 				names, layers = append(names, name), append(layers, layer)
 			}
 		}

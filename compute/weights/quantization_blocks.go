@@ -41,6 +41,9 @@ func (s *scaled) kept() (DType, fillRows, bool) {
 	case s.fp4 != nil:
 		return s.keptFP4()
 	}
+	if s.ternary() {
+		return BlockTypes()["TQ2_0"], s.fillTernary, true
+	}
 	b, ok := s.integers()
 	if zeros := s.zeros(); zeros != Other && (!ok || b.dtype != integerTypes()[0].dtype) {
 		return zeros, func(dst []byte, first, last int64) { s.fillZeros(zeros, dst, first, last) }, true

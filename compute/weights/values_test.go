@@ -31,6 +31,7 @@ var formats = map[string]string{
 	"fp8": "fp8/expected", "fp8-128": "fp8-128/expected", "ct-int4": "ct-int4/expected", "ct-int3-zeros": "ct-int3-zeros/expected",
 	"ct-int8-rows": "ct-int8-rows/expected", "ct-fp8": "ct-fp8/expected", "ct-nvfp4": "ct-nvfp4/expected", "ct-mxfp4": "ct-mxfp4/expected",
 	"bnb-nf4": "bnb-nf4/expected", "bnb-nf4-plain": "bnb-nf4-plain/expected", "bnb-int8": "bnb-int8/expected",
+	"bitnet": "bitnet/expected", "bitnet-divided": "bitnet-divided/expected", "bitnet-online": "bitnet-online/expected",
 }
 
 // blocksOf are the types of blocks that keep the codes and scales of these formats. The others become F16, since codes less their zeros
@@ -39,6 +40,7 @@ var blocksOf = map[string]string{
 	"gptq-4": "Q4_Z32", "gptq-4-act": "Q4_Z32", "gptq-v2": "Q4_Z", "awq": "Q4_Z32", "auto-round-gptq": "Q4_Z32", "auto-round-awq": "Q4_Z32",
 	"ct-int4": "Q4_0", "ct-int3-zeros": "Q4_0", "ct-int8-rows": "Q8_0", "bnb-int8": "Q8_0",
 	"fp8": "FP8_32", "fp8-128": "FP8", "ct-fp8": "FP8", "ct-nvfp4": "NVFP4", "ct-mxfp4": "MXFP4", "bnb-nf4": "NF4", "bnb-nf4-plain": "NF4",
+	"bitnet": "TQ2_0", "bitnet-divided": "TQ2_0", "bitnet-online": "TQ2_0",
 }
 
 // half is the half byte i of packed ones, the low one first.
@@ -79,7 +81,10 @@ var ofBlocks = map[string]struct {
 	"FP8_32": {32, func(b []byte, i int) float64 { return floatValue(b) * e4m3(b[4+i]) }},
 	"NF4":    {64, func(b []byte, i int) float64 { return floatValue(b) * nf4[half(b[4:], i^1)] }},
 	"NVFP4":  {64, func(b []byte, i int) float64 { return floatValue(b) * e4m3(b[4+i/16]) * e2m1[half(b[8:], i)] }},
-	"MXFP4":  {32, func(b []byte, i int) float64 { return math.Ldexp(e2m1[int(b[1+i%16]>>(i/16*4)&15)], int(b[0])-127) }},
+	"TQ2_0": {256, func(b []byte, i int) float64 {
+		return halfValue(b[64:]) * float64(int(b[i/128*32+i%32]>>(i/32%4*2)&3)-1)
+	}},
+	"MXFP4": {32, func(b []byte, i int) float64 { return math.Ldexp(e2m1[int(b[1+i%16]>>(i/16*4)&15)], int(b[0])-127) }},
 }
 
 // blockValues are those of a matrix of blocks, by the columns that they are of.
