@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -198,7 +199,8 @@ func (j *journal) oldest(ctx context.Context, log string) (uint64, error) {
 }
 
 // absent returns nil if a log that a read did not find is not there. Any replica of a stream answers reads, and one that has started again
-// does not have all records yet. The leader has: it decides.
+// does not have all records yet. The leader has: it decides. A request for the stream's state, which is for the leader, is answered by
+// others too while there is none, and by a server that has just started again and was the first leader.
 func (j *journal) absent(ctx context.Context, s jetstream.Stream, log string) error {
 	if s.CachedInfo().Config.Replicas < 2 {
 		return nil
@@ -210,7 +212,15 @@ func (j *journal) absent(ctx context.Context, s jetstream.Stream, log string) er
 	if n := info.State.Subjects[Subject+log]; n > 0 {
 		return fmt.Errorf("%w: a replica lacks the %d records of a log", ErrNoJetStream, n)
 	}
+	if !byLeader(info.Cluster) {
+		return fmt.Errorf("%w: a replica without records answered in place of the leader", ErrNoJetStream)
+	}
 	return nil
+}
+
+// byLeader says whether the state of a stream is that of its leader. The replicas that a server names are the others; nil: it is alone.
+func byLeader(c *jetstream.ClusterInfo) bool {
+	return c == nil || c.Leader != "" && !slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return p.Name == c.Leader })
 }
 
 // notThere returns nil for an error that says that there is no log, and an error of JetStream for any other.

@@ -59,8 +59,9 @@ type replica struct {
 	jetstream.Stream // the leader, if it is a server; else:
 	replicas         int
 	subjects         map[string]uint64 // of the leader
-	fault            error             // of a request to the leader
-	first            uint64            // the sequence of a record that a read finds; 0: none
+	cluster          *jetstream.ClusterInfo
+	fault            error  // of a request to the leader
+	first            uint64 // the sequence of a record that a read finds; 0: none
 	requests         int
 }
 
@@ -80,21 +81,30 @@ func (r *replica) Info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (*j
 	if r.Stream != nil {
 		return r.Stream.Info(ctx, opts...)
 	}
-	return &jetstream.StreamInfo{State: jetstream.StreamState{Subjects: r.subjects}}, r.fault
+	return &jetstream.StreamInfo{State: jetstream.StreamState{Subjects: r.subjects}, Cluster: r.cluster}, r.fault
 }
 
 // TestALogThatAReplicaLacksIsNotGone: a server that has started again answers reads before it has all records. A client that resumes
 // then must not hear that its stream is not there.
 func TestALogThatAReplicaLacksIsNotGone(t *testing.T) {
 	has := map[string]uint64{Subject + "t.id": 3}
+	led := func(leader string, others ...string) *jetstream.ClusterInfo {
+		c := &jetstream.ClusterInfo{Leader: leader}
+		for _, name := range others {
+			c.Replicas = append(c.Replicas, &jetstream.PeerInfo{Name: name})
+		}
+		return c
+	}
 	for _, c := range []struct {
 		name     string
 		replica  replica
 		requests int
 		want     error
 	}{
-		{"the leader has it", replica{replicas: 3, subjects: has}, 1, ErrNoJetStream},
-		{"nobody has it", replica{replicas: 3}, 1, nil},
+		{"the leader has it", replica{replicas: 3, subjects: has, cluster: led("a", "b", "c")}, 1, ErrNoJetStream},
+		{"nobody has it", replica{replicas: 3, cluster: led("a", "b", "c")}, 1, nil},
+		{"a replica answers while there is no leader", replica{replicas: 3, cluster: led("", "b", "c")}, 1, ErrNoJetStream},
+		{"a replica answers in place of the leader", replica{replicas: 3, cluster: led("a", "a", "b")}, 1, ErrNoJetStream},
 		{"no leader answers", replica{replicas: 3, fault: errors.New("no leader")}, 1, ErrNoJetStream},
 		{"the stream is gone", replica{replicas: 3, fault: jetstream.ErrStreamNotFound}, 1, nil},
 		{"one server", replica{replicas: 1, subjects: has}, 0, nil},
