@@ -78,7 +78,8 @@ func (e *estate) keeps(prefix chain.Hash, slabs int) bool {
 
 // limitTo limits a transfer to the first tokens of its sequence; false if this worker has them.
 func (x *exchange) limitTo(t *transfer, tokens int) bool {
-	if _, here := x.kv.Find(t.prompt, true); tokens <= here {
+	known := kvmgr.Prompt{Space: t.prompt.Space, Tokens: t.prompt.Tokens[:len(t.prompt.Tokens)-1]} // the last one is computed
+	if _, here := x.kv.Find(known, true); tokens <= here {
 		return false
 	}
 	t.have = min(t.have, tokens)

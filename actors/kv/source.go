@@ -92,7 +92,11 @@ func (x *exchange) find(m *msg.Fetch) (found []int32, have int, read func(from i
 	case found != nil && !ahead:
 		return found, have, x.memory.ReadSlab
 	}
-	found, have = x.kv.FindOf(kvmgr.Seq(m.Seq), kvmgr.Prompt{Space: m.Space, Tokens: m.Tokens}, m.Last)
+	tokens := m.Tokens
+	if n := len(tokens); x.head > 0 && m.Last && n > 0 { // the other side computes the last token: a state of it is too late
+		tokens = tokens[:n-1]
+	}
+	found, have = x.kv.FindOf(kvmgr.Seq(m.Seq), kvmgr.Prompt{Space: m.Space, Tokens: tokens}, m.Last)
 	return found, have, x.memory.ReadSlab
 }
 

@@ -133,19 +133,37 @@ func TestAStateFollowsItsSequence(t *testing.T) {
 	p.clean(0)
 }
 
-// TestTheLastStateThatIsOfKnownTokensFollows: one of later tokens is of no use.
+// TestTheLastStateThatIsOfKnownTokensFollows: one of later tokens is of no use, nor one of the last known token, which is computed.
 func TestTheLastStateThatIsOfKnownTokensFollows(t *testing.T) {
+	for _, end := range []int{40, 41, 44} {
+		p := newStatefulPair(t)
+		tokens := prompt(100, 60)
+		p.runs(1, "a", tokens[:45])
+		p.snapshot(1, tokens[:32], 6)
+		p.retires(1, tokens[:end], 7)
+		p.imports(1, "a", tokens[:40])
+		next[*msg.Imported](p)
+		n, mark := p.beginsAt(101, tokens[:40])
+		require.Equal(t, 32, n, end)
+		require.Equal(t, byte(6), mark, end)
+		p.clean(0)
+	}
+}
+
+// TestAStateOfTheTokenThatIsComputedIsNotUsed, whoever sends it.
+func TestAStateOfTheTokenThatIsComputedIsNotUsed(t *testing.T) {
 	p := newStatefulPair(t)
 	tokens := prompt(100, 60)
-	p.runs(1, "a", tokens[:45])
-	p.snapshot(1, tokens[:32], 6)
-	p.retires(1, tokens[:44], 7)
+	p.runs(1, "a", tokens[:40])
+	p.retires(1, tokens[:39], 7)
+	p.change = func(m *msg.Slab) *msg.Slab {
+		m.Have++
+		return m
+	}
 	p.imports(1, "a", tokens[:40])
 	next[*msg.Imported](p)
-	n, mark := p.beginsAt(101, tokens[:40])
-	require.Equal(t, 32, n)
-	require.Equal(t, byte(6), mark)
-	p.clean(0)
+	n, _ := p.beginsAt(101, tokens[:40])
+	require.Zero(t, n)
 }
 
 func TestWithoutAStateNothingFollows(t *testing.T) {

@@ -339,6 +339,10 @@ func (x *exchange) write(t *transfer, m *msg.Slab) (tokens int, last bool, err e
 			m.Sum)
 	}
 	before, have := x.here(t)*x.slabTokens, min(m.Have, len(t.prompt.Tokens)-1)
+	if x.stateful(t) && have < m.Have { // earlier tokens can be read from later slabs, not from a later state
+		return 0, false, fmt.Errorf("kv: sequence %d from %s: the state is of %d tokens, expected at most %d", m.Seq, t.source.KV.Address,
+			m.Have, have)
+	}
 	if !x.stateful(t) || t.got == 0 {
 		t.have = have
 	}
