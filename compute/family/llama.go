@@ -300,10 +300,11 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 	}
 	width := c.Heads * c.HeadDim
 	raw, gates := attended, model.None
-	if p.gatedAttention || p.attentionGate != "" || p.subNorms {
+	gated := p.gatedAttention || p.attentionGate != ""
+	if gated || p.subNorms {
 		raw = b.slot("attended.raw", model.SlotF32, width)
 	}
-	if raw != attended && !p.subNorms {
+	if gated {
 		gates = b.slot("attn.gate", model.SlotF32, width)
 	}
 	var scales []float32
@@ -337,7 +338,8 @@ func (p llamaPlan) attention(b *builder, qkv, attended int) (attend, finish func
 		})
 		if p.subNorms {
 			b.rmsNorm("attn.sub_norm", at+"attn_sub_norm", raw, attended)
-		} else if raw != attended {
+		}
+		if gated {
 			var gate model.Part
 			if p.gatedAttention {
 				_, gate = b.gatedQuery(at)

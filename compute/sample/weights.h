@@ -14,10 +14,11 @@ enum {
   MILLRACE_WEIGHTS_BUCKETS = 64 * 64,  // of 1/64 octave each; the last one holds everything below
 };
 
-// millrace_weight_sums returns the sum of the weights e^-((top - logits[i]) / temperature) of n tokens, added in their order. It writes the
-// sums before each block of them, unless sums is NULL, and adds each weight to that of its bucket, unless mass is NULL. exp2_neg are the
-// bits of 2^(-j/64) for 0 <= j < 64. Each operation is rounded by itself, so that the result has the same bits on all instruction sets, and
-// those of expNeg in Go.
+// millrace_weight_sums returns the sum of the weights e^-((top - logits[i]) / temperature) of n tokens,
+// added in their order. If sums is not NULL, it gets the sum before each block of tokens. If mass is not
+// NULL, each weight is added to the element of its bucket. exp2_neg has the bits of 2^(-j/64) for
+// 0 <= j < 64. Each operation is rounded on its own, so all instruction sets give the same bits, and so
+// does expNeg in Go.
 double millrace_weight_sums(int isa, const uint64_t* exp2_neg, const float* logits, int64_t n,
                             float top, float temperature, double* sums, double* mass);
 
