@@ -234,9 +234,11 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 
 // draw draws the token at position from a row, which stays on the device if its largest logit is all that is wanted.
 func (s *sequence) draw(logits compute.Logits, row int, mask []uint32, position int, scratch *sample.Scratch) (sample.Choice, error) {
-	if kept, ok := logits.(compute.Best); ok && mask == nil && s.sampler.Greedy(position) {
-		if token, ok := kept.Best(row); ok {
-			return sample.Choice{Token: token}, nil
+	if d, ok := s.sampler.Draw(position); ok && mask == nil && d.Greedy() {
+		if kept, ok := logits.(compute.Best); ok {
+			if token, ok := kept.Best(row); ok {
+				return sample.Choice{Token: token}, nil
+			}
 		}
 	}
 	return s.sampler.SampleMasked(logits.Row(row), mask, position, scratch)

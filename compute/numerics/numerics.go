@@ -19,7 +19,7 @@ import (
 // Version is the version of what computes outside of the kernels: the op programs that the
 // architectures build, the decoding of quantized checkpoints, the sampler. A change of it
 // that changes a bit raises it.
-const Version = 1
+const Version = 2
 
 // digestBytes is the length of a digest before it is spelled in hexadecimal.
 const digestBytes = 16

@@ -10,14 +10,11 @@ import (
 // A candidate is a token that may still be drawn.
 type candidate struct {
 	id     int32
-	key    float32 // cut keeps the smallest: the distance to the largest logit over the temperature, in nats
-	weight float64 // e^-distance: the probability up to a common factor, 1 for the likeliest token
+	key    float32 // cut keeps the smallest: the distance to the largest logit times Draw.PerNat
+	weight uint64  // of the distance, see weigh
 }
 
-const (
-	cutPerNat    = 64 / math.Ln2 // buckets
-	selectMargin = 256
-)
+const selectMargin = 256
 
 // Scratch is the working memory of Sample, grown to the largest vocabulary it
 // has seen (about 17 bytes per token). One goroutine uses it at a time; any
@@ -31,13 +28,13 @@ type Scratch struct {
 	common     []int32
 	longest    map[int32]int // by token: the longest repetition that it would continue
 	banned     []bias        // logits of tokens that bad words exclude
-	mass       [cutBuckets]float64
-	sums       []float64 // of the weights before each of drawBlock tokens
+	mass       [cutBuckets]uint64
+	sums       []uint64 // of the weights before each of drawBlock tokens
 }
 
 // collect lists the tokens with a finite logit no smaller than least, by id.
 // top is the largest logit.
-func (ws *Scratch) collect(logits []float32, least, top, temperature float32) []candidate {
+func (ws *Scratch) collect(logits []float32, least, top, perNat float32) []candidate {
 	set := ws.candidates[:0]
 	if least < -math.MaxFloat32 { // -Inf: nearly all of them
 		least = -math.MaxFloat32
@@ -54,8 +51,8 @@ func (ws *Scratch) collect(logits []float32, least, top, temperature float32) []
 			if v < least {
 				continue
 			}
-			key := (top - v) / temperature
-			set = append(set, candidate{int32(at + i), key, expNeg(widen(key))})
+			key := (top - v) * perNat
+			set = append(set, candidate{int32(at + i), key, weigh(key)})
 		}
 	}
 	ws.candidates = set
@@ -137,35 +134,35 @@ func median(a, b, c float32) float32 { return max(min(a, b), min(max(a, b), c)) 
 
 // nucleus lists the tokens of the largest logits whose weights reach the share of the total. Most of a large vocabulary are far below
 // the border: they have a weight in the total, and are not listed.
-func (ws *Scratch) nucleus(logits []float32, top, temperature, share float32) []candidate {
+func (ws *Scratch) nucleus(logits []float32, top, perNat float32, share uint64) []candidate {
 	clear(ws.mass[:])
-	want := float64(share) * weightSums(instructions, logits, top, temperature, nil, &ws.mass)
+	want := part(weightSums(instructions, logits, top, perNat, nil, &ws.mass), share)
 	at, below := ws.border(want)
 	least := impossible()
 	if at < cutBuckets-1 { // a bucket more, for rounding
-		least = top - float32(float64(at+2)/cutPerNat)*temperature
+		least = top - float32(float64(at+2)/(bucketsPerOctave*octavesPerNat))/perNat
 	}
-	return ws.within(ws.collect(logits, least, top, temperature), at, below, want, false)
+	return ws.within(ws.collect(logits, least, top, perNat), at, below, want, false)
 }
 
 // cut keeps the candidates with the smallest keys whose weights reach the
 // share of the total, at least one. If keys are equal at the border, the lowest
 // ids stay, or all of them with ties. The order does not change.
-func (ws *Scratch) cut(set []candidate, share float32, ties bool) []candidate {
+func (ws *Scratch) cut(set []candidate, share uint64, ties bool) []candidate {
 	clear(ws.mass[:])
-	total := 0.0
+	total := uint64(0)
 	for i := range set {
 		ws.mass[bucket(set[i].key)] += set[i].weight
 		total += set[i].weight
 	}
-	want := float64(share) * total
+	want := part(total, share)
 	at, below := ws.border(want)
 	return ws.within(set, at, below, want, ties)
 }
 
 // border finds the bucket in which the weights from the smallest key on reach a sum, and the sum of those before it: a histogram of weight
 // by key finds it to 1/64 octave.
-func (ws *Scratch) border(want float64) (at int, below float64) {
+func (ws *Scratch) border(want uint64) (at int, below uint64) {
 	for at < cutBuckets-1 && below+ws.mass[at] < want {
 		below += ws.mass[at]
 		at++
@@ -174,7 +171,7 @@ func (ws *Scratch) border(want float64) (at int, below float64) {
 }
 
 // within keeps the candidates up to the one with which the sum is reached. Only those inside the border's bucket are sorted.
-func (ws *Scratch) within(set []candidate, at int, below, want float64, ties bool) []candidate {
+func (ws *Scratch) within(set []candidate, at int, below, want uint64, ties bool) []candidate {
 	inside := ws.inside[:0]
 	for i := range set {
 		if bucket(set[i].key) == at {
@@ -204,10 +201,8 @@ func (ws *Scratch) within(set []candidate, at int, below, want float64, ties boo
 	return kept
 }
 
-func bucket(key float32) int { return int(min(key*cutPerNat, cutBuckets-1)) }
-
 // atLeast drops the candidates with a weight below least.
-func atLeast(set []candidate, least float64) []candidate {
+func atLeast(set []candidate, least uint64) []candidate {
 	kept := set[:0]
 	for _, c := range set {
 		if c.weight >= least {
@@ -221,56 +216,47 @@ func atLeast(set []candidate, least float64) []candidate {
 // entropy, up to the share of the probability (Meister et al., "Locally
 // typical sampling", TACL 2023). Keys become the distance to the entropy.
 func (ws *Scratch) typical(set []candidate, share float32) []candidate {
-	total, moment := 0.0, 0.0
+	total, moment := uint64(0), 0.0
 	for _, c := range set {
 		total += c.weight
-		moment += float64(c.weight * widen(c.key))
+		if c.weight > 0 { // the key of others may be infinite
+			moment += float64(float64(c.weight) * float64(c.key))
+		}
 	}
 	// -log p = key + log(total), so its mean, the entropy, is mean key + log(total).
-	mean := moment / total
+	mean := moment / float64(total)
 	for i := range set {
 		set[i].key = float32(math.Abs(float64(set[i].key) - mean))
 	}
-	return ws.cut(set, share, true)
+	return ws.cut(set, fraction(share), true)
 }
 
-// pick draws by inverting the cumulative distribution at u, 0 < u < 1.
-func pick(set []candidate, u float64) int32 {
-	total := 0.0
+// pick draws by inverting the cumulative distribution at u, a fraction of 2^64.
+func pick(set []candidate, u uint64) int32 {
+	total := uint64(0)
 	for i := range set {
 		total += set[i].weight
 	}
-	target, sum, token := u*total, 0.0, set[0].id
+	target, sum := part(total, u), uint64(0)
 	for i := range set {
-		if set[i].weight == 0 {
-			continue
-		}
-		token = set[i].id
 		if sum += set[i].weight; sum > target {
-			break
+			return set[i].id
 		}
 	}
-	return token
+	return set[0].id // none has a weight
 }
 
 // draw is pick among all tokens, which it does not list.
-func (ws *Scratch) draw(logits []float32, top, temperature float32, u float64) int32 {
+func (ws *Scratch) draw(logits []float32, top, perNat float32, u uint64) int32 {
 	blocks := (len(logits) + drawBlock - 1) / drawBlock
 	ws.sums = slices.Grow(ws.sums[:0], blocks)[:blocks]
-	target := u * weightSums(instructions, logits, top, temperature, ws.sums, nil)
+	target := part(weightSums(instructions, logits, top, perNat, ws.sums, nil), u)
 	n := sort.Search(len(ws.sums), func(i int) bool { return ws.sums[i] > target }) - 1 // the block in which the sum passes it
-	sum := ws.sums[n]
-	for i := n * drawBlock; i < len(logits); i++ {
-		if sum += weight(logits[i], top, temperature); sum > target {
-			return int32(i)
+	sum, last := ws.sums[n], n*drawBlock
+	for ; last < len(logits)-1; last++ {
+		if sum += weigh((top - logits[last]) * perNat); sum > target {
+			break
 		}
-	}
-	last := len(logits) - 1 // rounding: the sum does not pass the total
-	for last > 0 && weight(logits[last], top, temperature) == 0 {
-		last--
 	}
 	return int32(last)
 }
-
-// weight is that of a candidate with a logit: 0 for -Inf.
-func weight(v, top, temperature float32) float64 { return expNeg(widen((top - v) / temperature)) }

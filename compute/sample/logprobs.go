@@ -65,7 +65,7 @@ func normOf(logits []float32) (float64, error) {
 		return math.NaN(), err
 	}
 	top := logits[best]
-	return float64(top) + math.Log(weightSums(instructions, logits, top, 1, nil, nil)), nil
+	return float64(top) + math.Log(float64(weightSums(instructions, logits, top, 1, nil, nil))/whole), nil
 }
 
 // likeliest returns the n largest logits, the lower id first among equal ones,

@@ -28,15 +28,15 @@ const (
 	forExclusion         // whether XTC applies
 )
 
-// uniform is the random number of a position's token.
-func uniform(seed uint64, position int) float64 { return random(seed, position, forToken) }
+// uniform is the random number of a position's token, as a fraction of 2^64.
+func uniform(seed uint64, position int) uint64 { return middle(random(seed, position, forToken)) }
 
-// random is the random number of a position for a purpose: the seed is the key, the position and the purpose the counter.
-func random(seed uint64, position int, p purpose) float64 {
+// random are the random bits of a position for a purpose: the seed is the key, the position and the purpose the counter.
+func random(seed uint64, position int, p purpose) uint64 {
 	n := uint64(position)
 	w := philox([4]uint32{uint32(n), uint32(n >> 32), uint32(p)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
-	return unit(uint64(w[1])<<32 | uint64(w[0]))
+	return uint64(w[1])<<32 | uint64(w[0])
 }
 
-// unit is the middle of one of 2^52 equal cells of (0, 1): never 0, never 1.
-func unit(word uint64) float64 { return (float64(word>>12) + 0.5) * (1.0 / (1 << 52)) }
+// middle is the middle of one of 2^52 equal cells of (0, 1), as a fraction of 2^64: never 0, never 1.
+func middle(word uint64) uint64 { return word>>12<<12 | 1<<11 }

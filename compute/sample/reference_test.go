@@ -107,11 +107,11 @@ func filtered(s *Sampler, logits []float32, ws *Scratch) ([]float64, error) {
 	set := s.filter(work, work[best], ws)
 	total := 0.0
 	for _, c := range set {
-		total += c.weight
+		total += float64(c.weight)
 	}
 	probs := make([]float64, len(logits))
 	for _, c := range set {
-		probs[c.id] = c.weight / total
+		probs[c.id] = float64(c.weight) / total
 	}
 	return probs, nil
 }

@@ -36,6 +36,7 @@ type Alternative struct {
 type Sampler struct {
 	p      Params
 	vocab  int
+	draw   Draw // what all positions have alike
 	biases []bias
 	index  map[int32]int // token -> its place in seen; nil without penalties
 	seen   []occurrence
@@ -58,7 +59,7 @@ type occurrence struct {
 // New returns the sampler of a sequence with the given prompt. p has passed
 // Validate; token ids outside [0, vocab) are ignored.
 func New(p Params, vocab int, prompt []int32) *Sampler {
-	s := &Sampler{p: p, vocab: vocab, thinks: newReasoning(p.Thinking)}
+	s := &Sampler{p: p, vocab: vocab, draw: newDraw(&p, vocab), thinks: newReasoning(p.Thinking)}
 	for _, b := range p.biases() {
 		if b.id >= 0 && int(b.id) < vocab && b.value != 0 {
 			s.biases = append(s.biases, b)
@@ -161,9 +162,9 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 	}
 	c := Choice{Token: best}
 	switch u, xtc := uniform(s.p.Seed, position), s.p.XTC.applies(s.p.Seed, position); {
-	case s.p.Temperature <= 0:
+	case s.draw.PerNat == 0:
 	case !xtc && !s.filters():
-		c.Token = ws.draw(logits, logits[best], s.p.Temperature, u)
+		c.Token = ws.draw(logits, logits[best], s.draw.PerNat, u)
 	default:
 		set := s.filter(logits, logits[best], ws)
 		if xtc {
@@ -175,13 +176,6 @@ func (s *Sampler) SampleMasked(logits []float32, mask []uint32, position int, ws
 		c.Logprob, c.Top = logprobs(raw, c.Token, s.p.TopLogprobs)
 	}
 	return c, nil
-}
-
-// Greedy reports that the token at position is the one of the largest logit, of equal ones the lowest, and that nothing
-// else of the logits is wanted.
-func (s *Sampler) Greedy(position int) bool {
-	return s.p.Temperature <= 0 && !s.p.Logprobs && len(s.biases) == 0 && len(s.seen) == 0 && !s.keeps() &&
-		position >= s.free && !s.thinks.spent()
 }
 
 // endThinking returns the token that ends the reasoning, whatever the logits are.
@@ -240,41 +234,17 @@ func (s *Sampler) edit(logits []float32) {
 }
 
 // filters reports whether some tokens may not be drawn.
-func (s *Sampler) filters() bool {
-	return s.cutsTopK() || s.cutsTopP() || s.p.MinP > 0 || s.p.TopNSigma > 0 || s.cutsTypical()
-}
+func (s *Sampler) filters() bool { return s.draw.filters() || s.p.TopNSigma > 0 || s.cutsTypical() }
 
-func (s *Sampler) cutsTopK() bool    { return s.p.TopK > 0 && s.p.TopK < s.vocab }
-func (s *Sampler) cutsTopP() bool    { return s.p.TopP > 0 && s.p.TopP < 1 }
 func (s *Sampler) cutsTypical() bool { return s.p.TypicalP > 0 && s.p.TypicalP < 1 }
 
 // filter lists the tokens that may be drawn, by id, with their weights.
 func (s *Sampler) filter(logits []float32, top float32, ws *Scratch) []candidate {
 	least := impossible()
-	if s.cutsTopK() {
-		least = ws.kthLargest(logits, s.p.TopK)
-	}
-	nucleus := s.cutsTopP()
-	if s.p.MinP > 0 && !nucleus {
-		// What atLeast will certainly drop needs no weight; 1% covers rounding.
-		distance := 1.01*float32(-math.Log(float64(s.p.MinP))) + 0.01
-		least = max(least, top-distance*s.p.Temperature)
-	}
 	if s.p.TopNSigma > 0 {
-		least = max(least, sigmaBound(logits, s.p.TopNSigma, top))
+		least = sigmaBound(logits, s.p.TopNSigma, top)
 	}
-	var set []candidate
-	switch {
-	case nucleus && least < -math.MaxFloat32:
-		set = ws.nucleus(logits, top, s.p.Temperature, s.p.TopP)
-	case nucleus:
-		set = ws.cut(ws.collect(logits, least, top, s.p.Temperature), s.p.TopP, false)
-	default:
-		set = ws.collect(logits, least, top, s.p.Temperature)
-	}
-	if s.p.MinP > 0 {
-		set = atLeast(set, float64(s.p.MinP)) // the largest weight is 1
-	}
+	set := s.draw.filter(logits, top, least, ws)
 	if s.cutsTypical() {
 		set = ws.typical(set, s.p.TypicalP)
 	}

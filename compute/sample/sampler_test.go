@@ -28,7 +28,7 @@ func TestTokenIsDrawnByInvertingTheDistribution(t *testing.T) {
 	for range 400 {
 		vocab := 1 + rng.IntN(300)
 		p, logits, position := randomParams(rng, vocab), randomLogits(rng, vocab), rng.IntN(1<<20)
-		probs, u, sum, want := referenceFilter(logits, p), uniform(p.Seed, position), 0.0, -1
+		probs, u, sum, want := referenceFilter(logits, p), float64(uniform(p.Seed, position))/(1<<64), 0.0, -1
 		for id, prob := range probs {
 			if sum += prob; sum > u {
 				want = id

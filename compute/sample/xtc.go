@@ -14,20 +14,24 @@ type XTC struct {
 }
 
 func (x XTC) applies(seed uint64, position int) bool {
-	return x.Probability > 0 && x.Threshold <= 0.5 && random(seed, position, forExclusion) <= float64(x.Probability)
+	u := float64(middle(random(seed, position, forExclusion)))
+	return x.Probability > 0 && x.Threshold <= 0.5 && u <= float64(x.Probability)*(1<<64)
 }
 
 // withoutTop drops the candidates whose probability reaches the threshold, but the one with the smallest. Among equal ones the highest
 // id stays. top is the largest logit.
 func withoutTop(set []candidate, threshold float32, logits []float32, top float32) []candidate {
-	weight := func(c *candidate) float64 { return expNeg(widen(top - logits[c.id])) }
-	total := 0.0
+	weight := func(c *candidate) uint64 { return weigh(top - logits[c.id]) }
+	total := uint64(0)
 	for i := range set {
 		total += weight(&set[i])
 	}
 	// What certainly does not reach the threshold needs no weight again; 1% covers rounding.
-	least := float64(threshold) * total
-	far := top - float32(1.01*-math.Log(min(least, 1))+0.01)
+	least := part(total, fraction(threshold))
+	far := impossible()
+	if least > 0 {
+		far = top - float32(1.01*-math.Log(min(float64(least)/whole, 1))+0.01)
+	}
 	stays, lowest := int32(-1), top
 	for i := range set {
 		c := &set[i]

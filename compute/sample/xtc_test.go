@@ -44,10 +44,10 @@ func TestXTCDropsTheTopChoicesButTheLeastOfThem(t *testing.T) {
 		got, total := make([]float64, vocab), 0.0
 		set := withoutTop(s.filter(logits, logits[best], &ws), p.XTC.Threshold, logits, logits[best])
 		for _, c := range set {
-			total += c.weight
+			total += float64(c.weight)
 		}
 		for _, c := range set {
-			got[c.id] = c.weight / total
+			got[c.id] = float64(c.weight) / total
 		}
 		requireSameDistribution(t, want, got, 1e-7, fmt.Sprintf("case %d, %+v", n, p))
 	}
@@ -76,7 +76,7 @@ func TestXTCIsDrawnForItself(t *testing.T) {
 	for position := range n {
 		if x.applies(7, position) {
 			applied++
-			if uniform(7, position) < 0.3 {
+			if float64(uniform(7, position)) < 0.3*(1<<64) {
 				both++
 			}
 		}
@@ -101,7 +101,7 @@ func TestTokensOfASeedStayTheSameWithAllSamplers(t *testing.T) {
 	}
 	var numbers []float64
 	for position := range 3 {
-		numbers = append(numbers, math.Floor(1e6*random(20250611, position, forExclusion)))
+		numbers = append(numbers, math.Floor(1e6*float64(middle(random(20250611, position, forExclusion)))/(1<<64)))
 	}
 	require.Equal(t, []float64{857249, 302734, 574988}, numbers)
 	s := New(p, len(logits), []int32{14, 41})
@@ -138,7 +138,7 @@ func TestTopNSigmaKeepsWhatIsNearTheLargest(t *testing.T) {
 			got, err := filtered(New(Params{Temperature: temperature, TopNSigma: sigmas}, vocab, nil), logits, &ws)
 			require.NoError(t, err)
 			for id, v := range logits {
-				if math.Abs(float64(v)-bound) > 1e-4 {
+				if math.Abs(float64(v)-bound) > 1e-4 && (top-float64(v))/float64(temperature) < 30 { // farther ones have no weight
 					require.Equal(t, float64(v) > bound, got[id] > 0, "case %d: token %d, logit %g, bound %g", n, id, v, bound)
 				}
 			}
