@@ -53,9 +53,8 @@ var ErrEncoder = errors.New("the model is an encoder or a classifier, which gene
 // Shares of the memory that is free once the weights are packed, which bound a pool of measured size. The rest is for other processes, the
 // Go heap and the page cache.
 const (
-	PoolShare       = 0.25 // of the host's memory
-	devicePoolShare = 0.5  // of a device's own
-	packedShare     = 0.5  // for packed weights
+	PoolShare   = 0.25 // of the host's memory
+	packedShare = 0.5  // for packed weights
 )
 
 // Model is an opened model: a Runner.
@@ -221,11 +220,12 @@ func (m *Model) poolSize(o *Options) (int, error) {
 	}
 	// Weights and activations are allocated by now: what is available is left.
 	// Mapped weights are counted as available: they are pages of a file.
-	share := PoolShare
-	if !device.OnCaller(cmp.Or(o.Device.Backend, "cpu")) {
-		share = devicePoolShare
+	available, taken, share := info.MemoryAvailable+m.unowned(), m.pageCache(), PoolShare
+	if !info.OnCPU {
+		used := m.engine.Info().WeightBytes + m.engine.Info().ActivationBytes
+		available, taken, share = leftOnDevice(info.MemoryAvailable, info.MemoryTotal, used), 0, 1
 	}
-	slabs, err := m.enough(kvmgr.SizePool(info.MemoryAvailable+m.unowned(), m.pageCache(), 0, share, slab))
+	slabs, err := m.enough(kvmgr.SizePool(available, taken, 0, share, slab))
 	if err != nil {
 		return 0, err
 	}

@@ -54,3 +54,6 @@ func (m *Model) Unpacked() (bytes int) {
 	}
 	return bytes
 }
+
+// LeftOnDevice is leftOnDevice.
+var LeftOnDevice = leftOnDevice

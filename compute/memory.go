@@ -77,6 +77,16 @@ func (f *slabFile) allocate(first int32, n, slabBytes int, mode uint32) error {
 	}
 }
 
+// leftOnDevice is the memory of a device of its own that a pool may take, in bytes: all that is available but a tenth of its memory, as
+// plan has it. The driver, and what a kernel's first launch takes, have the tenth. A device that does not report what is available says that
+// all is, and then what the program uses is subtracted.
+func leftOnDevice(available, total, used uint64) uint64 {
+	if available >= total {
+		available = total - min(total, used)
+	}
+	return available - min(available, total/10)
+}
+
 // FreeMemory returns the bytes that the machine, or this process's group on it, has available now and in all.
 func (m *Model) FreeMemory() (available, total uint64, err error) {
 	m.loading.RLock()

@@ -60,3 +60,16 @@ func slabBytes(t *testing.T, o compute.Options) int {
 	defer m.Close()
 	return m.SlabBytes()
 }
+
+func TestAPoolLeavesATenthOfADevicesMemory(t *testing.T) {
+	const gib = 1 << 30
+	for name, c := range map[string]struct{ available, total, used, want uint64 }{
+		"what weights leave":                   {60 * gib, 80 * gib, 20 * gib, 52 * gib},
+		"others use it too":                    {30 * gib, 80 * gib, 20 * gib, 22 * gib},
+		"it does not say what is available":    {16 * gib, 16 * gib, 6 * gib, 10*gib - 16*gib/10},
+		"nothing is left":                      {7 * gib, 80 * gib, 72 * gib, 0},
+		"it does not say, and nothing is left": {16 * gib, 16 * gib, 17 * gib, 0},
+	} {
+		require.Equal(t, c.want, compute.LeftOnDevice(c.available, c.total, c.used), name)
+	}
+}
