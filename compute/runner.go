@@ -4,7 +4,10 @@
 // It must not know requests, actors or which sequences a step computes.
 package compute
 
-import "github.com/millrace/millrace/kvmgr"
+import (
+	"github.com/millrace/millrace/compute/sample"
+	"github.com/millrace/millrace/kvmgr"
+)
 
 // Runner runs steps over a KV pool. One goroutine drives it.
 type Runner interface {
@@ -90,6 +93,12 @@ type Best interface {
 	// Best returns the token of the largest logit of row i, of equal ones the lowest. False: the row has none, or it is
 	// not known, and Row says why.
 	Best(i int) (token int32, ok bool)
+}
+
+// Draws is what Logits of a device that keeps them have too.
+type Draws interface {
+	// Draw draws a token of each row. Below 0: the device does not say, and Row does. After an error, Run returns errors too.
+	Draw(draws []sample.Draw, tokens []int32) error
 }
 
 // Logits are the output rows of a step, in the order of its sequences.

@@ -41,7 +41,7 @@ func (l *loop) draft() error {
 		rest := l.drafting[:0]
 		for i, o := range l.drafting {
 			s := o.seq
-			c, err := s.draw(logits, i, nil, len(s.tokens)+len(s.draft), &l.samplers[0].scratch)
+			c, err := s.draw(stepRows{Logits: logits}, i, nil, len(s.tokens)+len(s.draft), &l.samplers[0].scratch)
 			if err == nil {
 				s.draft = append(s.draft, c.Token)
 			}

@@ -284,7 +284,7 @@ func (l *loop) sampleLate(s *sequence) {
 	if p == nil || s.endIsSent || l.sequences[s.id()] != s {
 		return
 	}
-	p.err = s.sample(p.logits, &p.output, &l.samplers[0].scratch)
+	p.err = s.sample(stepRows{Logits: p.logits}, &p.output, &l.samplers[0].scratch)
 	l.accept(&p.output, 0)
 	if s.cancelled {
 		l.events = append(l.events, sched.Cancel(s.id()))

@@ -50,9 +50,11 @@ type loop struct {
 	pools      []pooled  // of the step: the rows whose hidden states are read, in the order of the batch
 	drafting   []*output // of the step: those whose sequences get draft tokens of the first layers
 	outbox     outbox
-	logits     compute.Logits
-	samplers   []*sampler // one per sampling goroutine, the first is the loop's own
-	stride     int        // samplers that share the step's outputs
+	logits     stepRows
+	draws      []sample.Draw // of the step: those that the device makes
+	tokens     []int32       // what it has drawn
+	samplers   []*sampler    // one per sampling goroutine, the first is the loop's own
+	stride     int           // samplers that share the step's outputs
 	sampling   sync.WaitGroup
 	masked     chan struct{} // receives a value when masks are computed
 

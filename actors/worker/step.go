@@ -60,10 +60,13 @@ func (l *loop) step(plan *sched.Plan) error {
 	if err != nil {
 		return err
 	}
-	l.logits = logits
+	l.logits.Logits = logits
 	l.readPools()
 	computed := time.Now()
 	l.awaitMasks()
+	if err := l.drawOnDevice(); err != nil {
+		return err
+	}
 	l.sampleAll()
 	sampling := time.Since(computed)
 	free := l.Sched.DraftRows - len(l.outputs)
@@ -173,31 +176,31 @@ func (l *loop) newSampler(first int) *sampler {
 	return s
 }
 
-func (s *sampler) sample(outputs []output, logits compute.Logits, stride int) {
+func (s *sampler) sample(outputs []output, rows stepRows, stride int) {
 	for i := s.first; i < len(outputs); i += stride {
 		o := &outputs[i]
 		if o.late {
 			continue
 		}
 		if b := o.seq.beams; b != nil {
-			o.err = b.search.Advance(func(i int) []float32 { return logits.Row(o.row + i) })
+			o.err = b.search.Advance(func(i int) []float32 { return rows.Row(o.row + i) })
 			continue
 		}
 		if o.scores > 0 {
-			o.err = o.seq.score(logits.Row(o.row), o.scores)
+			o.err = o.seq.score(rows.Row(o.row), o.scores)
 			continue
 		}
 		if o.seq.pool != nil {
-			o.err = o.seq.pool.logits(logits.Row(o.row))
+			o.err = o.seq.pool.logits(rows.Row(o.row))
 			continue
 		}
-		o.err = o.seq.sample(logits, o, &s.scratch)
+		o.err = o.seq.sample(rows, o, &s.scratch)
 	}
 }
 
 // sample takes the forced tokens of an output, and draws a token from its row and, as long as it is the draft token,
 // from the row of the draft token: each as if the ones before it had been steps of their own.
-func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scratch) error {
+func (s *sequence) sample(rows stepRows, o *output, scratch *sample.Scratch) error {
 	s.choices = s.choices[:0]
 	for _, token := range s.draft[:min(s.forced, o.forced+1)] { // one more is forced if not all of them were in the step
 		s.choices = append(s.choices, sample.Choice{Token: token})
@@ -211,7 +214,7 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 				return err
 			}
 		}
-		c, err := s.draw(logits, o.row+i-o.forced, mask, len(s.tokens)+i, scratch)
+		c, err := s.draw(rows, o.row+i-o.forced, mask, len(s.tokens)+i, scratch)
 		if err != nil {
 			return err
 		}
@@ -230,18 +233,6 @@ func (s *sequence) sample(logits compute.Logits, o *output, scratch *sample.Scra
 		s.next, err = s.guide.forced(s.next, min(left, mostForced))
 	}
 	return err
-}
-
-// draw draws the token at position from a row, which stays on the device if its largest logit is all that is wanted.
-func (s *sequence) draw(logits compute.Logits, row int, mask []uint32, position int, scratch *sample.Scratch) (sample.Choice, error) {
-	if d, ok := s.sampler.Draw(position); ok && mask == nil && d.Greedy() {
-		if kept, ok := logits.(compute.Best); ok {
-			if token, ok := kept.Best(row); ok {
-				return sample.Choice{Token: token}, nil
-			}
-		}
-	}
-	return s.sampler.SampleMasked(logits.Row(row), mask, position, scratch)
 }
 
 // accept appends the tokens of an output to its sequence, sends them on and notifies the

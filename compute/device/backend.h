@@ -49,6 +49,11 @@ static inline int32_t mr_program_get_logits(const mr_backend* b, mr_program* p, 
                                             float* out, mr_error* e) {
   return b->program_logits(p, row, out, e);
 }
+static inline int32_t mr_program_draw_tokens(const mr_backend* b, mr_program* p,
+                                             const mr_draw* draws, int32_t n, const uint32_t* masks,
+                                             int32_t n_masks, int32_t* tokens, mr_error* e) {
+  return b->program_draw(p, draws, n, masks, n_masks, tokens, e);
+}
 static inline int32_t mr_kv_reserve(const mr_backend* b, mr_program* p, int32_t slabs,
                                     mr_error* e) {
   return b->kv_reserve(p, slabs, e);

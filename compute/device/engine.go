@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/kvmgr"
 )
@@ -60,6 +61,8 @@ type Engine struct {
 	read      []bool          // [MaxOutputs]: rows of logits that have been read from there
 	reading   sync.Mutex
 	failed    error          // of reading them
+	draws     []C.mr_draw    // of a call of Draw
+	masks     []uint32       // likewise
 	hidden    []float32      // [MaxHidden x width]
 	opTimes   []C.mr_op_time // [ops]
 	beams     beamArrays
@@ -280,6 +283,39 @@ func (l Logits) Best(i int) (int32, bool) {
 		return 0, false
 	}
 	return l.e.best[i], true
+}
+
+// Draw draws tokens from rows of a device that keeps its logits. A token below 0: the device does not say, and Row has the logits.
+func (l Logits) Draw(draws []sample.Draw, tokens []int32) error {
+	e := l.e
+	if e.best == nil {
+		for i := range draws {
+			tokens[i] = -1
+		}
+		return nil
+	}
+	words := (e.vocab + 31) / 32
+	e.draws, e.masks = e.draws[:0], e.masks[:0]
+	for i := range draws {
+		d := &draws[i]
+		draw := C.mr_draw{
+			row: C.int32_t(d.Row), top_k: C.int32_t(d.TopK), per_nat: C.float(d.PerNat), mask: -1,
+			top_p: C.uint64_t(d.TopP), least: C.uint64_t(d.Least), random: C.uint64_t(d.Random),
+		}
+		if d.Mask != nil {
+			draw.mask = C.int32_t(len(e.masks) / words)
+			e.masks = append(e.masks, d.Mask[:min(words, len(d.Mask))]...)
+			e.masks = append(e.masks, make([]uint32, words-min(words, len(d.Mask)))...)
+		}
+		e.draws = append(e.draws, draw)
+	}
+	var me C.mr_error
+	if C.mr_program_draw_tokens(e.dev.backend, e.handle, unsafe.SliceData(e.draws), C.int32_t(len(draws)),
+		(*C.uint32_t)(unsafe.SliceData(e.masks)), C.int32_t(len(e.masks)/words), (*C.int32_t)(unsafe.SliceData(tokens)),
+		&me) != C.MR_OK {
+		return fail("draw tokens", &me)
+	}
+	return nil
 }
 
 // Run runs one step over all rows of the batch and returns the wanted

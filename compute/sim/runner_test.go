@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -188,7 +189,8 @@ func TestAnswersAreOfTheGivenTokensAndEndAtTheirMeanLength(t *testing.T) {
 	require.InEpsilon(t, steps/50, ends, 0.25)
 }
 
-func TestTheBestTokenIsThatOfTheLargestLogit(t *testing.T) {
+// TestTheDeviceSaysWhatSamplingItsLogitsGives: the likeliest token, and tokens that it draws.
+func TestTheDeviceSaysWhatSamplingItsLogitsGives(t *testing.T) {
 	for name, change := range map[string]func(*sim.Options){
 		"any": func(*sim.Options) {},
 		"given and ends": func(o *sim.Options) {
@@ -200,6 +202,7 @@ func TestTheBestTokenIsThatOfTheLargestLogit(t *testing.T) {
 			change(&o)
 			r := open(t, o)
 			g := region(t, r, 0)
+			rng := rand.New(rand.NewPCG(3, 9))
 			for i := range int32(2000) {
 				l, err := r.Run([]compute.Rows{{Region: g, Tokens: []int32{i % 7, i % 127, i % 113}, Output: true}})
 				require.NoError(t, err)
@@ -208,6 +211,19 @@ func TestTheBestTokenIsThatOfTheLargestLogit(t *testing.T) {
 				c, err := sample.New(greedy(), r.Vocab(), nil).Sample(l.Row(0), 1, new(sample.Scratch))
 				require.NoError(t, err)
 				require.Equal(t, c.Token, best)
+
+				p := sample.Params{
+					Temperature: 2 * rng.Float32(), TopK: rng.IntN(2) * rng.IntN(12), TopP: float32(rng.IntN(2)) * rng.Float32(),
+					MinP: float32(rng.IntN(2)) * 0.3 * rng.Float32(), Seed: rng.Uint64(),
+				}
+				s := sample.New(p, r.Vocab(), nil)
+				d, ok := s.Draw(1)
+				require.True(t, ok)
+				var drawn [1]int32
+				require.NoError(t, l.(compute.Draws).Draw([]sample.Draw{d}, drawn[:]))
+				c, err = s.Sample(l.Row(0), 1, new(sample.Scratch))
+				require.NoError(t, err)
+				require.Equal(t, c.Token, drawn[0], "%+v", p)
 			}
 		})
 	}

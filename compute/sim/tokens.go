@@ -1,6 +1,11 @@
 package sim
 
-import "github.com/millrace/millrace/compute"
+import (
+	"slices"
+
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/compute/sample"
+)
 
 // state is a hash of the tokens of a sequence up to one of them. The simulated KV cache stores it in
 // place of keys and values.
@@ -48,11 +53,16 @@ type logits struct {
 	vocab  int
 	hidden []float32
 	width  int
+
+	ids     []int32 // of a draw: the tokens with a weight, and their logits
+	few     []float32
+	scratch sample.Scratch
 }
 
 var (
 	_ compute.Logits = (*logits)(nil)
 	_ compute.Best   = (*logits)(nil)
+	_ compute.Draws  = (*logits)(nil)
 )
 
 // set says from which state a row follows.
@@ -69,6 +79,25 @@ func (l *logits) Row(i int) []float32 {
 
 // Best returns the token of the largest logit of row i.
 func (l *logits) Best(i int) (int32, bool) { return l.words.likeliest(l.states[i], l.vocab), true }
+
+// Draw draws tokens as a device does. All but the peaks of a row have no weight.
+func (l *logits) Draw(draws []sample.Draw, tokens []int32) error {
+	for i := range draws {
+		d := &draws[i]
+		tokens[i] = -1
+		if d.Mask != nil { // it may exclude the peaks
+			continue
+		}
+		l.ids, l.few = l.words.possible(l.states[d.Row], l.vocab, l.ids[:0], l.few[:0])
+		among := *d
+		at, err := among.Token(l.few, &l.scratch)
+		if err != nil {
+			return err
+		}
+		tokens[i] = l.ids[at]
+	}
+	return nil
+}
 
 func (l *logits) Hidden(i int) []float32 {
 	return l.hidden[i*l.width : (i+1)*l.width : (i+1)*l.width]
@@ -91,14 +120,18 @@ type words struct {
 // fill writes the logits that follow from a state. They depend on nothing else.
 func (w *words) fill(row, blank []float32, s state) {
 	copy(row, blank)
+	w.eachPeak(s, len(row), func(id int32, logit float32) { row[id] = max(row[id], logit) })
+}
+
+// eachPeak calls set with the peaks of a row that follows from a state, of a vocabulary. A token may have two; the higher one counts.
+func (w *words) eachPeak(s state, vocab int, set func(id int32, logit float32)) {
 	level := highest
 	for i := range uint64(peaks) {
-		id := w.peak(s, i, len(row))
-		row[id] = max(row[id], level)
+		set(w.peak(s, i, vocab), level)
 		level -= float32(s.draw(i)>>59+1) * gapPerBit // 1/16 to 2
 	}
 	if w.ends(s) {
-		row[w.end] = highest + endAbove
+		set(w.end, highest+endAbove)
 	}
 }
 
@@ -108,6 +141,19 @@ func (w *words) likeliest(s state, vocab int) int32 {
 		return w.end
 	}
 	return w.peak(s, 0, vocab)
+}
+
+// possible appends the tokens with a weight that follow from a state, in their order, and their logits.
+func (w *words) possible(s state, vocab int, ids []int32, logits []float32) ([]int32, []float32) {
+	set := func(id int32, logit float32) {
+		at, found := slices.BinarySearch(ids, id)
+		if !found {
+			ids, logits = slices.Insert(ids, at, id), slices.Insert(logits, at, logit)
+		}
+		logits[at] = max(logits[at], logit)
+	}
+	w.eachPeak(s, vocab, set)
+	return ids, logits
 }
 
 // peak is the token of peak i; the first one is the highest.

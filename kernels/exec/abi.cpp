@@ -279,6 +279,18 @@ int32_t program_logits(mr_program* program, int32_t row, float* out, mr_error* e
   });
 }
 
+int32_t program_draw(mr_program* program, const mr_draw* draws, int32_t n, const uint32_t* masks,
+                     int32_t n_masks, int32_t* tokens, mr_error* error) {
+  return guarded(error, [&] {
+    need(program);
+    if (n < 0 || n_masks < 0 || (n > 0 && (draws == nullptr || tokens == nullptr)) ||
+        (n_masks > 0 && masks == nullptr)) {
+      fail(MR_INVALID, "%d draws with %d masks, or a null pointer", n, n_masks);
+    }
+    program->first().draw({draws, size_t(n)}, masks, n_masks, tokens);
+  });
+}
+
 }  // namespace
 
 int32_t open_device(OpenDevice open, const mr_device_config* config, mr_device** out,
@@ -310,7 +322,7 @@ mr_backend backend_table(const char* name, decltype(mr_backend::device_open) dev
           device_measure,   program_load,   program_unload, program_info,  program_packed,
           program_numerics, program_run,    kv_reserve,     region_create, region_map,
           region_unmap,     region_destroy, slab_copy,      slab_read,     slab_write,
-          kv_reserve_file,  program_logits};
+          kv_reserve_file,  program_logits, program_draw};
 }
 
 }  // namespace millrace

@@ -78,6 +78,9 @@ class Kernels {
   // Copies from a slot to the caller's memory, after the ops so far.
   virtual void read(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
   virtual void finish(const mr_step&) {}  // after the last op: waits, the logits are the caller's
+  // As mr_backend's program_draw, of logits that are kept; masks are whole.
+  virtual void draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
+                    int32_t* tokens);
 
   // Whether rope_store and attention take sequences with beams.
   virtual bool takes_beams() const { return false; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -190,6 +191,28 @@ void Executor::read_logits(int row, float* out) {
                  bytes);
 }
 
+void Executor::draw(std::span<const mr_draw> draws, const uint32_t* masks, int n_masks,
+                    int32_t* tokens) {
+  if (draws.size() > size_t(program_.max_outputs) || n_masks > program_.max_outputs) {
+    fail(MR_INVALID, "%zu draws with %d masks, expected at most %d of each", draws.size(), n_masks,
+         program_.max_outputs);
+  }
+  for (const mr_draw& d : draws) {
+    if (d.row < 0 || d.row >= kept_logits_) {
+      fail(MR_INVALID, "a draw of row %d of the logits, the last step has kept %d", d.row,
+           kept_logits_);
+    }
+    if (!(d.per_nat >= 0 && std::isfinite(d.per_nat)) || d.mask < -1 || d.mask >= n_masks ||
+        d.top_k < 0) {
+      fail(MR_INVALID, "a draw with per_nat %g, mask %d of %d and top_k %d", d.per_nat, d.mask,
+           n_masks, d.top_k);
+    }
+  }
+  if (draws.empty()) return;
+  const size_t words = (size_t(program_.classes) + 31) / 32;
+  kernels_->draw(draws, {masks, n_masks * words}, tokens);
+}
+
 // The mean of the rows of each output's sequence.
 static void mean_rows(const Batch& batch, Slot in, Slot out) {
   std::vector<double> sums(in.width);
@@ -267,6 +290,10 @@ void Kernels::select_rows(const Op& op, const Run& run) {
     std::memmove(static_cast<std::byte*>(out.data) + row * i,
                  static_cast<const std::byte*>(in.data) + row * from, row);
   }
+}
+
+void Kernels::draw(std::span<const mr_draw>, std::span<const uint32_t>, int32_t*) {
+  fail(MR_UNSUPPORTED, "this backend keeps no logits to draw from");
 }
 
 void Kernels::all_reduce(const Op&, const Run&) {

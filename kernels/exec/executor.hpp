@@ -3,6 +3,7 @@
 #define MILLRACE_EXEC_EXECUTOR_HPP
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ class Executor {
   void begin(const mr_step& step);
   void run(const mr_step& step);
   void read_logits(int row, float* out);
+  // As mr_backend's program_draw.
+  void draw(std::span<const mr_draw> draws, const uint32_t* masks, int n_masks, int32_t* tokens);
   void info(mr_program_info& out) const;
   mr_span packed(int index) const { return kernels_->packed(index); }
   const char* numerics() const { return numerics_.c_str(); }

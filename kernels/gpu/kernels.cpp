@@ -1,6 +1,7 @@
 #include "gpu/kernels.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 #include <string>
 
@@ -125,6 +126,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target, int units)
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
       best(bundle.kernel("mr_best")),
+      draw(bundle.kernel("mr_draw")),
       linear(linear_kernels(bundle, target, units)) {}
 
 GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype type,
@@ -356,12 +358,35 @@ void GpuKernels::finish(const mr_step& step) {
   recordings_.end(*stream_);
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
-    stream_->launch(kernels_->best, outputs, kBestItems, static_cast<const void*>(logits_.data()),
+    stream_->launch(kernels_->best, outputs, kDrawItems, static_cast<const void*>(logits_.data()),
                     best_.data(), program_.classes);
     stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
   } else if (outputs > 0) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.classes * sizeof(float));
   }
+  stream_->wait();
+  running_ = false;
+}
+
+void GpuKernels::draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
+                      int32_t* tokens) {
+  static_assert(sizeof(DrawEntry) == sizeof(mr_draw) &&
+                offsetof(DrawEntry, random) == offsetof(mr_draw, random));
+  if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
+  running_ = true;
+  if (draws_.size() == 0) {
+    draws_ = stream_->allocate(size_t(program_.max_outputs) * sizeof(DrawEntry));
+  }
+  stream_->copy(draws_.data(), draws.data(), draws.size_bytes());
+  if (!masks.empty()) {
+    if (masks_.size() < masks.size_bytes()) masks_ = stream_->allocate(masks.size_bytes());
+    stream_->copy(masks_.data(), masks.data(), masks.size_bytes());
+  }
+  stream_->launch_local(kernels_->draw, draws.size(), kDrawItems, kDrawLocalWords,
+                        DrawShape{program_.classes}, static_cast<const void*>(logits_.data()),
+                        static_cast<const void*>(draws_.data()),
+                        static_cast<const void*>(masks_.data()), best_.data());
+  stream_->copy(tokens, best_.data(), draws.size() * sizeof(int32_t));
   stream_->wait();
   running_ = false;
 }
@@ -551,7 +576,7 @@ uint64_t GpuKernels::scratch_bytes() const {
   for (const StepTables& t : tables_) tables += t.bytes();
   return linears_.scratch_bytes() + (experts_ ? experts_->scratch_bytes() : 0) +
          (quantized_ ? quantized_->scratch_bytes() : 0) + rounded_.size() + logits_.size() +
-         best_.size() + tables;
+         best_.size() + draws_.size() + masks_.size() + tables;
 }
 
 std::string GpuKernels::linear_name() const {

@@ -50,7 +50,7 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel altup, embed, norm, rope_store, select_rows, pool_rows, round, copy_slab, best;
+  Kernel altup, embed, norm, rope_store, select_rows, pool_rows, round, copy_slab, best, draw;
   LinearKernels linear;
 
  private:
@@ -86,6 +86,8 @@ class GpuKernels : public Kernels {
   mr_op_time op_time() override { return stream_->take_launches(); }
   void read(void* to, const void* from, size_t bytes) override;
   void finish(const mr_step& step) override;
+  void draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
+            int32_t* tokens) override;
 
   uint64_t weight_bytes() const override;
   uint64_t scratch_bytes() const override;
@@ -144,6 +146,7 @@ class GpuKernels : public Kernels {
   Buffer rounded_;                    // operands of an F32 slot
   Buffer logits_;                     // [max_outputs, classes] floats
   Buffer best_;                       // [max_outputs] tokens
+  Buffer draws_, masks_;              // of a call of draw: made when one needs them
   Recordings recordings_;
   bool running_ = false;  // a step has begun and not ended: it failed
 };

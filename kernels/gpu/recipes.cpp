@@ -22,8 +22,8 @@ std::vector<std::string> build_options(Target target, mr_dtype type) {
 }  // namespace
 
 Recipe common_recipe(Target target, mr_dtype type) {
-  std::vector<std::string> files{"altup.cpp", "embed.cpp", "norm.cpp", "rope_store.cpp",
-                                 "rows.cpp"};
+  std::vector<std::string> files{"altup.cpp", "draw.cpp",       "embed.cpp",
+                                 "norm.cpp",  "rope_store.cpp", "rows.cpp"};
   if (target.mma()) {
     files.push_back("linear_mma.cpp");
   } else {

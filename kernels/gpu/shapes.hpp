@@ -86,9 +86,21 @@ constexpr int wide_local_bytes(WideTile tile, int tile_steps) {
 }
 
 constexpr int kNormItems = 128;    // work-items of a norm's row
-constexpr int kBestItems = 256;    // work-items of a row whose largest element is looked for
+constexpr int kDrawItems = 256;    // work-items of a row of logits
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
+
+// mr_draw.
+struct DrawEntry {
+  int32_t row, top_k;
+  float per_nat;
+  int32_t mask;
+  uint64_t top_p, least, random;
+};
+struct DrawShape {
+  int32_t classes;
+};
+constexpr int kDrawLocalWords = 4 * kDrawItems + 8;
 
 // Some rows of an expert, of rows sorted by expert; 0 rows: there is none.
 struct ExpertTile {

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 22
+#define MR_ABI_VERSION 23
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -581,6 +581,21 @@ typedef struct mr_step {
   int32_t* best;
 } mr_step;
 
+/* A token to be drawn from a row of logits that a device has kept. A token's weight is e^-d in units of 2^-44, where
+ * its logit is d times the temperature below the largest one: 0 from 45 octaves on. compute/sample has the formula,
+ * and what is drawn is what it draws. Fractions are of 2^64. */
+typedef struct mr_draw {
+  int32_t row;   /* of the logits */
+  int32_t top_k; /* only the top_k tokens of the largest logits, and tokens equal to the last one; 0: all */
+  float per_nat; /* 1 / temperature; 0: the token of the largest logit, as in mr_step.best */
+  int32_t mask;  /* only tokens of this mask; -1: all */
+  uint64_t
+      top_p; /* only the likeliest tokens that together have this fraction of the weights; 0: all */
+  uint64_t least; /* only tokens of at least this weight */
+  uint64_t
+      random; /* the fraction of the weights left at which the token is, in the order of tokens */
+} mr_draw;
+
 /* ---- The backend ---------------------------------------------------------- */
 typedef struct mr_device mr_device;
 typedef struct mr_program mr_program;
@@ -665,6 +680,12 @@ typedef struct mr_backend {
   int32_t (*kv_reserve_file)(mr_program*, int32_t slabs, int32_t file, uint64_t offset, mr_error*);
   /* Copies a row of the logits of the last step, which had best. */
   int32_t (*program_logits)(mr_program*, int32_t row, float* out, mr_error*);
+  /* Draws a token of each of n rows of these logits, at most max_outputs. masks are [n_masks, (classes + 31) / 32]
+   * words with a bit for each token, the lowest of the first word for token 0. A token below 0 says that the row has
+   * numbers that none is drawn from, or that its draw is left to the caller, as one with very many tokens of
+   * nearly one logit is. */
+  int32_t (*program_draw)(mr_program*, const mr_draw* draws, int32_t n, const uint32_t* masks,
+                          int32_t n_masks, int32_t* tokens, mr_error*);
 } mr_backend;
 
 const mr_backend* millrace_backend_ref(void);

@@ -227,7 +227,18 @@ struct decorated_global_ptr {
 
 namespace access {
 enum class decorated { no, yes };
-}
+enum class address_space { local_space };
+}  // namespace access
+
+enum class memory_order { relaxed };
+enum class memory_scope { work_group };
+
+template <class T, memory_order, memory_scope, access::address_space>
+struct atomic_ref {
+  T& at;
+  MR_INLINE explicit atomic_ref(T& at) : at(at) {}
+  MR_INLINE T fetch_add(T x) const { return atomicAdd(&at, x); }
+};
 
 template <class T, int>
 struct local_accessor {

@@ -1,4 +1,4 @@
-// Rows that are copied or searched: the outputs' rows, operands of an F32 slot, a KV slab, logits.
+// Rows that are copied: the outputs' rows, operands of an F32 slot, a KV slab.
 #include "common.hpp"
 
 // out[i] = in[output_rows[i]], `words` words of 16 bits each. A work-group per row.
@@ -57,27 +57,4 @@ MR_KERNEL mr_copy_slab(const uint32_t* from, uint32_t* to, int32_t block, int32_
   for (int i = item.get_local_id(0); i < words; i += mr::kRowItems) {
     to[at + i] = from[at + i];
   }
-}
-
-// out[row] = the place of the largest of n floats, of equal ones the first; -1 if one is NaN or +inf, or
-// all are -inf. A work-group per row.
-MR_KERNEL mr_best(const float* in, int32_t* out, int32_t n) {
-  MR_AFTER_PREVIOUS();
-  const Item item = this_item();
-  const int64_t row = item.get_group(0);
-  constexpr uint32_t kInfinity = 0x7f800000u;
-  // Numbers in the order of floats, then places from the last one: the largest wins. -inf is 0.
-  uint64_t best = 0;
-  for (int i = item.get_local_id(0); i < n; i += mr::kBestItems) {
-    const uint32_t bits = sycl::bit_cast<uint32_t>(in[row * n + i] + 0.0f);  // one zero
-    const uint32_t order =
-        bits >> 31 ? ~bits - (~0u - (kInfinity | 1u << 31)) : bits + kInfinity + 1;
-    const bool bad = (bits & ~(1u << 31)) > kInfinity || bits == kInfinity;
-    const uint64_t key = uint64_t{bad ? ~0u : order} << 32 | static_cast<uint32_t>(~i);
-    best = key > best ? key : best;
-  }
-  best = sycl::reduce_over_group(item.get_group(), best, sycl::maximum<uint64_t>());
-  if (item.get_local_id(0) != 0) return;
-  const auto order = static_cast<uint32_t>(best >> 32);
-  out[row] = order == 0 || order == ~0u ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
 }
