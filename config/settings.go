@@ -47,7 +47,7 @@ func (d *Device) Register(f *pflag.FlagSet) {
 		"where to keep packed weights for the next start: auto (beside the model, else in the user's cache), a directory, or off")
 	f.IntVar(&d.Threads, "threads", 0, "compute threads (0: every core that this process may use)")
 	f.IntVar(&d.TensorParallel, "tensor-parallel", 1,
-		"parts of the CPU, NUMA nodes where there are as many, that share each layer of the model, of --backend cpu and ref")
+		"parts of the device that share each layer of the model: NUMA nodes or equal shares of the CPU, tiles of an Intel GPU; not of --backend cuda and sim")
 }
 
 // Validate checks what does not depend on the machine.

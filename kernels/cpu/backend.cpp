@@ -92,7 +92,7 @@ Isa choose_isa(std::string_view name) {
        static_cast<int>(name.size()), name.data(), isa_names().c_str());
 }
 
-std::unique_ptr<Device> open(const mr_device_config& config) {
+std::unique_ptr<Device> open(const mr_device_config& config, int /*rank*/) {
   constexpr int kMostThreads = 1024;
   if (config.threads < 0 || config.threads > kMostThreads) {
     fail(MR_INVALID, "%d threads, expected 0 to %d", config.threads, kMostThreads);

@@ -155,6 +155,7 @@ int32_t device_info(mr_device* device, mr_device_info* out, mr_error* error) {
       mr_device_info rank{};
       device->ranks[r]->info(rank);
       out->threads += rank.threads;
+      out->keeps_logits = 0;  // each rank has some of the classes
     }
   });
 }
@@ -311,7 +312,7 @@ int32_t open_device(OpenDevice open, const mr_device_config* config, mr_device**
     device->each([&](int r) {
       mr_device_config rank = *config;
       if (device->threads != nullptr) rank.threads = device->threads->place(r).threads;
-      device->ranks[r] = open(rank);
+      device->ranks[r] = open(rank, r);
     });
     *out = device.release();
   });

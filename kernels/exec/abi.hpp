@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-// Makes a backend's device; throws Error. Never called with a null pointer.
-using OpenDevice = std::unique_ptr<Device> (*)(const mr_device_config&);
+// Makes a backend's device, or a rank of one; throws Error. The config has the threads of the rank.
+using OpenDevice = std::unique_ptr<Device> (*)(const mr_device_config&, int rank);
 
 // Where the ranks of a device run, of a config with at least 2; throws Error.
 using PlaceRanks = std::vector<RankPlace> (*)(const mr_device_config&);

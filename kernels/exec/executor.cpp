@@ -115,7 +115,7 @@ void Executor::load(const RankShare& share, Exchange& exchange) {
         {memory_[i].data(), slot.width, slot.type, slot.type == MR_SLOT_F32 ? 4 : operand_bytes_});
   }
   if (p.classes < share.classes)
-    logits_ = Buffer(size_t(p.max_outputs) * p.classes * sizeof(float));
+    logits_ = device_.allocate(size_t(p.max_outputs) * p.classes * sizeof(float));
   exchange_ = &exchange;
   exchange.set_slots(share.rank, slots_.data());
   kernels_ = device_.load(program_, layout_);
@@ -150,7 +150,7 @@ const std::shared_ptr<KvPool>& Executor::pool() const {
 
 void Executor::begin(const mr_step& step) {
   kept_logits_ = 0;
-  if (step.best != nullptr && !kernels_->keeps_logits()) {
+  if (step.best != nullptr && (logits_.size() > 0 || !kernels_->keeps_logits())) {
     fail(MR_UNSUPPORTED, "this backend keeps no logits, expected the caller's memory for them");
   }
   read_step(program_, pool_.get(), step, share_.rank == 0 ? ++steps_ : 0, batch_);
@@ -178,7 +178,9 @@ void Executor::run(const mr_step& step) {
   }
   if (step.hidden_outputs > 0 && share_.rank == 0) read_hidden(step.hidden);
   if (part) write_logits(step.logits);
-  kernels_->finish(step);
+  mr_step last = step;
+  if (part) last.logits = nullptr;
+  kernels_->finish(last);
   if (step.best != nullptr) kept_logits_ = batch_.logits;
 }
 
@@ -233,8 +235,8 @@ static void mean_rows(const Batch& batch, Slot in, Slot out) {
 void Executor::write_logits(float* out) const {
   const auto* from = static_cast<const float*>(logits_.data());
   for (int64_t i = 0; i < batch_.logits; ++i) {
-    std::copy_n(from + i * program_.classes, program_.classes,
-                out + i * share_.classes + share_.first_class);
+    kernels_->read(out + i * share_.classes + share_.first_class, from + i * program_.classes,
+                   size_t(program_.classes) * sizeof(float));
   }
 }
 
@@ -274,7 +276,10 @@ void Executor::run_op(const Op& op) {
   if (op.kind == MR_OP_ROPE_STORE || op.kind == MR_OP_ATTENTION) {
     batch_.select(op.attention.kv_group);
   }
-  if (op.kind == MR_OP_ALL_REDUCE) exchange_->meet();
+  if (op.kind == MR_OP_ALL_REDUCE) {
+    kernels_->wait();
+    exchange_->meet();
+  }
   (kernels_.get()->*op.run)(op, {batch_, rows, slots_.data(), exchange_->slots()});
 }
 

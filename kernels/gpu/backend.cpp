@@ -1,4 +1,5 @@
 // The backend of a platform, with the C ABI: libmillrace_sycl.so, libmillrace_cuda.so.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -98,7 +99,7 @@ class GpuDevice : public Device {
 
 std::string text(const char* chars, size_t size) { return {chars, strnlen(chars, size)}; }
 
-std::unique_ptr<Device> open(const mr_device_config& config) {
+std::unique_ptr<Device> open(const mr_device_config& config, int rank) {
   constexpr int kMostThreads = 1024;
   if (config.threads < 0 || config.threads > kMostThreads) {
     fail(MR_INVALID, "%d threads, expected 0 to %d", config.threads, kMostThreads);
@@ -108,14 +109,27 @@ std::unique_ptr<Device> open(const mr_device_config& config) {
          MR_BF16);
   }
   read_fault(std::getenv(kFaultVariable));
-  prepare_environment(config.threads);
-  return std::make_unique<GpuDevice>(choose_device(text(config.device, sizeof config.device)),
-                                     text(config.isa, sizeof config.isa), config.threads,
+  const int ranks = std::max(1, config.ranks);
+  prepare_environment(config.threads * ranks);
+  Found found = choose_device(text(config.device, sizeof config.device));
+  // The threads of a part of a device are its own.
+  const int bound = ranks > 1 ? 0 : config.threads;
+  if (ranks > 1) found.device = part_of(found.device, rank, ranks);
+  return std::make_unique<GpuDevice>(found, text(config.isa, sizeof config.isa), bound,
                                      config.operands, config.profile != 0);
 }
 
+// Where ranks run is up to the device.
+std::vector<RankPlace> rank_places(const mr_device_config& config) {
+  if (config.ranks > kMostRanks) {
+    fail(MR_UNSUPPORTED, "%d ranks, the %s backend has at most %d", config.ranks, kPlatform,
+         kMostRanks);
+  }
+  return std::vector<RankPlace>(config.ranks, RankPlace{config.threads / config.ranks, {}});
+}
+
 int32_t device_open(const mr_device_config* config, mr_device** out, mr_error* error) {
-  return open_device(open, config, out, error);
+  return open_device(open, config, out, error, rank_places);
 }
 
 }  // namespace

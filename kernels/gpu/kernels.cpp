@@ -125,6 +125,7 @@ CommonKernels::CommonKernels(const Bundle& bundle, Target target, int units)
       pool_rows(bundle.kernel("mr_pool_rows")),
       round(bundle.kernel("mr_round")),
       copy_slab(bundle.kernel("mr_copy_slab")),
+      sum_ranks(bundle.kernel("mr_sum_ranks")),
       best(bundle.kernel("mr_best")),
       draw(bundle.kernel("mr_draw")),
       linear(linear_kernels(bundle, target, units)) {}
@@ -361,7 +362,7 @@ void GpuKernels::finish(const mr_step& step) {
     stream_->launch(kernels_->best, outputs, kDrawItems, static_cast<const void*>(logits_.data()),
                     best_.data(), program_.classes);
     stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
-  } else if (outputs > 0) {
+  } else if (outputs > 0 && step.logits != nullptr) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.classes * sizeof(float));
   }
   stream_->wait();
@@ -542,6 +543,19 @@ void GpuKernels::attention(const Op& op, const Run& run) {
                           tables.sequences(), tasks.tasks, tables.slabs(), tables.beams(),
                           c.slopes.data(), c.null_scores.data(), out.data);
   }
+}
+
+void GpuKernels::all_reduce(const Op& op, const Run& run) {
+  const Slot out = run.slot(op.out);
+  RankSums shape{};
+  shape.n = int64_t{run.rows} * out.width;
+  shape.ranks = static_cast<int32_t>(run.ranks.size());
+  shape.accumulate = op.all_reduce.accumulate;
+  for (size_t r = 0; r < run.ranks.size(); ++r) {
+    shape.in[r] = reinterpret_cast<uint64_t>(run.ranks[r][op.in].data);
+  }
+  const size_t groups = (size_t(shape.n) + kRowItems - 1) / kRowItems;
+  stream_->launch(kernels_->sum_ranks, groups, kRowItems, out.data, shape);
 }
 
 void GpuKernels::select_rows(const Op& op, const Run& run) {

@@ -50,7 +50,8 @@ struct ProgramBundles {
 struct CommonKernels {
   CommonKernels(const Stream& stream, Target target, mr_dtype type);
 
-  Kernel altup, embed, norm, rope_store, select_rows, pool_rows, round, copy_slab, best, draw;
+  Kernel altup, embed, norm, rope_store, select_rows, pool_rows, round, copy_slab, sum_ranks, best,
+      draw;
   LinearKernels linear;
 
  private:
@@ -78,6 +79,7 @@ class GpuKernels : public Kernels {
   void recur(const Op&, const Run&) override;
   void gate(const Op&, const Run&) override;
   void altup(const Op&, const Run&) override;
+  void all_reduce(const Op&, const Run&) override;
 
   bool takes_beams() const override { return true; }
   float* logits(float*) override { return static_cast<float*>(logits_.data()); }

@@ -39,6 +39,11 @@ void DevicePool::copy_slab(int from, int to, int tokens) {
   const auto block = static_cast<int32_t>(first.bytes[0] / sizeof(uint32_t));
   const size_t blocks = layout_.layers.size() / layout_.groups * 2 * first.heads;
   if (blocks == 0) return;
+  constexpr size_t kPage = 4096;
+  if (blocks * first.bytes[0] + kPage <= slab_bytes()) {  // other ranks have theirs in it
+    stream_->copy(slab(to), slab(from), slab_bytes());
+    return stream_->wait();
+  }
   stream_->launch(copy_, blocks, kRowItems, static_cast<const void*>(slab(from)),
                   static_cast<void*>(slab(to)), block, block / kSlabTokens * tokens);
   stream_->wait();

@@ -90,6 +90,14 @@ constexpr int kDrawItems = 256;    // work-items of a row of logits
 constexpr int kRowItems = 128;     // work-items of a row that is only copied
 constexpr int kHeadsPerGroup = 4;  // sub-groups of a work-group of rope_store
 
+// Elements that ranks have each a part of the sum of, by the addresses of their first ones.
+constexpr int kMostRanks = 8;
+struct RankSums {
+  uint64_t in[kMostRanks];
+  int64_t n;
+  int32_t ranks, accumulate;
+};
+
 // mr_draw.
 struct DrawEntry {
   int32_t row, top_k;

@@ -66,7 +66,7 @@ class RefDevice : public Device {
   ThreadPool pool_;
 };
 
-std::unique_ptr<Device> open(const mr_device_config& config) {
+std::unique_ptr<Device> open(const mr_device_config& config, int /*rank*/) {
   if (config.threads < 0 || config.threads > 1024) {
     fail(MR_INVALID, "%d threads, expected 0 to 1024", config.threads);
   }

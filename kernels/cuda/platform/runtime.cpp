@@ -142,4 +142,8 @@ std::string describe(const Found& found) {
   return text;
 }
 
+DeviceHandle part_of(const DeviceHandle& device, int, int parts) {
+  fail(MR_UNSUPPORTED, "%d ranks: %s has one part", parts, device.name.c_str());
+}
+
 }  // namespace millrace::gpu

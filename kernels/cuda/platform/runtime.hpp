@@ -44,6 +44,8 @@ std::vector<Found> find_devices();
 
 // "", "auto" and "gpu": the first device; or an id. Throws Error(MR_UNSUPPORTED) that lists what is there.
 Found choose_device(const std::string& name);
+// One of the equal parts into which a device is divided. Throws Error(MR_UNSUPPORTED) where it is not.
+[[noreturn]] DeviceHandle part_of(const DeviceHandle& device, int part, int parts);
 
 inline std::string device_name(const DeviceHandle& device) { return device.name; }
 // The driver, and what has compiled the code that runs: bits depend on both.

@@ -1,4 +1,4 @@
-// Rows that are copied: the outputs' rows, operands of an F32 slot, a KV slab.
+// Rows that are copied, or added up: the outputs' rows, operands of an F32 slot, a KV slab, the sums of ranks.
 #include "common.hpp"
 
 // out[i] = in[output_rows[i]], `words` words of 16 bits each. A work-group per row.
@@ -57,4 +57,14 @@ MR_KERNEL mr_copy_slab(const uint32_t* from, uint32_t* to, int32_t block, int32_
   for (int i = item.get_local_id(0); i < words; i += mr::kRowItems) {
     to[at + i] = from[at + i];
   }
+}
+
+// out = in_0 + in_1 + ..., in the order of the ranks, or out += that.
+MR_KERNEL mr_sum_ranks(float* out, mr::RankSums s) {
+  MR_AFTER_PREVIOUS();
+  const int64_t i = this_item().get_global_id(0);
+  if (i >= s.n) return;
+  float sum = reinterpret_cast<const float*>(kv_memory(s.in[0]))[i];
+  for (int r = 1; r < s.ranks; ++r) sum += reinterpret_cast<const float*>(kv_memory(s.in[r]))[i];
+  out[i] = s.accumulate ? out[i] + sum : sum;
 }

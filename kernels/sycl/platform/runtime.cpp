@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "exec/error.hpp"
 #include "exec/limits.hpp"
@@ -155,6 +156,69 @@ Found choose_device(const std::string& name) {
        "SYCL device \"%s\": found %s; an Intel GPU needs the packages intel-level-zero-gpu and "
        "level-zero, the CPU device comes with make sycl",
        name.c_str(), names(found).c_str());
+}
+
+namespace {
+
+// A device and its parts. Each call of SYCL makes other ones, so they are kept.
+struct Divided {
+  sycl::device device;
+  std::vector<sycl::device> parts;
+};
+std::mutex divided_mutex;
+// Never freed: at the process's end the runtime may be gone before it.
+std::vector<Divided>& divided() {
+  static auto& all = *new std::vector<Divided>;
+  return all;
+}
+
+// A GPU's tiles, or the cores of a CPU in equal parts.
+std::vector<sycl::device> divide(const sycl::device& device, int parts) {
+  using Property = sycl::info::partition_property;
+  const auto ways = device.get_info<sycl::info::device::partition_properties>();
+  const auto can = [&](Property way) {
+    return std::find(ways.begin(), ways.end(), way) != ways.end();
+  };
+  if (!device.is_cpu()) {
+    if (!can(Property::partition_by_affinity_domain)) return {};
+    return device.create_sub_devices<Property::partition_by_affinity_domain>(
+        sycl::info::partition_affinity_domain::next_partitionable);
+  }
+  const int units = compute_units(device) / parts;
+  if (units == 0 || !can(Property::partition_equally)) return {};
+  std::vector<sycl::device> all =
+      device.create_sub_devices<Property::partition_equally>(static_cast<size_t>(units));
+  all.resize(std::min(all.size(), static_cast<size_t>(parts)));
+  return all;
+}
+
+}  // namespace
+
+DeviceHandle part_of(const DeviceHandle& device, int part, int parts) {
+  const std::lock_guard lock(divided_mutex);
+  for (const Divided& d : divided()) {
+    if (d.device == device && d.parts.size() == static_cast<size_t>(parts)) return d.parts[part];
+  }
+  std::vector<sycl::device> all;
+  try {
+    all = divide(device, parts);
+  } catch (const sycl::exception& e) {
+    fail(MR_UNSUPPORTED, "%d ranks of %s: %s", parts, device_name(device).c_str(), e.what());
+  }
+  if (all.size() != static_cast<size_t>(parts)) {
+    fail(MR_UNSUPPORTED, "%d ranks: %s has %zu parts%s", parts, device_name(device).c_str(),
+         std::max(all.size(), size_t{1}),
+         device.is_cpu() ? ", at most one for each of its threads" : "");
+  }
+  return divided().emplace_back(Divided{device, std::move(all)}).parts[part];
+}
+
+std::vector<DeviceHandle> devices_with(const DeviceHandle& device) {
+  const std::lock_guard lock(divided_mutex);
+  for (const Divided& d : divided()) {
+    if (std::find(d.parts.begin(), d.parts.end(), device) != d.parts.end()) return d.parts;
+  }
+  return {device};
 }
 
 std::string device_name(const DeviceHandle& device) {

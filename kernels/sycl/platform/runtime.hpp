@@ -35,6 +35,10 @@ std::vector<Found> find_devices();
 // "" and "auto": an Intel GPU if one is there, else the CPU; "cpu", "gpu", or an
 // id. Throws Error(MR_UNSUPPORTED) that lists what is there.
 Found choose_device(const std::string& name);
+// One of the equal parts into which a device is divided. Throws Error(MR_UNSUPPORTED) where it is not.
+DeviceHandle part_of(const DeviceHandle& device, int part, int parts);
+// The devices that share memory with one: those that it is a part with, or itself.
+std::vector<DeviceHandle> devices_with(const DeviceHandle& device);
 
 std::string device_name(const DeviceHandle& device);
 std::string driver_version(const DeviceHandle& device);

@@ -33,9 +33,10 @@ class Contexts {
   sycl::context of(const sycl::device& device) {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(contexts_.begin(), contexts_.end(), [&](const auto& context) {
-      return context.get_devices().front() == device;
+      const std::vector<sycl::device> devices = context.get_devices();
+      return std::find(devices.begin(), devices.end(), device) != devices.end();
     });
-    return found == contexts_.end() ? contexts_.emplace_back(device) : *found;
+    return found == contexts_.end() ? contexts_.emplace_back(devices_with(device)) : *found;
   }
   void forget(const sycl::context& context) {
     const std::lock_guard lock(mutex_);
