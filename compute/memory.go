@@ -78,8 +78,8 @@ func (f *slabFile) allocate(first int32, n, slabBytes int, mode uint32) error {
 }
 
 // leftOnDevice is the memory of a device of its own that a pool may take, in bytes: all that is available but a tenth of its memory, as
-// plan has it. The driver, and what a kernel's first launch takes, have the tenth. A device that does not report what is available says that
-// all is, and then what the program uses is subtracted.
+// plan counts. The tenth is for the driver, and for what the first launch of a kernel takes. A device that does not report what is
+// available says that all is, and then the memory of the program is subtracted.
 func leftOnDevice(available, total, used uint64) uint64 {
 	if available >= total {
 		available = total - min(total, used)

@@ -54,7 +54,7 @@ func bucket(distance float32) int {
 	return int(min(float32(distance*float32(octavesPerNat)), farOctaves) * bucketsPerOctave)
 }
 
-// inverse returns 1/temperature, by which distances are multiplied: at most 2^100, so that that of equal logits is 0.
+// inverse returns 1/temperature, by which distances are multiplied. It is at most 2^100: the distance of equal logits is 0 then, not NaN.
 func inverse(temperature float32) float32 { return min(1/temperature, 0x1p100) }
 
 // part returns the share of a sum of weights, rounded down; 0 <= share < 1 as a fraction of 2^64.

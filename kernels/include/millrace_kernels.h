@@ -585,8 +585,9 @@ typedef struct mr_step {
  * its logit is d times the temperature below the largest one: 0 from 45 octaves on. compute/sample has the formula,
  * and what is drawn is what it draws. Fractions are of 2^64. */
 typedef struct mr_draw {
-  int32_t row;   /* of the logits */
-  int32_t top_k; /* only the top_k tokens of the largest logits, and tokens equal to the last one; 0: all */
+  int32_t row; /* of the logits */
+  int32_t
+      top_k; /* only the top_k tokens of the largest logits, and tokens equal to the last one; 0: all */
   float per_nat; /* 1 / temperature; 0: the token of the largest logit, as in mr_step.best */
   int32_t mask;  /* only tokens of this mask; -1: all */
   uint64_t
