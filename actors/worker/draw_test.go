@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/compute/sample"
 )
 
-// deviceLogits stay on a device, which draws the tokens that it is asked for. It notes the rows that are read.
+// deviceLogits stay on a device, which draws tokens on request. It notes the rows that are read.
 type deviceLogits struct {
 	rows   [][]float32
 	read   []int
