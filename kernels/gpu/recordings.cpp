@@ -14,7 +14,8 @@ bool Recordings::replay(Stream& stream, int rows) {
     return true;
   }
   // Recording costs as much as some steps: it is not for one alone.
-  if (seen && stream.begin_recording()) recording_ = rows;
+  recording_ = seen && r.recordable && stream.begin_recording();
+  rows_ = rows;
   if (recorded_.size() > kMost) {
     recorded_.erase(std::min_element(
         recorded_.begin(), recorded_.end(),
@@ -24,10 +25,14 @@ bool Recordings::replay(Stream& stream, int rows) {
 }
 
 void Recordings::end(Stream& stream) {
-  if (recording_ == 0) return;
-  Recorded& r = recorded_[std::exchange(recording_, 0)];
-  r.recording = stream.end_recording();
-  stream.replay(*r.recording);
+  const auto found = recorded_.find(std::exchange(rows_, 0));
+  if (found == recorded_.end()) return;
+  if (!std::exchange(recording_, false)) {
+    found->second.recordable = stream.recordable();
+    return;
+  }
+  found->second.recording = stream.end_recording();
+  stream.replay(*found->second.recording);
 }
 
 }  // namespace millrace::gpu

@@ -27,10 +27,12 @@ class Recordings {
   struct Recorded {
     std::shared_ptr<Recording> recording;  // null: a step was seen, and not recorded
     uint64_t used = 0;
+    bool recordable = true;
   };
   std::map<int, Recorded> recorded_;  // by rows
   uint64_t steps_ = 0;
-  int recording_ = 0;  // the rows of the step that is recorded; 0: none
+  int rows_ = 0;  // of the step, if it may be recorded
+  bool recording_ = false;
 };
 
 }  // namespace millrace::gpu

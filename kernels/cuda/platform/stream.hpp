@@ -122,6 +122,7 @@ class Stream {
   bool begin_recording();
   std::shared_ptr<Recording> end_recording();
   void replay(const Recording& recording);
+  bool recordable() const { return true; }
 
   void forget_launches();  // a step begins
   // The launches since then or the last call, which are done.

@@ -111,7 +111,34 @@ void Stream::wait() {
 void Stream::forget_launches() {
   fault_step();
   launches_ = 0;
+  by_library_ = false;
   events_.clear();
+}
+
+bool Stream::begin_recording() {
+  const sycl::device device = queue_.get_device();
+  // The events of a profile are not for a graph.
+  if (profile_ || !device.has(sycl::aspect::ext_oneapi_limited_graph)) return false;
+  guarded([&] {
+    recorded_.emplace(queue_.get_context(), device);
+    recorded_->begin_recording(queue_);
+  });
+  return true;
+}
+
+std::shared_ptr<Recording> Stream::end_recording() {
+  std::shared_ptr<Recording> recording;
+  guarded([&] {
+    recorded_->end_recording();
+    recording = std::make_shared<Recording>(recorded_->finalize(), std::exchange(launches_, 0));
+  });
+  recorded_.reset();
+  return recording;
+}
+
+void Stream::replay(const Recording& recording) {
+  guarded([&] { queue_.ext_oneapi_graph(recording.graph()); });
+  launches_ += recording.launches();
 }
 
 mr_op_time Stream::take_launches() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <sycl/sycl.hpp>
 #include <utility>
@@ -17,7 +18,22 @@
 namespace millrace::gpu {
 
 using Kernel = sycl::kernel;
-class Recording {};  // of launches: this platform makes none
+
+// Launches that a queue makes again. The call that does is not const.
+class Recording {
+ public:
+  using Graph = sycl::ext::oneapi::experimental::command_graph<
+      sycl::ext::oneapi::experimental::graph_state::executable>;
+
+  Recording(Graph graph, int32_t launches) : graph_(std::move(graph)), launches_(launches) {}
+
+  const Graph& graph() const { return graph_; }
+  int32_t launches() const { return launches_; }
+
+ private:
+  Graph graph_;
+  int32_t launches_;
+};
 
 // Whatever fails throws Error(MR_DEVICE), and streams that are made later do not
 // share this one's context: it may be of no use any more.
@@ -66,27 +82,37 @@ class Stream {
   // Counts what a library submits to the queue: call() returns its event.
   template <class F>
   void submit_by(F&& call) {
-    guarded([&] {
-      inject();
-      sycl::event event = call();
-      if (profile_) events_.push_back(std::move(event));
-    });
-    ++launches_;
+    by_library_ = true;
+    counted(call);
   }
 
-  // Nothing is recorded.
-  bool begin_recording() { return false; }
-  std::shared_ptr<Recording> end_recording() { return nullptr; }
-  void replay(const Recording&) {}
+  // From here on launches are recorded, not made. False: this stream does not record.
+  bool begin_recording();
+  std::shared_ptr<Recording> end_recording();
+  void replay(const Recording& recording);
+  // Whether launches like those since forget_launches can be recorded: a library's may be no kernels.
+  bool recordable() const { return !by_library_; }
 
   void forget_launches();  // a step begins
   // The launches since then or the last call, which are done.
   mr_op_time take_launches();
 
  private:
+  using Recorded = sycl::ext::oneapi::experimental::command_graph<
+      sycl::ext::oneapi::experimental::graph_state::modifiable>;
+
   template <class CommandGroup>
   void submit(CommandGroup&& group) {
-    submit_by([&] { return queue_.submit(group); });
+    counted([&] { return queue_.submit(group); });
+  }
+  template <class F>
+  void counted(F&& call) {
+    guarded([&] {
+      inject();
+      sycl::event event = call();
+      if (profile_) events_.push_back(std::move(event));
+    });
+    ++launches_;
   }
   template <class F>
   void guarded(F&& call) {
@@ -106,8 +132,10 @@ class Stream {
   bool profile_;
   uint64_t largest_;  // bytes of an allocation
   int32_t launches_ = 0;
-  std::vector<sycl::event> events_;  // of the launches, with profile
-  bool lost_ = false;                // on purpose
+  std::vector<sycl::event> events_;   // of the launches, with profile
+  std::optional<Recorded> recorded_;  // while launches are recorded
+  bool by_library_ = false;           // some of the launches
+  bool lost_ = false;                 // on purpose
 };
 
 }  // namespace millrace::gpu
