@@ -142,7 +142,7 @@ func TestASlabHasAllRanks(t *testing.T) {
 		require.NoError(t, err)
 		two, err := from.engine.Numerics()
 		require.NoError(t, err)
-		if backend == "sycl" { // whose text has the threads of a part
+		if backend == "sycl" { // its text says how many threads a part has
 			require.True(t, strings.HasSuffix(two, " ranks-2"), two)
 		} else {
 			require.Equal(t, first+" ranks-2", two)

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-// Makes a backend's device, or a rank of one; throws Error. The config has the threads of the rank.
+// Makes a backend's device, or one rank of it, whose threads the config has then. Throws Error.
 using OpenDevice = std::unique_ptr<Device> (*)(const mr_device_config&, int rank);
 
 // Where the ranks of a device run, of a config with at least 2; throws Error.

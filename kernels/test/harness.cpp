@@ -411,6 +411,13 @@ std::vector<float> Model::step(const std::vector<Rows>& rows, int outputs) {
   return logits;
 }
 
+bool keeps_logits(const Model& model) {
+  mr_device_info info;
+  mr_error error;
+  check(model.device.backend->device_info(model.device.handle, &info, &error), error);
+  return info.keeps_logits != 0;
+}
+
 Sequence::Sequence(Model& m) : model(m), head(m.info().head_slabs) {
   mr_error error;
   check(model.device.backend->region_create(model.handle, places(), &region, &error), error);

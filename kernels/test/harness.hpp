@@ -152,6 +152,9 @@ class Model {
   int next_slab = 0;  // slabs are given out in ascending order
 };
 
+// Whether the model's device keeps the logits of a step.
+bool keeps_logits(const Model& model);
+
 class Sequence {
  public:
   explicit Sequence(Model& model);

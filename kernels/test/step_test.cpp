@@ -356,13 +356,6 @@ KeptLogits keep_logits(Model& model, const std::vector<int32_t>& tokens) {
   return kept;
 }
 
-bool keeps_logits(const Model& model) {
-  mr_device_info info;
-  mr_error error;
-  check(model.device.backend->device_info(model.device.handle, &info, &error), error);
-  return info.keeps_logits != 0;
-}
-
 TEST_P(StepTest, ADeviceThatKeepsLogitsSaysTheLargest) {
   Builder b = small_llama();
   Model model(GetParam(), b, 40);
