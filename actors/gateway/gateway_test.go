@@ -25,8 +25,9 @@ const patience = 20 * time.Second
 // all messages to the test.
 type testGateway struct {
 	*Gateway
-	root *actor.RootContext
-	got  chan any
+	root   *actor.RootContext
+	stages *actor.PID
+	got    chan any
 }
 
 func newTestGateway(t *testing.T) *testGateway {
@@ -35,10 +36,11 @@ func newTestGateway(t *testing.T) *testGateway {
 	g := &testGateway{root: system.Root, got: make(chan any, 1000)}
 	stages := g.root.Spawn(actor.PropsFromFunc(func(ctx actor.Context) {
 		switch m := ctx.Message().(type) {
-		case *msg.Tokenize, *msg.Detokenize, *msg.OpenText, *msg.CloseText, *msg.Generate, *msg.Cancel:
+		case *msg.Tokenize, *msg.Detokenize, *msg.OpenText, *msg.CloseText, *msg.Generate, *msg.Cancel, *msg.Find, *msg.Redirect:
 			g.got <- m
 		}
 	}))
+	g.stages = stages
 	series := metrics.New(metrics.Build{})
 	none := func() error { return nil }
 	var err error

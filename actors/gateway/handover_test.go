@@ -1,12 +1,16 @@
 package gateway
 
 import (
+	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/actors/msg"
+	"github.com/millrace/millrace/api"
 )
 
 // TestWhatADeadWorkerLeftIsLookedFor: one that is silent may be dead. Its slabs are complete once a token of it is known.
@@ -43,4 +47,47 @@ func TestAStoppedSequenceIsHandedOver(t *testing.T) {
 		require.Equal(t, want, a.leaving(lead, why), why)
 	}
 	require.True(t, a.leaving(lead, workerDead).from.Dead)
+}
+
+// TestWhatNoWorkerHasBeginsWhenAllHaveSaidSo: not before, and without waiting for longer.
+func TestWhatNoWorkerHasBeginsWhenAllHaveSaidSo(t *testing.T) {
+	g := newTestGateway(t)
+	var took []time.Duration
+	for i := range 5 { // a busy machine may take long for one
+		id := strconv.Itoa(i)
+		began := time.Now()
+		s, err := g.Submit(t.Context(), &api.Request{ID: id + ".1", First: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true,
+			Arrival: began, TopLogprobs: -1, Takeover: &api.Progress{Choices: []api.ChoiceProgress{{}}}})
+		require.NoError(t, err)
+		find := next[*msg.Find](t, g)
+		require.True(t, find.End)
+		select {
+		case m := <-g.got:
+			require.Fail(t, "the worker has not answered", "found a %T after %s", m, time.Since(began))
+		case <-time.After(findFor / 4):
+		}
+		g.root.Send(find.Reply, &msg.Found{Compute: g.stages})
+		next[*msg.OpenText](t, g)
+		next[*msg.Generate](t, g)
+		took = append(took, time.Since(began))
+		s.Close()
+		next[*msg.Cancel](t, g)
+		next[*msg.CloseText](t, g)
+	}
+	require.Less(t, slices.Min(took), findFor)
+}
+
+// TestWhatAWorkerHasIsTakenOver, as soon as it has said so.
+func TestWhatAWorkerHasIsTakenOver(t *testing.T) {
+	g := newTestGateway(t)
+	s, err := g.Submit(t.Context(), &api.Request{ID: "r.1", First: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true,
+		Arrival: time.Now(), TopLogprobs: -1, Takeover: &api.Progress{Choices: []api.ChoiceProgress{{}}}})
+	require.NoError(t, err)
+	find := next[*msg.Find](t, g)
+	g.root.Send(find.Reply, &msg.Found{Seqs: []msg.SeqID{7}, Compute: g.stages, Pin: api.Pin{Prompt: api.HashPrompt([]int32{1})}})
+	require.EqualValues(t, 7, next[*msg.OpenText](t, g).Seq)
+	require.EqualValues(t, 7, next[*msg.Redirect](t, g).Seq)
+	g.root.Send(find.Reply, &msg.Found{Compute: g.stages})
+	s.Close()
+	require.EqualValues(t, 7, next[*msg.Cancel](t, g).Seq, "nothing was started")
 }

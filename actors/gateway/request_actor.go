@@ -49,7 +49,7 @@ type requestActor struct {
 	askAgain      time.Time            // when the last of them has had its time
 	bound         atomic.Bool          // for the watch: the answer continues at equals only
 	handovers     map[int]handover     // of choices that wait to be started, by the first one of their sequence
-	finding       time.Time            // since when sequences of the process that had the request are looked for
+	search        search               // for sequences of the process that had the request
 	found         []*msg.Found         // of them, those that were found before the prompt was tokenized
 }
 
@@ -87,11 +87,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.series.Started(m.At, len(a.state.prompt))
 		a.record.note(func(t *Timeline) { first(&t.Begun, m.At) })
 	case *msg.Found:
-		if !a.state.started {
-			a.found = append(a.found, m)
-			return
-		}
-		a.adopt(ctx, m)
+		a.foundAt(ctx, m)
 	case *msg.Lost:
 		switch {
 		case m.Why == prefillDone:
@@ -103,7 +99,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	case *msg.Prefetched:
 		a.prefetched(ctx, m)
 	case *msg.Retry:
-		if a.state.started && time.Since(a.finding) < findFor {
+		if a.state.started && a.search.open() {
 			return
 		}
 		a.retry(ctx)
@@ -117,8 +113,17 @@ func (a *requestActor) Receive(ctx actor.Context) {
 	}
 }
 
-// findFor is how long workers may take to say that they have a sequence.
-const findFor = 150 * time.Millisecond
+// findFor is how long a worker may take to say what it has of a request. It answers between two steps, too; one that is gone does not.
+const findFor = time.Second
+
+// search is for sequences that another process had started.
+type search struct {
+	since   time.Time
+	workers []string // nodes that have not said that this is all
+}
+
+// open says whether a worker may yet have something.
+func (s *search) open() bool { return len(s.workers) > 0 && time.Since(s.since) < findFor }
 
 // find sends Find to all workers, for what another process had started of the request and may
 // still run or have. They search while the prompt is tokenized.
@@ -126,12 +131,25 @@ func (a *requestActor) find(ctx actor.Context) {
 	if !a.state.redirects() {
 		return
 	}
-	workers := a.routes.workersOf(a.state.api.Model)
-	if len(workers) > 0 {
-		a.finding = time.Now()
+	a.search.since = time.Now()
+	for _, w := range a.routes.workersOf(a.state.api.Model) {
+		a.search.workers = append(a.search.workers, w.Address)
+		ctx.Send(w, &msg.Find{RequestID: a.state.api.OriginKey(), Reply: ctx.Self(), End: true})
 	}
-	for _, w := range workers {
-		ctx.Send(w, &msg.Find{RequestID: a.state.api.OriginKey(), Reply: ctx.Self()})
+}
+
+// foundAt takes what a worker has, or that it has no more.
+func (a *requestActor) foundAt(ctx actor.Context, m *msg.Found) {
+	switch {
+	case len(m.Seqs) == 0:
+		a.search.workers = slices.DeleteFunc(a.search.workers, func(node string) bool { return node == m.Compute.Address })
+		if len(a.search.workers) == 0 && a.state.started {
+			a.start(ctx)
+		}
+	case a.state.started:
+		a.adopt(ctx, m)
+	default:
+		a.found = append(a.found, m)
 	}
 }
 
@@ -142,8 +160,8 @@ func (a *requestActor) startOrAdopt(ctx actor.Context) {
 	for _, m := range found {
 		a.adopt(ctx, m)
 	}
-	if len(a.state.waiting()) > 0 && time.Since(a.finding) < findFor {
-		a.watch.wait(a.finding, ctx.Self(), nil, 0)
+	if len(a.state.waiting()) > 0 && a.search.open() {
+		a.watch.wait(a.search.since, ctx.Self(), nil, 0)
 		return
 	}
 	a.start(ctx)
@@ -164,7 +182,7 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 	a.redirect(ctx, m.Compute, text, m.Seqs)
 	a.requests.begun(a.state.api.Key(), time.Now())
 	if len(a.state.waiting()) == 0 {
-		a.finding = time.Time{}
+		a.search.workers = nil
 		a.watch.waitNoMore(ctx.Self())
 	}
 	a.log.Info().Str("at", m.Compute.Address).Int("choice", m.First).Msg("a sequence of another process was taken over")

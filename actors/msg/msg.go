@@ -128,15 +128,16 @@ type Generate struct {
 func (g *Generate) Whole() bool { return g.Pool.Whole() || g.Scored != nil }
 
 // Find requests from the worker the sequences that it still has of a request whose process
-// is gone. The answer is a Found to Reply for each of them.
+// is gone. The answer is a Found to Reply for each of them, and with End one more without Seqs.
 type Find struct {
 	RequestID string // as Generate.RequestID
 	Reply     *actor.PID
+	End       bool // false from processes of earlier versions
 }
 
 // Found answers Find: Redirect takes the sequence over.
 type Found struct {
-	Seqs    []SeqID // as Generate.Choices
+	Seqs    []SeqID // as Generate.Choices; none: that is all
 	First   int     // choice of the request that Seqs begin at
 	Pin     api.Pin // of the worker and the prompt
 	Compute *actor.PID

@@ -56,7 +56,7 @@ func Marshal(to string, m any, now time.Time) (*msgpb.Envelope, error) {
 			Seq: uint64(m.Seq), Reply: pidToWire(m.Reply), Watch: pidToWire(m.Watch), Detok: pidToWire(m.Detok), From: int64(m.From),
 		}}
 	case *Find:
-		e.Body = &msgpb.Envelope_Find{Find: &msgpb.Find{RequestId: m.RequestID, Reply: pidToWire(m.Reply)}}
+		e.Body = &msgpb.Envelope_Find{Find: &msgpb.Find{RequestId: m.RequestID, Reply: pidToWire(m.Reply), End: m.End}}
 	case *Found:
 		e.Body = &msgpb.Envelope_Found{Found: &msgpb.Found{
 			Seqs: convert[uint64](m.Seqs), First: int64(m.First), Compute: pidToWire(m.Compute),
@@ -143,11 +143,11 @@ func Unmarshal(e *msgpb.Envelope, now time.Time) (any, error) {
 			From: int(t.GetFrom()),
 		}
 	case *msgpb.Envelope_Find:
-		m = &Find{RequestID: b.Find.GetRequestId(), Reply: p.get(b.Find.GetReply())}
+		m = &Find{RequestID: b.Find.GetRequestId(), Reply: p.get(b.Find.GetReply()), End: b.Find.GetEnd()}
 	case *msgpb.Envelope_Found:
 		t := b.Found
-		if len(t.GetSeqs()) == 0 || t.GetFirst() < 0 {
-			return nil, fmt.Errorf("%w: found %d sequences from choice %d on", ErrWire, len(t.GetSeqs()), t.GetFirst())
+		if t.GetFirst() < 0 || t.GetCompute() == nil {
+			return nil, fmt.Errorf("%w: found sequences from choice %d on at worker %q", ErrWire, t.GetFirst(), t.GetCompute().GetAddress())
 		}
 		m = &Found{
 			Seqs: convert[SeqID](t.GetSeqs()), First: int(t.GetFirst()), Compute: p.get(t.GetCompute()),

@@ -28,7 +28,11 @@ func (b *inbox) SendUserMessage(_ *actor.PID, message any) {
 	case *msg.Imported:
 		b.imported(m)
 	case *msg.Find:
-		for _, found := range b.loop.inFlight.find(m.RequestID, b.loop.Numerics) {
+		list := b.loop.inFlight.find(m.RequestID, b.loop.Numerics)
+		if m.End {
+			list = append(list, &msg.Found{})
+		}
+		for _, found := range list {
 			found.Compute = b.loop.self
 			b.loop.Root.Send(m.Reply, found)
 		}

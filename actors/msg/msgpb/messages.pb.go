@@ -1942,6 +1942,7 @@ type Find struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Reply         *PID                   `protobuf:"bytes,2,opt,name=reply,proto3" json:"reply,omitempty"`
+	End           bool                   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1990,9 +1991,16 @@ func (x *Find) GetReply() *PID {
 	return nil
 }
 
+func (x *Find) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
 type Found struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Seqs    []uint64               `protobuf:"fixed64,1,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	Seqs    []uint64               `protobuf:"fixed64,1,rep,packed,name=seqs,proto3" json:"seqs,omitempty"` // none: the worker has no others
 	First   int64                  `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
 	Compute *PID                   `protobuf:"bytes,3,opt,name=compute,proto3" json:"compute,omitempty"`
 	// What the sequence was begun with: see api.Pin.
@@ -3125,11 +3133,12 @@ const file_actors_msg_messages_proto_rawDesc = "" +
 	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12'\n" +
 	"\x05detok\x18\x03 \x01(\v2\x11.millrace.msg.PIDR\x05detok\x12\x12\n" +
 	"\x04from\x18\x04 \x01(\x03R\x04from\x12'\n" +
-	"\x05watch\x18\x05 \x01(\v2\x11.millrace.msg.PIDR\x05watch\"N\n" +
+	"\x05watch\x18\x05 \x01(\v2\x11.millrace.msg.PIDR\x05watch\"`\n" +
 	"\x04Find\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12'\n" +
-	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\"\xa6\x01\n" +
+	"\x05reply\x18\x02 \x01(\v2\x11.millrace.msg.PIDR\x05reply\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\xa6\x01\n" +
 	"\x05Found\x12\x12\n" +
 	"\x04seqs\x18\x01 \x03(\x06R\x04seqs\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12+\n" +
