@@ -140,6 +140,8 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
       program_(program),
       layout_(layout),
       linears_(*stream_, target_, kernels_->linear, choices),
+      ranks_(std::ranges::any_of(program.ops,
+                                 [](const Op& op) { return op.kind == MR_OP_ALL_REDUCE; })),
       constants_(program.ops.size()) {
   if (bundles.quantized) {
     quantized_ = std::make_unique<QuantizedLinears>(*stream_, target, *bundles.quantized);
@@ -164,6 +166,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
       if ((op.kind == MR_OP_EMBED) == embeddings) load(op);
     }
   }
+  leave_codes();
   for (int group = 0; group < program.kv_groups; ++group) {
     std::set<TaskSizes> sizes;
     for (const Op& op : program.ops) {
@@ -182,6 +185,19 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
   logits_ = stream_->allocate(size_t(program.max_outputs) * program.classes * sizeof(float));
   best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
+}
+
+// A norm has each row at hand: it quantizes them for the op that follows, one launch less.
+void GpuKernels::leave_codes() {
+  for (size_t i = 1; i < program_.ops.size(); ++i) {
+    const Op& norm = program_.ops[i - 1];
+    const Op& linear = program_.ops[i];
+    if (norm.kind != MR_OP_NORM || linear.kind != MR_OP_LINEAR || linear.in != norm.out) continue;
+    const mr_slot& rows = program_.slots[norm.out];
+    if (norm.norm.width > 0 || rows.type == MR_SLOT_F32) continue;
+    if (linear.linear.routed != MR_ROUTED_NONE) continue;
+    constants_[norm.index].codes = constants_[linear.index].linear->take_codes();
+  }
 }
 
 void GpuKernels::load_tasks(const Op& op, Constants& c) const {
@@ -346,10 +362,7 @@ bool GpuKernels::replay(const Batch& batch) {
   const bool decode =
       std::all_of(batch.sequences.begin(), batch.sequences.end(),
                   [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
-  // Ranks meet in the middle of a step.
-  const bool alone =
-      std::ranges::none_of(program_.ops, [](const Op& op) { return op.kind == MR_OP_ALL_REDUCE; });
-  if (!decode || !alone || batch.logits != batch.rows || fault_planned()) return false;
+  if (!decode || ranks_ || batch.logits != batch.rows || fault_planned()) return false;
   return recordings_.replay(*stream_, batch.rows);
 }
 
@@ -439,9 +452,10 @@ void GpuKernels::norm(const Op& op, const Run& run) {
                         op.norm.accumulate,
                         op.norm.eps,
                         op.norm.kind == MR_NORM_NONE,
-                        op.norm.scale};
+                        op.norm.scale,
+                        c.codes.width};
   stream_->launch(kernels_->norm, size_t(run.rows) * groups, kNormItems, in.data, c.weight.data(),
-                  c.bias.data(), out.data, shape);
+                  c.bias.data(), out.data, c.codes.codes, c.codes.scales, shape);
 }
 
 void GpuKernels::linear(const Op& op, const Run& run) {

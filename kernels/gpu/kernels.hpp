@@ -100,6 +100,7 @@ class GpuKernels : public Kernels {
   // What an op keeps on the device.
   struct Constants {
     Buffer weight, bias, types;                 // EMBED: the tables; NORM: floats
+    RowCodes codes{};                           // NORM: for the op that follows
     WeightBlocks table{};                       // EMBED: instead of weight
     Buffer q_norm, k_norm, inv_freq, q_scales;  // ROPE_STORE
     Buffer slopes, null_scores;                 // ATTENTION
@@ -110,6 +111,7 @@ class GpuKernels : public Kernels {
 
   void load(const Op& op);
   void load(const Op& op, Constants& c);
+  void leave_codes();
   static void refuse_blocks(const Op& op);
   std::unique_ptr<Linear> make_linear(const Op& op);
   WeightBlocks shared_table(const Op& embed) const;
@@ -139,6 +141,7 @@ class GpuKernels : public Kernels {
   const Program& program_;
   const KvLayout& layout_;
   LinearMaker linears_;
+  const bool ranks_;  // meet in the middle of a step
   std::unique_ptr<QuantizedLinears> quantized_;
   std::unique_ptr<DequantizedLinears> dequantized_;
   std::unique_ptr<Experts> experts_;

@@ -55,6 +55,13 @@ struct TiledRows {
   const void* tiles;           // ExpertTile [count] on the device
 };
 
+// Rows as int8 codes of `width` each, and their scales.
+struct RowCodes {
+  void* codes;
+  void* scales;
+  int32_t width;
+};
+
 class Linear {
  public:
   virtual ~Linear() = default;
@@ -64,6 +71,9 @@ class Linear {
   // Ops of experts have these instead. in, out: [rows], sorted. tile_rows: where each expert has about `rows`.
   virtual int tile_rows(int /*rows*/) const { return 0; }
   virtual void run_tiles(Stream&, const TiledRows&, const void* /*in*/, void* /*out*/) {}
+  // Where the op before this one leaves its rows as codes, which run takes from here on instead of
+  // making them. All ops of the program are made. Ops without codes have no such place.
+  virtual RowCodes take_codes() { return {}; }
   virtual uint64_t bytes() const = 0;
   // The weights, if they lie so and are not gated; else no data.
   virtual WeightBlocks blocks() const { return {}; }

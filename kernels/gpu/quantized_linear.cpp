@@ -28,7 +28,7 @@ class QuantizedLinear : public Linear {
                  p, op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
-    quantize_rows(stream, rows, in);
+    if (!coded_) quantize_rows(stream, rows, in);
     if (!onednn_ || rows <= kMostOwnInt8Rows) {
       weights_.multiply(stream, kernel_for(kernels_, rows, weights_.groups()), rows, out, codes(0),
                         row_scales(0));
@@ -48,6 +48,11 @@ class QuantizedLinear : public Linear {
     quantize_rows(stream, rows.rows, in);
     weights_.multiply_tiles(stream, kernel_for(kernels_, rows.tile_rows, weights_.groups()), rows,
                             out, codes(0), row_scales(0));
+  }
+
+  RowCodes take_codes() override {
+    coded_ = true;
+    return {shared_.codes_.data(), shared_.row_scales_.data(), padded_depth()};
   }
 
   uint64_t bytes() const override { return weights_.bytes(); }
@@ -84,6 +89,7 @@ class QuantizedLinear : public Linear {
   const std::vector<LinearKernel>& kernels_;
   CodedWeights weights_;
   bool onednn_ = false;  // computes many rows
+  bool coded_ = false;   // the op before leaves codes
 };
 
 bool quantized(const Program& program, bool of_experts) {

@@ -151,6 +151,7 @@ struct NormShape {
   float eps;
   int32_t plain;  // the row as it is, times its weight
   float scale;    // of what out has then; 0: 1
+  int32_t padded_width;  // of a row of codes, where the norm leaves them; else 0
 };
 
 // out[rows][width] from in[rows][depth]; weights [column blocks][depth blocks][8][lanes].

@@ -2,9 +2,10 @@
 // Layer: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
 // None:  y = x * weight + bias
 // It is added to what out has, where the op accumulates; what out has then is times scale.
+// Rows for products of codes are left as codes, too: what mr_quantize_rows would make of out.
 // A work-group per group of a row. An item adds up the same elements whatever the rows, and
 // reads only what it writes itself, so that in and out may be one slot.
-#include "common.hpp"
+#include "quantize.hpp"
 
 #if MR_MMA
 
@@ -54,19 +55,13 @@ MR_INLINE bool held_norm(const float* in, const float* weight, const float* bias
 
 #endif
 
-MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void* out,
-                  mr::NormShape s) {
-  MR_AFTER_PREVIOUS();
-  const Item item = this_item();
-  const auto group = item.get_group();
-  const int part = static_cast<int>(item.get_group(0) % s.groups);
-  const int64_t row =
-      item.get_group(0) / s.groups * int64_t{s.stride} + s.offset + int64_t{part} * s.width;
-  weight += part * s.group_weights;
-  if (s.bias) bias += part * s.group_biases;
+MR_INLINE void norm_row(const float* in, const float* weight, const float* bias, void* out,
+                        const mr::NormShape& s, int64_t row) {
 #if MR_MMA
   if (held_norm(in, weight, bias, out, s, row)) return;
 #endif
+  const Item item = this_item();
+  const auto group = item.get_group();
   const int first = item.get_local_id(0);
   const float width = s.width;
   float mean = 0;
@@ -88,4 +83,24 @@ MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void*
     if (s.scale != 0) y *= s.scale;
     store(out, s.out_f32, row + i, y);
   }
+}
+
+MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void* out,
+                  int8_t* codes, float* scales, mr::NormShape s) {
+  MR_AFTER_PREVIOUS();
+  const Item item = this_item();
+  const auto group = item.get_group();
+  const int part = static_cast<int>(item.get_group(0) % s.groups);
+  const int64_t index = item.get_group(0) / s.groups;
+  const int64_t row = index * int64_t{s.stride} + s.offset + int64_t{part} * s.width;
+  weight += part * s.group_weights;
+  if (s.bias) bias += part * s.group_biases;
+  norm_row(in, weight, bias, out, s, row);
+  if (s.padded_width == 0) return;
+  sycl::group_barrier(group);  // an item's numbers are other items' codes
+  const operand* y = static_cast<const operand*>(out) + row;
+  const float scale = quantize_int8(
+      group, mr::kNormItems, s.width, s.padded_width, [&](int i) { return to_float(y[i]); },
+      codes + index * s.padded_width);
+  if (item.get_local_id(0) == 0) scales[index] = scale;
 }
