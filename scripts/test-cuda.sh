@@ -17,8 +17,9 @@ if [ "${MILLRACE_CUDA_TEST:-}" = emulator ] || ! [ -e /dev/nvidiactl ]; then
   "$root/scripts/build/own-tree.sh" "$emulator" "$root/kernels/cuda/emulator"
   generator=()
   if [ ! -f "$emulator/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  cmake -S "$root/kernels/cuda/emulator" -B "$emulator" "${generator[@]}" -DMILLRACE_TESTS=OFF >/dev/null
+  cmake -S "$root/kernels/cuda/emulator" -B "$emulator" "${generator[@]}" -DMILLRACE_TESTS=ON >/dev/null
   cmake --build "$emulator" --parallel "$(nproc)" | { grep -vE '^\[|^ninja: no work' || true; }
+  "$emulator/emulator_test" --gtest_brief=1 2>/dev/null # it provokes faults, which are reported there
   export LD_LIBRARY_PATH=$emulator${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   # The emulator keeps what it compiles; what this backend keeps of it names files of another emulator.
   export XDG_CACHE_HOME=$emulator/cache

@@ -1200,8 +1200,12 @@ TEST_F(Emulator, RunsMillracesKernels) {
   const auto bias = random_floats(64);
   const auto dx = upload(x), dweight = upload(weight), dbias = upload(bias);
   const auto normed = allocate(kRows * kDepth * 2), out = allocate(kRows * kWidth * 4);
-  const mr::NormShape norm_shape{kDepth, 1, 0, 0, 0, 1e-5f};
-  ASSERT_EQ(launch(norm, kRows, mr::kNormItems, 0, dx, dweight, CUdeviceptr{0}, normed, norm_shape),
+  mr::NormShape norm_shape{};
+  norm_shape.width = norm_shape.stride = kDepth;
+  norm_shape.groups = norm_shape.layer_norm = 1;
+  norm_shape.eps = 1e-5f;
+  ASSERT_EQ(launch(norm, kRows, mr::kNormItems, 0, dx, dweight, CUdeviceptr{0}, normed,
+                   CUdeviceptr{0}, CUdeviceptr{0}, norm_shape),
             0);
   const auto rows = download<uint16_t>(normed, kRows * kDepth);
   for (int r = 0; r < kRows; ++r) {
