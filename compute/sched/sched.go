@@ -85,6 +85,8 @@ type sequence struct {
 	earlier   int    // tokens sampled before its last Spill, which count as its prompt
 	kept      uint64 // 1 + Scheduler.frees when the KV manager kept it last
 	branch    int    // see Event.Branch
+
+	follower *sequence // whose output came after this one's in a step
 }
 
 // rows is the number of rows of a decode step.
@@ -104,6 +106,9 @@ func (q *sequence) known() int { return q.PromptTokens + q.generated }
 // mayDraft returns how many draft tokens a decoding sequence may have in a step: inside its lease and
 // its answer.
 func (q *sequence) mayDraft() int {
+	if q.drafts == 0 {
+		return 0
+	}
 	return min(q.drafts, q.leased-q.known(), q.MaxNewTokens-q.generated-1)
 }
 
@@ -149,6 +154,8 @@ type Scheduler struct {
 	wake       Time
 	now        Time // of the step
 	plan       Plan
+	output     *sequence // the last one with an output in a plan
+	follower   *sequence // whose output is sampled next, if they are in the order of the plan
 }
 
 // New returns a Scheduler without sequences, or an ErrConfig.
@@ -274,8 +281,21 @@ func (s *Scheduler) refuse(q *Sequence) Reason {
 	return ReasonNone
 }
 
+// ofOutput is the sequence of a sampled output, nil if it has ended. Outputs are sampled in the order of the plan: a map's search for
+// each was a fifth of a step's planning.
+func (s *Scheduler) ofOutput(id ID) *sequence {
+	seq := s.follower
+	if seq == nil || seq.ID != id || seq.state != Running {
+		seq = s.byID[id]
+	}
+	if s.follower = nil; seq != nil {
+		s.follower = seq.follower
+	}
+	return seq
+}
+
 func (s *Scheduler) sampled(e *Event) error {
-	seq := s.byID[e.ID]
+	seq := s.ofOutput(e.ID)
 	if seq == nil {
 		return nil // the wasted row of a sequence that ended meanwhile
 	}

@@ -246,7 +246,12 @@ func (s *Scheduler) count(seq *sequence, c *Chunk) {
 	prompt := seq.prefilling()
 	seq.computed, seq.drafted = c.end(), c.Drafts
 	s.serve(seq, c.Rows, prompt)
-	c.Output = seq.open()
+	if c.Output = seq.open(); c.Output {
+		if s.output != nil {
+			s.output.follower = seq
+		}
+		s.output = seq
+	}
 	s.plan.Outputs += c.outputs()
 	s.plan.Rows += c.Rows
 }
