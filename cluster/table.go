@@ -32,6 +32,7 @@ type entry struct {
 	nonce  string    // of the probes since its last beat
 	absent uint64    // number of the first probe since then that found no subscription; 0: none did
 	since  time.Time // when the answer to that probe came
+	gone   time.Time // when probes said that it is; zero: they did not
 }
 
 // probe is a message to a node. An answer of the NATS server has its nonce and its number.
@@ -46,6 +47,10 @@ const forget = time.Minute
 func newTable(self string, dead time.Duration, now time.Time) *table {
 	return &table{self: self, dead: dead, members: make(map[string]*entry), echo: now}
 }
+
+// beatsLate is how long the last beats of a dead node may be on their way in a busy process, whose probes have been answered since. A node
+// that lives sends others.
+const beatsLate = 100 * time.Millisecond
 
 // receive applies a beat. It returns whether the node is new, or back after silence.
 func (t *table) receive(now time.Time, m Member) (joined bool) {
@@ -66,6 +71,9 @@ func (t *table) receive(now time.Time, m Member) (joined bool) {
 	if e == nil {
 		e = &entry{silent: true}
 		t.members[m.Node] = e
+	}
+	if e.silent && now.Sub(e.gone) < max(m.BeatsEvery, beatsLate) {
+		return false
 	}
 	joined = e.silent
 	*e = entry{Member: &m, last: now}
@@ -158,7 +166,7 @@ func (t *table) gone(now time.Time, q probe) bool {
 	if again := t.judges(now, e) && now.Sub(e.since) > e.BeatsEvery/absentFor; !again && !t.isLate(now, e) {
 		return false
 	}
-	e.silent = true
+	e.silent, e.gone = true, now
 	t.remove(q.node)
 	return true
 }

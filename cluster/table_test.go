@@ -129,6 +129,10 @@ func TestALateNodeForWhichNobodyListensIsGoneAtOnce(t *testing.T) {
 	require.False(t, x.alive("b"))
 	require.False(t, gone("b"), "it is reported once")
 	require.Empty(t, late())
+	require.False(t, x.receive(at.Add(beat-1), Member{Node: "b", BeatsEvery: beat}), "a beat that was on its way")
+	require.False(t, x.alive("b"))
+	at = at.Add(beat)
+	x.echo = at
 	require.True(t, x.receive(at, Member{Node: "b", BeatsEvery: beat}), "it is there again")
 	require.False(t, x.died("b", 0))
 
@@ -200,6 +204,7 @@ func TestANodeDiesAfterTheProbesThatFoundItAndBeforeThoseThatDidNot(t *testing.T
 	require.False(t, x.died("a", lost.number))
 	require.False(t, x.died("a", lostToo.number))
 
+	at = at.Add(beat)
 	hear(Member{Node: "a"}) // it is back
 	again := x.probe("a", word)
 	require.False(t, x.gone(at, probe{"a", "", again.number}))
