@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +29,7 @@ type testGateway struct {
 	*Gateway
 	root   *actor.RootContext
 	stages *actor.PID
+	series *metrics.Metrics
 	got    chan any
 }
 
@@ -40,8 +43,8 @@ func newTestGateway(t *testing.T) *testGateway {
 			g.got <- m
 		}
 	}))
-	g.stages = stages
 	series := metrics.New(metrics.Build{})
+	g.stages, g.series = stages, series
 	none := func() error { return nil }
 	var err error
 	g.Gateway, err = New(Config{
@@ -315,4 +318,25 @@ func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
 	list := newModels(members{list: []*cluster.Member{worker(1, young), worker(2, old), worker(1, young)}}).list()
 	require.Len(t, list, 1)
 	require.Equal(t, api.Description{Architecture: "llama", Digest: "d", Parameters: 5, Bytes: 7, GPU: true}, list[0].Description)
+}
+
+// TestATokenSaysThatItsRequestHasBegun: the word of its step comes from another process than its text, later or never.
+func TestATokenSaysThatItsRequestHasBegun(t *testing.T) {
+	g := newTestGateway(t)
+	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(),
+		TopLogprobs: -1})
+	require.NoError(t, err)
+	next[*msg.OpenText](t, g)
+	started := next[*msg.Generate](t, g)
+	require.Equal(t, 1, g.requests.waiting())
+	g.root.Send(started.Reply, &msg.Text{Seq: started.Seq, Token: 5})
+	_, err = s.Next(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, g.requests.waiting())
+	w := httptest.NewRecorder()
+	g.series.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, name := range []string{"generation_tokens_total", "prompt_tokens_total", "num_requests_running"} {
+		require.True(t, strings.Contains(w.Body.String(), "millrace_"+name+`{model="m"} 1`+"\n"), name)
+	}
+	s.Close()
 }

@@ -83,9 +83,7 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		a.text(ctx, m)
 		msg.Recycle(m)
 	case *msg.Started:
-		a.requests.begun(a.state.api.Key(), m.At)
-		a.series.Started(m.At, len(a.state.prompt))
-		a.record.note(func(t *Timeline) { first(&t.Begun, m.At) })
+		a.begun(m.At)
 	case *msg.Found:
 		a.foundAt(ctx, m)
 	case *msg.Lost:
@@ -111,6 +109,13 @@ func (a *requestActor) Receive(ctx actor.Context) {
 		}
 		a.end(ctx, a.state.cancel(m.Err))
 	}
+}
+
+// begun notes that the first step with the prompt begins. Later calls change nothing.
+func (a *requestActor) begun(at time.Time) {
+	a.requests.begun(a.state.api.Key(), at)
+	a.series.Started(at, len(a.state.prompt))
+	a.record.note(func(t *Timeline) { first(&t.Begun, at) })
 }
 
 // findFor is how long a worker may take to say what it has of a request. It answers between two steps, too; one that is gone does not.
@@ -180,7 +185,7 @@ func (a *requestActor) adopt(ctx actor.Context, m *msg.Found) {
 		return
 	}
 	a.redirect(ctx, m.Compute, text, m.Seqs)
-	a.requests.begun(a.state.api.Key(), time.Now())
+	a.begun(time.Now())
 	if len(a.state.waiting()) == 0 {
 		a.search.workers = nil
 		a.watch.waitNoMore(ctx.Self())
@@ -393,6 +398,9 @@ func (a *requestActor) event(ctx actor.Context, e api.Event) {
 
 func (a *requestActor) countToken(choice int) {
 	now := time.Now()
+	if a.first.IsZero() { // the word of its step comes from another process: later, or never
+		a.begun(now)
+	}
 	a.series.Tokens(now, choice, 1)
 	a.record.generated.Add(1)
 	if a.first.IsZero() {
