@@ -163,7 +163,7 @@ func TestBeamSearchReservesEquation3AndGivesItBackWhenCancelled(t *testing.T) {
 	for _, beams := range []int{2, 5, 8} {
 		var s api.Stream
 		var state *node.KVState
-		for seen := false; !seen; { // on a busy machine a search ends before anybody looks
+		for seen := false; !seen; { // on a busy machine a search ends before the state is read
 			var err error
 			s, err = p.Submit(context.Background(), &api.Request{
 				ID: "search", Model: "llama-gqa", N: 1, PromptTokens: prompt, MaxTokens: 100, IgnoreEOS: true,

@@ -335,8 +335,12 @@ func TestATokenSaysThatItsRequestHasBegun(t *testing.T) {
 	require.Zero(t, g.requests.waiting())
 	w := httptest.NewRecorder()
 	g.series.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, name := range []string{"generation_tokens_total", "prompt_tokens_total", "num_requests_running"} {
-		require.True(t, strings.Contains(w.Body.String(), "millrace_"+name+`{model="m"} 1`+"\n"), name)
+	ones := []string{}
+	for line := range strings.Lines(w.Body.String()) {
+		if name, found := strings.CutSuffix(line, `{model="m"} 1`+"\n"); found {
+			ones = append(ones, name)
+		}
 	}
+	require.Subset(t, ones, []string{"millrace_generation_tokens_total", "millrace_prompt_tokens_total", "millrace_num_requests_running"})
 	s.Close()
 }

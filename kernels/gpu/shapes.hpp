@@ -149,8 +149,8 @@ struct NormShape {
   int32_t layer_norm, bias, out_f32;
   int32_t accumulate;  // out += y, with out_f32
   float eps;
-  int32_t plain;  // the row as it is, times its weight
-  float scale;    // of what out has then; 0: 1
+  int32_t plain;         // the row as it is, times its weight
+  float scale;           // of what out has then; 0: 1
   int32_t padded_width;  // of a row of codes, where the norm leaves them; else 0
 };
 

@@ -85,8 +85,8 @@ MR_INLINE void norm_row(const float* in, const float* weight, const float* bias,
   }
 }
 
-MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void* out,
-                  int8_t* codes, float* scales, mr::NormShape s) {
+MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void* out, int8_t* codes,
+                  float* scales, mr::NormShape s) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
