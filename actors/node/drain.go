@@ -12,7 +12,7 @@ import (
 const (
 	drainPoll = 10 * time.Millisecond
 	// lingers is how long a worker stays after a request for keys and values: others may fetch more. Workers that still need it say so
-	// five times in this time.
+	// five times in this time. It stays for the same time after a sequence was cancelled: the next worker's request is on its way.
 	lingers = time.Second
 )
 
@@ -45,7 +45,7 @@ func (p *Node) idle() bool {
 		return p.Running() == 0
 	}
 	computes := p.worker != nil && p.worker.InFlight() > 0 && !p.health.Failed()
-	if p.kv != nil && time.Since(p.kv.Served()) < lingers {
+	if p.kv != nil && (time.Since(p.kv.Served()) < lingers || time.Since(p.worker.Cancelled()) < lingers) {
 		return false
 	}
 	return !computes && (p.detokenizers == nil || p.detokenizers.Load() == 0) && (p.tokenizers == nil || p.tokenizers.Load() == 0)

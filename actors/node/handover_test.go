@@ -183,3 +183,21 @@ func TestAStreamThatIsCancelledWhileItIsHandedOverLeavesNothing(t *testing.T) {
 	requireClean(t, compute[1].Node, compute[1].device)
 	compute[0].once.Do(compute[0].conn.Close)
 }
+
+// TestAWorkerStaysForASequenceThatWasCancelled: the next worker's request for its keys and values may be on its way.
+func TestAWorkerStaysForASequenceThatWasCancelled(t *testing.T) {
+	c := newTestNodes(t)
+	gateway, _, _, compute := four(c, 1, gated)
+	w := compute[0]
+	require.True(t, w.idle())
+	streams := inFlight(t, gateway, compute, 1, 60)
+	require.Eventually(t, func() bool { return w.worker.InFlight() == 1 }, patience, time.Millisecond)
+	streams[0].Close()
+	require.Eventually(t, func() bool { return !w.worker.Cancelled().IsZero() }, patience, time.Millisecond)
+	w.device.open1()
+	require.Eventually(t, func() bool { return w.worker.InFlight() == 0 }, patience, time.Millisecond)
+	if idle := w.idle(); time.Since(w.worker.Cancelled()) < lingers {
+		require.False(t, idle)
+	}
+	require.Eventually(t, w.idle, patience, time.Millisecond)
+}

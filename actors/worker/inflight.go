@@ -25,6 +25,7 @@ type inFlight struct {
 	ended  []*ended    // in the order of their ends
 	tokens int         // of ended
 	idle   *idle.State // used when a sequence begins
+	left   time.Time   // when a sequence was cancelled last
 }
 
 // entry is one sequence of the table.
@@ -156,6 +157,22 @@ func (l *inFlight) own(seq msg.SeqID, watch *actor.PID) {
 	if a := l.seqs[seq]; a != nil {
 		a.watch, a.dead = watch, time.Time{}
 	}
+}
+
+// cancelled notes that the owner of a sequence ends it here.
+func (l *inFlight) cancelled(seq msg.SeqID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seqs[seq] != nil {
+		l.left = time.Now()
+	}
+}
+
+// leftAt is when a sequence was cancelled last.
+func (l *inFlight) leftAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.left
 }
 
 // ofAnother says whether a sequence is another node's.

@@ -45,6 +45,7 @@ func (b *inbox) SendUserMessage(_ *actor.PID, message any) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if m.Owner == "" || !b.loop.inFlight.ofAnother(m.Seq, m.Owner) {
+			b.loop.inFlight.cancelled(m.Seq)
 			b.hold(m.Seq, m)
 		}
 	case *msg.KVRound, *msg.KVReady, *msg.KVMoved:
