@@ -170,14 +170,20 @@ func TestTheTokensOfTextsComeFromATokenizer(t *testing.T) {
 	require.ErrorContains(t, e.Err, "bad_words or dry_sequence_breakers: the tokenizer is of a version without them")
 }
 
-// TestARequestActorThatPanicsCancelsItsSequences: at its worker and at its detokenizer.
-func TestARequestActorThatPanicsCancelsItsSequences(t *testing.T) {
-	g := newTestGateway(t)
+// start submits a request of token ids, and returns it as its client and its worker have it.
+func start(t *testing.T, g *testGateway) (api.Stream, *msg.Generate) {
+	t.Helper()
 	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(),
 		TopLogprobs: -1})
 	require.NoError(t, err)
 	next[*msg.OpenText](t, g)
-	started := next[*msg.Generate](t, g)
+	return s, next[*msg.Generate](t, g)
+}
+
+// TestARequestActorThatPanicsCancelsItsSequences: at its worker and at its detokenizer.
+func TestARequestActorThatPanicsCancelsItsSequences(t *testing.T) {
+	g := newTestGateway(t)
+	s, started := start(t, g)
 	g.root.Send(started.Reply, (*msg.Text)(nil))
 	require.Equal(t, started.Seq, next[*msg.Cancel](t, g).Seq)
 	require.Equal(t, started.Seq, next[*msg.CloseText](t, g).Seq)
@@ -323,14 +329,10 @@ func TestAModelIsDescribedByItsOldestWorker(t *testing.T) {
 // TestATokenSaysThatItsRequestHasBegun: the word of its step comes from another process than its text, later or never.
 func TestATokenSaysThatItsRequestHasBegun(t *testing.T) {
 	g := newTestGateway(t)
-	s, err := g.Submit(t.Context(), &api.Request{ID: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true, Arrival: time.Now(),
-		TopLogprobs: -1})
-	require.NoError(t, err)
-	next[*msg.OpenText](t, g)
-	started := next[*msg.Generate](t, g)
+	s, started := start(t, g)
 	require.Equal(t, 1, g.requests.waiting())
 	g.root.Send(started.Reply, &msg.Text{Seq: started.Seq, Token: 5})
-	_, err = s.Next(t.Context())
+	_, err := s.Next(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, g.requests.waiting())
 	w := httptest.NewRecorder()

@@ -49,6 +49,17 @@ func TestAStoppedSequenceIsHandedOver(t *testing.T) {
 	require.True(t, a.leaving(lead, workerDead).from.Dead)
 }
 
+// takeOver submits a call that another gateway had, and returns what the worker is to search for.
+func takeOver(t *testing.T, g *testGateway, id string) (api.Stream, *msg.Find) {
+	t.Helper()
+	s, err := g.Submit(t.Context(), &api.Request{ID: id + ".1", First: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true,
+		Arrival: time.Now(), TopLogprobs: -1, Takeover: &api.Progress{Choices: []api.ChoiceProgress{{}}}})
+	require.NoError(t, err)
+	find := next[*msg.Find](t, g)
+	require.True(t, find.End)
+	return s, find
+}
+
 // TestWhatNoWorkerHasBeginsWhenAllHaveSaidSo: not before, and without waiting for longer.
 func TestWhatNoWorkerHasBeginsWhenAllHaveSaidSo(t *testing.T) {
 	g := newTestGateway(t)
@@ -56,11 +67,7 @@ func TestWhatNoWorkerHasBeginsWhenAllHaveSaidSo(t *testing.T) {
 	for i := range 5 { // a busy machine may take long for one
 		id := strconv.Itoa(i)
 		began := time.Now()
-		s, err := g.Submit(t.Context(), &api.Request{ID: id + ".1", First: id, Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true,
-			Arrival: began, TopLogprobs: -1, Takeover: &api.Progress{Choices: []api.ChoiceProgress{{}}}})
-		require.NoError(t, err)
-		find := next[*msg.Find](t, g)
-		require.True(t, find.End)
+		s, find := takeOver(t, g, id)
 		select {
 		case m := <-g.got:
 			require.Fail(t, "the worker has not answered", "found a %T after %s", m, time.Since(began))
@@ -80,10 +87,7 @@ func TestWhatNoWorkerHasBeginsWhenAllHaveSaidSo(t *testing.T) {
 // TestWhatAWorkerHasIsTakenOver, as soon as it has said so.
 func TestWhatAWorkerHasIsTakenOver(t *testing.T) {
 	g := newTestGateway(t)
-	s, err := g.Submit(t.Context(), &api.Request{ID: "r.1", First: "r", Model: "m", N: 1, PromptTokens: []int32{1}, IgnoreEOS: true,
-		Arrival: time.Now(), TopLogprobs: -1, Takeover: &api.Progress{Choices: []api.ChoiceProgress{{}}}})
-	require.NoError(t, err)
-	find := next[*msg.Find](t, g)
+	s, find := takeOver(t, g, "r")
 	g.root.Send(find.Reply, &msg.Found{Seqs: []msg.SeqID{7}, Compute: g.stages, Pin: api.Pin{Prompt: api.HashPrompt([]int32{1})}})
 	require.EqualValues(t, 7, next[*msg.OpenText](t, g).Seq)
 	require.EqualValues(t, 7, next[*msg.Redirect](t, g).Seq)

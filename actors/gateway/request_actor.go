@@ -398,16 +398,14 @@ func (a *requestActor) event(ctx actor.Context, e api.Event) {
 
 func (a *requestActor) countToken(choice int) {
 	now := time.Now()
-	if a.first.IsZero() { // the word of its step comes from another process: later, or never
-		a.begun(now)
-	}
-	a.series.Tokens(now, choice, 1)
-	a.record.generated.Add(1)
 	if a.first.IsZero() {
+		a.begun(now) // the word of its step comes from another process: later, or never
 		a.first = now
 		a.record.note(func(t *Timeline) { t.FirstToken = now })
 		a.span.AddEvent(eventFirstToken)
 	}
+	a.series.Tokens(now, choice, 1)
+	a.record.generated.Add(1)
 }
 
 // end writes the last event, cancels what still runs and stops the actor.

@@ -19,13 +19,13 @@ import (
 // The loop keeps it; reports are made of it beside the loop, which may be inside a
 // long step.
 type inFlight struct {
-	tracer trace.Tracer
-	mu     sync.Mutex
-	seqs   map[msg.SeqID]*entry
-	ended  []*ended    // in the order of their ends
-	tokens int         // of ended
-	idle   *idle.State // used when a sequence begins
-	left   time.Time   // when a sequence was cancelled last
+	tracer    trace.Tracer
+	mu        sync.Mutex
+	seqs      map[msg.SeqID]*entry
+	ended     []*ended    // in the order of their ends
+	tokens    int         // of ended
+	idle      *idle.State // used when a sequence begins
+	cancelled time.Time   // when a sequence was last
 }
 
 // entry is one sequence of the table.
@@ -159,28 +159,26 @@ func (l *inFlight) own(seq msg.SeqID, watch *actor.PID) {
 	}
 }
 
-// cancelled notes that the owner of a sequence ends it here.
-func (l *inFlight) cancelled(seq msg.SeqID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.seqs[seq] != nil {
-		l.left = time.Now()
-	}
-}
-
-// leftAt is when a sequence was cancelled last.
-func (l *inFlight) leftAt() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.left
-}
-
-// ofAnother says whether a sequence is another node's.
-func (l *inFlight) ofAnother(seq msg.SeqID, node string) bool {
+// cancels says whether a node may end a sequence here, "" any: not if another one has taken it over. It notes when it did.
+func (l *inFlight) cancels(seq msg.SeqID, node string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.seqs[seq]
-	return a != nil && a.watch.Address != node
+	if a == nil { // it may have ended
+		return true
+	}
+	if node != "" && a.watch.Address != node {
+		return false
+	}
+	l.cancelled = time.Now()
+	return true
+}
+
+// cancelledAt is when a sequence was cancelled last.
+func (l *inFlight) cancelledAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cancelled
 }
 
 // owners counts the sequences of each node.

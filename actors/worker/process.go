@@ -44,8 +44,7 @@ func (b *inbox) SendUserMessage(_ *actor.PID, message any) {
 	case *msg.Cancel:
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if m.Owner == "" || !b.loop.inFlight.ofAnother(m.Seq, m.Owner) {
-			b.loop.inFlight.cancelled(m.Seq)
+		if b.loop.inFlight.cancels(m.Seq, m.Owner) {
 			b.hold(m.Seq, m)
 		}
 	case *msg.KVRound, *msg.KVReady, *msg.KVMoved:

@@ -106,7 +106,7 @@ func (w *Worker) Stop() error {
 func (w *Worker) InFlight() int { return w.loop.inFlight.len() }
 
 // Cancelled is when a sequence was cancelled last: another worker may be about to fetch its keys and values.
-func (w *Worker) Cancelled() time.Time { return w.loop.inFlight.leftAt() }
+func (w *Worker) Cancelled() time.Time { return w.loop.inFlight.cancelledAt() }
 
 // Rest reports that there was no sequence for some time. Then Begun receives a value with the next one.
 func (w *Worker) Rest(quiet time.Duration) bool { return w.loop.inFlight.rest(quiet) }
