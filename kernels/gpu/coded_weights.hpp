@@ -33,6 +33,7 @@ class CodedWeights {
   int shares() const { return layout_.shares(); }
   int groups() const { return shape_.blocks * shares(); }  // of columns, one to a sub-group
   void* words() const { return words_.data(); }
+  Buffer& words_memory() { return words_; }
   const void* scales() const { return scales_.data(); }
   const void* bias() const { return bias_.data(); }
   uint64_t bytes() const { return words_.size() + scales_.size() + bias_.size(); }

@@ -14,9 +14,11 @@ class Int8Products {
 
   // Whether it has these products, and not by its reference code alone.
   virtual bool can(int most_rows, int depth, int columns) = 0;
-  // sums[rows][columns] of int32 = codes[rows][depth] . W; W as device/quantized.cpp has it.
-  // Depth and columns are multiples of 64; memory after the rows, up to most_rows, may be
-  // read and overwritten. At most 256 rows.
+  // W of an op with these products, as device/quantized.cpp has it, with what `run` wants after it.
+  virtual Buffer adopt(Buffer words, int depth, int columns) = 0;
+  // sums[rows][columns] of int32 = codes[rows][depth] . W, which has been adopted. Depth and
+  // columns are multiples of 64; memory after the rows, up to most_rows, may be read and overwritten.
+  // At most 256 rows.
   virtual void run(int most_rows, int rows, int depth, int columns, const void* codes,
                    void* weights, void* sums) = 0;
 };

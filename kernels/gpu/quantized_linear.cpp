@@ -59,7 +59,12 @@ class QuantizedLinear : public Linear {
 
   int columns() const { return weights_.columns(); }
   int padded_depth() const { return weights_.shape().padded_depth; }
-  void set_onednn(bool onednn) { onednn_ = onednn; }
+  // From here on oneDNN computes many rows.
+  void set_onednn(Int8Products& products) {
+    onednn_ = true;
+    weights_.words_memory() =
+        products.adopt(std::move(weights_.words_memory()), padded_depth(), columns());
+  }
 
  private:
   void quantize_rows(Stream& stream, int rows, const void* in) {
@@ -121,7 +126,9 @@ std::unique_ptr<Linear> QuantizedLinears::make(const LinearKind& kind, const Pro
   auto linear = std::make_unique<QuantizedLinear>(*this, kind, program, op);
   reach(stream_, codes_, size_t(kind.most_rows) * linear->padded_depth());
   reach(stream_, row_scales_, kind.most_rows * sizeof(float));
-  if (op.linear.weights == MR_WEIGHTS_INT8) linear->set_onednn(by_onednn(kind, *linear));
+  if (op.linear.weights == MR_WEIGHTS_INT8 && by_onednn(kind, *linear)) {
+    linear->set_onednn(*onednn_);
+  }
   (op.linear.weights == MR_WEIGHTS_INT8 ? has_int8_ : has_int4_) = true;
   return linear;
 }

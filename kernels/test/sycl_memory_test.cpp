@@ -243,6 +243,19 @@ TEST(SyclMemory, TiedEmbeddingsAreOnTheDeviceOnce) {
   }
 }
 
+TEST(SyclLinear, OneDnnMultipliesManyRowsOfInt8WhereTheProcessorMultipliesBytes) {
+  if (!on_device()) GTEST_SKIP() << "NOT TESTED here: the sycl backend, see scripts/test-sycl.sh";
+  const std::vector<std::string> isas = tested_isas();
+  if (!cpu::has_vnni() || std::ranges::find(isas, "simd-onednn") == isas.end()) {
+    GTEST_SKIP() << "NOT TESTED here: oneDNN's products of int8, which want AVX-512 VNNI";
+  }
+  Builder b = small_llama();
+  b.keep({MR_WEIGHTS_INT8});
+  const Model model("simd-onednn", b, 1);
+  EXPECT_NE(std::string(model.info().linear).find("int8 by oneDNN"), std::string::npos)
+      << model.info().linear;
+}
+
 // oneTBB's bound on the process, as the device has set it.
 size_t tbb_threads() {
   void* tbb = dlopen("libtbb.so.12", RTLD_NOW | RTLD_NOLOAD);
