@@ -1,7 +1,11 @@
 #include "platform/stream.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
@@ -11,6 +15,15 @@
 
 namespace millrace::gpu {
 namespace {
+
+// What a CPU device allocates is this process's memory, and weights are read at twice the speed in
+// large pages: a page of 4 KiB ends what the processor fetches ahead. Advice: ordinary pages do as well.
+void advise_huge_pages(void* data, size_t bytes) {
+  const size_t page = sysconf(_SC_PAGESIZE);
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (address + page - 1) / page * page, end = (address + bytes) / page * page;
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+}
 
 // The handler runs inside wait_and_throw, on the thread that waits.
 auto keep_first(const std::shared_ptr<std::string>& failure) {
@@ -79,6 +92,7 @@ Buffer Stream::allocate(size_t bytes) {
   void* data = nullptr;
   guarded([&] { data = sycl::malloc_device(bytes, queue_); });
   if (data == nullptr) fail(MR_NO_MEMORY, "%zu bytes of device memory", bytes);
+  if (on_cpu(device())) advise_huge_pages(data, bytes);
   Buffer buffer(data, bytes, [queue = queue_](void* p) mutable {
     try {
       queue.wait();  // a failed step may have left kernels running
