@@ -155,6 +155,14 @@ struct sub_group {
   static_assert(MR_LANES == 8 || MR_LANES == 16 || MR_LANES == 32);
   MR_INLINE uint32_t get_local_linear_id() const { return threadIdx.x % MR_LANES; }
   MR_INLINE uint32_t get_group_linear_id() const { return threadIdx.x / MR_LANES; }
+  template <class T>
+  MR_INLINE T load(const T* first) const {
+    return first[get_local_linear_id()];
+  }
+  template <class T>
+  MR_INLINE void store(T* first, T x) const {
+    first[get_local_linear_id()] = x;
+  }
   // The lanes of this sub-group in its warp.
   MR_INLINE static uint32_t lanes() {
     if (MR_LANES == 32) return 0xffffffffu;
@@ -227,8 +235,13 @@ struct decorated_global_ptr {
 
 namespace access {
 enum class decorated { no, yes };
-enum class address_space { local_space };
+enum class address_space { local_space, global_space };
 }  // namespace access
+
+template <access::address_space, access::decorated, class T>
+MR_INLINE T* address_space_cast(T* address) {
+  return address;
+}
 
 enum class memory_order { relaxed };
 enum class memory_scope { work_group };

@@ -144,8 +144,9 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
   }
-  const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
-  const int first_column = state.part * kPart + lane, first_group = state.part * groups_of(kPart);
+  // Keys of the block, if fewer than 16.
+  const int there = uniform(sub_group, last + 1 - block * mr::kSlabTokens);
+  const int first_column = state.part * kPart, first_group = state.part * groups_of(kPart);
 #pragma unroll
   for (int g = 0; g < groups_of(kPart); ++g) {
     if (kParts > 1 && kBits == 4 && first_group + g >= groups_of(kValueDim)) break;
@@ -173,7 +174,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
     for (int i = 0; i < kBlocks; ++i) {
       const int d = dim_block(i);
       if (d < kDimBlocks)
-        multiply<M>(a, load_values(values, first_column + d * MR_LANES, there), state.out[d]);
+        multiply<M>(a, load_values(values, first_column + d * MR_LANES, lane, there), state.out[d]);
     }
 #else
     for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
@@ -187,7 +188,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
       for (int i = 0; i < kBlocks; ++i) {
         const int d = dim_block(i);
         if (d >= kDimBlocks) continue;
-        const float v = value_float(value(values, key, first_column + d * MR_LANES));
+        const float v = value_float(value(values, key, first_column + d * MR_LANES, lane));
 #pragma unroll
         for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
       }
@@ -264,7 +265,6 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
-  const int stripe = sub_group_index(item);
   const int stripes = item.get_local_range(0) / MR_LANES;
   const size_t head_task = item.get_group(0) / kParts;
   const mr::AttentionTask task = tasks[head_task / s.kv.kv_heads];
@@ -295,6 +295,9 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     }
   }
   sycl::group_barrier(group);
+  const int stripe = sub_group_index(item);
+  from = uniform(sub_group, from);
+  last = uniform(sub_group, last);
 
   State<M> state;
   state.part = item.get_group(0) % kParts;
@@ -344,8 +347,7 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   }
   sycl::group_barrier(group);
 
-#pragma unroll
-  for (int m = stripe; m < M; m += stripes) {
+  for (int m = sub_group_index(item); m < M; m += stripes) {
     const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
     if (!query.there) continue;
     float most = kNone, total = 0;
@@ -356,19 +358,29 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
       most = sycl::fmax(most, null_scores[query.head]);
       total = sycl::exp(null_scores[query.head] - most);
     }
+    float sums[kDimBlocks];
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) sums[d] = 0;
     for (int i = 0; i < stripes; ++i) {
       const float* other = states + (i * M + m) * kStateFloats;
-      total = sycl::fma(sycl::exp(other[0] - most), other[1], total);
+      const float factor = sycl::exp(other[0] - most);
+      total = sycl::fma(factor, other[1], total);
+#pragma unroll
+      for (int d = 0; d < kDimBlocks; ++d) {
+        sums[d] = sycl::fma(factor, other[2 + d * MR_LANES + lane], sums[d]);
+      }
     }
     const int first = state.part * kPart;
-    for (int d = lane; d < kPart && first + d < kValueDim; d += MR_LANES) {
-      float sum = 0;
-      for (int i = 0; i < stripes; ++i) {
-        const float* other = states + (i * M + m) * kStateFloats;
-        sum = sycl::fma(sycl::exp(other[0] - most), other[2 + d], sum);
+    const int64_t at = (query.row * s.heads + query.head) * kValueDim + first;
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      const int column = d * MR_LANES;
+      const float y = sums[d] / (total * kValueUnit);
+      if constexpr (kPart % MR_LANES == 0 && kValueDim % kPart == 0) {
+        store_lanes(sub_group, out, s.out_f32, at + column, y);
+      } else if (column + lane < kPart && first + column + lane < kValueDim) {
+        store(out, s.out_f32, at + column + lane, y);
       }
-      store(out, s.out_f32, (query.row * s.heads + query.head) * kValueDim + first + d,
-            sum / (total * kValueUnit));
     }
   }
 }

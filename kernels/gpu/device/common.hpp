@@ -42,12 +42,25 @@ namespace mr = millrace::gpu;
 using Item = sycl::nd_item<1>;
 MR_INLINE Item this_item() { return sycl::ext::oneapi::this_work_item::get_nd_item<1>(); }
 
-// The number of this sub-group in its work-group, in a form that the compiler
-// knows to be the same in every lane.
+// A number that all lanes have. After a barrier a CPU's compiler has forgotten that they do, and what
+// follows gets masks and addresses of each lane.
+MR_INLINE int uniform(const sycl::sub_group& sub_group, int x) {
+  return sycl::group_broadcast(sub_group, x, 0);
+}
+
+// The number of this sub-group in its work-group.
 MR_INLINE int sub_group_index(const Item& item) {
   const auto sub_group = item.get_sub_group();
-  const int index = static_cast<int>(sub_group.get_group_linear_id());
-  return sycl::group_broadcast(sub_group, index, 0);
+  return uniform(sub_group, static_cast<int>(sub_group.get_group_linear_id()));
+}
+
+// Element `lane` of those at an address of 4 bytes that all lanes have: one load for all of them,
+// where a CPU's compiler would have one for each lane.
+template <class T>
+MR_INLINE T load_lanes(const sycl::sub_group& sub_group, const T* first) {
+  using namespace sycl::access;
+  return sub_group.load(
+      sycl::address_space_cast<address_space::global_space, decorated::yes>(first));
 }
 
 enum Type { kF32 = 0, kF16 = 1, kBF16 = 2 };  // mr_dtype
@@ -97,6 +110,21 @@ MR_INLINE void store(void* out, bool f32, int64_t i, float value) {
     static_cast<float*>(out)[i] = value;
   } else {
     static_cast<operand*>(out)[i] = to_operand(value);
+  }
+}
+
+// Elements from `first` on, which is a multiple of 8, one of each lane.
+MR_INLINE void store_lanes(const sycl::sub_group& sub_group, void* out, bool f32, int64_t first,
+                           float value) {
+  using namespace sycl::access;
+  if (f32) {
+    sub_group.store(sycl::address_space_cast<address_space::global_space, decorated::yes>(
+                        static_cast<float*>(out) + first),
+                    value);
+  } else {
+    sub_group.store(sycl::address_space_cast<address_space::global_space, decorated::yes>(
+                        static_cast<operand*>(out) + first),
+                    to_operand(value));
   }
 }
 

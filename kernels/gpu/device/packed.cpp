@@ -104,16 +104,25 @@ MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
   MR_AFTER_PREVIOUS();
   constexpr int kHalf = mr::kPackedColumns / 2, kVectors = kHalf / MR_LANES;
   const Item item = this_item();
-  const int lane = item.get_sub_group().get_local_linear_id();
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id();
   const int64_t row = item.get_group(0);
-  const float* sums = in + row * s.columns + lane;
-  // By vectors, so that the compiler sees that lanes lie side by side.
+  const float* sums = in + row * s.columns;
   for (int v = sub_group_index(item); v * MR_LANES < s.width; v += mr::kRowItems / MR_LANES) {
-    if (v * MR_LANES + lane >= s.width) continue;
     const int packed =
         s.gated ? v / kVectors * mr::kPackedColumns + v % kVectors * MR_LANES : v * MR_LANES;
-    float y = mr_linear::activate(s.activation, sums[packed]);
-    if (s.gated) y *= mr_linear::multiplier(s.activation, sums[packed + kHalf]);
-    mr_packed::write(s, out, row * s.width + v * MR_LANES + lane, y);
+    const float *gate = sums + packed, *up = s.gated ? gate + kHalf : gate;
+    const auto finished = [&](float g, float u) {
+      const float y = mr_linear::activate(s.activation, g);
+      return s.gated ? y * mr_linear::multiplier(s.activation, u) : y;
+    };
+    const int64_t at = row * s.width + v * MR_LANES;
+    if (s.width % 8 == 0 && (v + 1) * MR_LANES <= s.width) {
+      float y = finished(load_lanes(sub_group, gate), load_lanes(sub_group, up));
+      if (s.accumulate) y += load_lanes(sub_group, static_cast<const float*>(out) + at);
+      store_lanes(sub_group, out, s.out_f32, at, y);
+    } else if (v * MR_LANES + lane < s.width) {
+      mr_packed::write(s, out, at + lane, finished(gate[lane], up[lane]));
+    }
   }
 }
