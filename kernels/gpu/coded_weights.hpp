@@ -3,6 +3,7 @@
 #define MILLRACE_GPU_CODED_WEIGHTS_HPP
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/linear_kernel.hpp"
@@ -33,7 +34,11 @@ class CodedWeights {
   int shares() const { return layout_.shares(); }
   int groups() const { return shape_.blocks * shares(); }  // of columns, one to a sub-group
   void* words() const { return words_.data(); }
-  Buffer& words_memory() { return words_; }
+  // Puts what change(words) returns in their place, which begins with them.
+  template <class Change>
+  void change_words(Change&& change) {
+    words_ = change(std::move(words_));
+  }
   const void* scales() const { return scales_.data(); }
   const void* bias() const { return bias_.data(); }
   uint64_t bytes() const { return words_.size() + scales_.size() + bias_.size(); }

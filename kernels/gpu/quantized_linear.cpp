@@ -62,8 +62,8 @@ class QuantizedLinear : public Linear {
   // From here on oneDNN computes many rows.
   void set_onednn(Int8Products& products) {
     onednn_ = true;
-    weights_.words_memory() =
-        products.adopt(std::move(weights_.words_memory()), padded_depth(), columns());
+    weights_.change_words(
+        [&](Buffer words) { return products.adopt(std::move(words), padded_depth(), columns()); });
   }
 
  private:

@@ -42,6 +42,22 @@ MR_INLINE float multiplier(const mr::Activation& activation, float up) {
   return activation.kind == 9 ? clamped(up, activation.a) + 1 : up;
 }
 
+// Writes or adds the lanes' results of a row's columns from `first` on. Those from the width on are not there.
+template <class Shape>
+MR_INLINE void write(const Shape& s, void* out, int64_t row, int64_t first, float value) {
+  const auto sub_group = this_item().get_sub_group();
+  const int64_t at = row * s.width + first;
+  if (s.width % 8 == 0 && first + MR_LANES <= s.width) {
+    if (s.accumulate) value += load_lanes(sub_group, static_cast<const float*>(out) + at);
+    store_lanes(sub_group, out, s.out_f32, at, value);
+    return;
+  }
+  const int lane = sub_group.get_local_linear_id();
+  if (first + lane >= s.width) return;
+  if (s.accumulate) value += static_cast<const float*>(out)[at + lane];
+  store(out, s.out_f32, at + lane, value);
+}
+
 }  // namespace mr_linear
 
 #endif

@@ -146,7 +146,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
   }
   // Keys of the block, if fewer than 16.
   const int there = uniform(sub_group, last + 1 - block * mr::kSlabTokens);
-  const int first_column = state.part * kPart, first_group = state.part * groups_of(kPart);
+  const int first_column = state.part * kPart + lane, first_group = state.part * groups_of(kPart);
 #pragma unroll
   for (int g = 0; g < groups_of(kPart); ++g) {
     if (kParts > 1 && kBits == 4 && first_group + g >= groups_of(kValueDim)) break;

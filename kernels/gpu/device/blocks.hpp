@@ -64,13 +64,10 @@ MR_INLINE void finish(const mr::CodedShape& s, const Pointers& p, int64_t row, i
   for (int v = 0; v < kVectors; ++v) {
     if (s.gated && v >= kHalf) break;
     const int64_t column =
-        block * (s.gated ? kBlock / 2 : kBlock) + first_column<kVectors>(share, v) + lane;
-    if (column >= s.width) continue;
+        block * (s.gated ? kBlock / 2 : kBlock) + first_column<kVectors>(share, v);
     float value = mr_linear::activate(s.activation, y[v]);
     if (s.gated) value *= mr_linear::multiplier(s.activation, y[(v + kHalf) % kVectors]);
-    const int64_t at = row * s.width + column;
-    if (s.accumulate) value += static_cast<const float*>(p.out)[at];
-    store(p.out, s.out_f32, at, value);
+    mr_linear::write(s, p.out, row, column, value);
   }
 }
 

@@ -54,13 +54,27 @@ MR_INLINE int sub_group_index(const Item& item) {
   return uniform(sub_group, static_cast<int>(sub_group.get_group_linear_id()));
 }
 
-// Element `lane` of those at an address of 4 bytes that all lanes have: one load for all of them,
-// where a CPU's compiler would have one for each lane.
+// Element `lane` of those at an address of 4 bytes that all lanes have. A CPU's compiler does not see
+// that they lie side by side, and would load them one by one. Those of GPUs see it, and have registers
+// for no more than their own loads (scripts/sycl-isa).
 template <class T>
 MR_INLINE T load_lanes(const sycl::sub_group& sub_group, const T* first) {
+#if MR_XMX
+  return first[sub_group.get_local_linear_id()];
+#else
   using namespace sycl::access;
   return sub_group.load(
       sycl::address_space_cast<address_space::global_space, decorated::yes>(first));
+#endif
+}
+template <class T>
+MR_INLINE void store_lanes(const sycl::sub_group& sub_group, T* first, T x) {
+#if MR_XMX
+  first[sub_group.get_local_linear_id()] = x;
+#else
+  using namespace sycl::access;
+  sub_group.store(sycl::address_space_cast<address_space::global_space, decorated::yes>(first), x);
+#endif
 }
 
 enum Type { kF32 = 0, kF16 = 1, kBF16 = 2 };  // mr_dtype
@@ -116,15 +130,10 @@ MR_INLINE void store(void* out, bool f32, int64_t i, float value) {
 // Elements from `first` on, which is a multiple of 8, one of each lane.
 MR_INLINE void store_lanes(const sycl::sub_group& sub_group, void* out, bool f32, int64_t first,
                            float value) {
-  using namespace sycl::access;
   if (f32) {
-    sub_group.store(sycl::address_space_cast<address_space::global_space, decorated::yes>(
-                        static_cast<float*>(out) + first),
-                    value);
+    store_lanes(sub_group, static_cast<float*>(out) + first, value);
   } else {
-    sub_group.store(sycl::address_space_cast<address_space::global_space, decorated::yes>(
-                        static_cast<operand*>(out) + first),
-                    to_operand(value));
+    store_lanes(sub_group, static_cast<operand*>(out) + first, to_operand(value));
   }
 }
 

@@ -74,12 +74,16 @@ struct Slab {
   MR_INLINE T at(int token, int i) const {
     return reinterpret_cast<const T*>(data + token * kTokenBytes)[i];
   }
-  // Element first + lane.
+  // The same, where the lanes' elements lie side by side.
   template <class T>
-  MR_INLINE T of_lane(int token, int first, int) const {
+  MR_INLINE T of_lane(int token, int i, int lane) const {
+#if MR_XMX  // with other loads, or another sum of i, eight queries of pvc spill
+    return at<T>(token, i);
+#else
     static_assert(kTokenBytes % 4 == 0);
     return load_lanes(this_item().get_sub_group(),
-                      reinterpret_cast<const T*>(data + token * kTokenBytes) + first);
+                      reinterpret_cast<const T*>(data + token * kTokenBytes) + (i - lane));
+#endif
   }
 };
 struct Scattered {
@@ -95,8 +99,8 @@ struct Scattered {
     return kDim < 128 || kCodes ? (first + after)[i] : first[after + i];
   }
   template <class T>
-  MR_INLINE T of_lane(int token, int first, int lane) const {
-    return at<T>(token, first + lane);
+  MR_INLINE T of_lane(int token, int i, int) const {
+    return at<T>(token, i);
   }
 };
 
@@ -146,23 +150,24 @@ MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, 
   return b;
 }
 
-// Element first + lane of a value: an operand, or a code. After kValueDim there may be anything.
+// An element of a value: an operand, or a code. Each lane's column is one after the lane's before. After
+// kValueDim there may be anything.
 template <class Tokens>
-MR_INLINE int32_t value(const Tokens& values, int token, int first, int lane) {
+MR_INLINE int32_t value(const Tokens& values, int token, int column, int lane) {
   if constexpr (kBits == 4) {
-    const int group = first / mr::kKvGroup, i = first % mr::kKvGroup;
-    const int byte =
-        values.template of_lane<uint8_t>(token, group * kHalfGroup + i % kHalfGroup, lane);
+    const int group = column / mr::kKvGroup, i = column % mr::kKvGroup;
+    const int byte = values.template at<uint8_t>(token, group * kHalfGroup + i % kHalfGroup);
     return (byte >> (i < kHalfGroup ? 0 : 4) & 0xf) - 8;
+  } else {
+    // Lanes after the head read too: at() is for all lanes together.
+    const bool inside = kValueDim % MR_LANES == 0 || column < kValueDim;
+    using Element = std::conditional_t<kBits == 8, int8_t, operand>;
+    if constexpr (kValueDim % MR_LANES == 0) {
+      return values.template of_lane<Element>(token, column, lane);
+    }
+    const int32_t x = values.template at<Element>(token, inside ? column : 0);
+    return inside ? x : 0;
   }
-  using Element = std::conditional_t<kBits == 8, int8_t, operand>;
-  if constexpr (kValueDim % MR_LANES == 0) {
-    return values.template of_lane<Element>(token, first, lane);
-  }
-  // Lanes after the head read too: at() is for all lanes together.
-  const bool inside = first + lane < kValueDim;
-  const int32_t x = values.template at<Element>(token, inside ? first + lane : 0);
-  return inside ? x : 0;
 }
 MR_INLINE float value_float(int32_t value) {
   return kCodes ? static_cast<float>(value) : to_float(static_cast<operand>(value));
@@ -171,11 +176,11 @@ MR_INLINE float value_float(int32_t value) {
 // Values of a block as B: lane n is an element of the head, the sum runs along
 // the keys. After the last key there may be anything: it counts as 0, codes by their scale.
 template <class Tokens>
-MR_INLINE Columns load_values(const Tokens& values, int first, int lane, int keys) {
+MR_INLINE Columns load_values(const Tokens& values, int column, int lane, int keys) {
   Columns b;
   const auto element = [&](int token) -> uint32_t {
-    if constexpr (kCodes) return exact(value(values, token, first, lane));
-    return token < keys ? value(values, token, first, lane) : 0;
+    if constexpr (kCodes) return exact(value(values, token, column, lane));
+    return token < keys ? value(values, token, column, lane) : 0;
   };
 #pragma unroll
   for (int i = 0; i < 8; ++i) b.words[i] = element(2 * i) | element(2 * i + 1) << 16;

@@ -99,8 +99,7 @@ MR_KERNEL mr_norm(const float* in, const float* weight, const float* bias, void*
   if (s.padded_width == 0) return;
   sycl::group_barrier(group);  // an item's numbers are other items' codes
   const operand* y = static_cast<const operand*>(out) + row;
-  const float scale = quantize_int8(
-      group, mr::kNormItems, s.width, s.padded_width, [&](int i) { return to_float(y[i]); },
-      codes + index * s.padded_width);
+  const float scale = quantize_row(item, mr::kNormItems, y, s.width, s.padded_width,
+                                   codes + index * s.padded_width);
   if (item.get_local_id(0) == 0) scales[index] = scale;
 }

@@ -111,18 +111,13 @@ MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
   for (int v = sub_group_index(item); v * MR_LANES < s.width; v += mr::kRowItems / MR_LANES) {
     const int packed =
         s.gated ? v / kVectors * mr::kPackedColumns + v % kVectors * MR_LANES : v * MR_LANES;
-    const float *gate = sums + packed, *up = s.gated ? gate + kHalf : gate;
-    const auto finished = [&](float g, float u) {
-      const float y = mr_linear::activate(s.activation, g);
-      return s.gated ? y * mr_linear::multiplier(s.activation, u) : y;
+    const float* gate = sums + packed;
+    const bool whole = (v + 1) * MR_LANES <= s.width, there = v * MR_LANES + lane < s.width;
+    const auto sum = [&](const float* first) {
+      return whole ? load_lanes(sub_group, first) : there ? first[lane] : 0.0f;
     };
-    const int64_t at = row * s.width + v * MR_LANES;
-    if (s.width % 8 == 0 && (v + 1) * MR_LANES <= s.width) {
-      float y = finished(load_lanes(sub_group, gate), load_lanes(sub_group, up));
-      if (s.accumulate) y += load_lanes(sub_group, static_cast<const float*>(out) + at);
-      store_lanes(sub_group, out, s.out_f32, at, y);
-    } else if (v * MR_LANES + lane < s.width) {
-      mr_packed::write(s, out, at + lane, finished(gate[lane], up[lane]));
-    }
+    float y = mr_linear::activate(s.activation, sum(gate));
+    if (s.gated) y *= mr_linear::multiplier(s.activation, sum(gate + kHalf));
+    mr_linear::write(s, out, row, v * MR_LANES, y);
   }
 }

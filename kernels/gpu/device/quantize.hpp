@@ -13,28 +13,59 @@ MR_INLINE bool is_normal(float x) {
   return is_finite(x) && sycl::fabs(x) >= std::numeric_limits<float>::min();
 }
 
-// Codes of number(0 .. n - 1), and zeros up to `padded`; returns their scale, the largest
-// magnitude over 127: 0 where that is too small to divide by, NaN where one is not finite.
-template <class Group, class Number>
-MR_INLINE float quantize_int8(const Group& group, int items, int n, int padded, Number&& number,
-                              int8_t* codes) {
-  const int first = group.get_local_linear_id();
-  float most = 0, bad = 0;
-  for (int i = first; i < n; i += items) {
-    const float magnitude = sycl::fabs(number(i));
-    if (!is_finite(magnitude)) bad = 1;
-    most = sycl::fmax(most, magnitude);
+// How numbers become codes: their scale is the largest magnitude over 127; 0 where that is too small to
+// divide by, NaN where a number is not finite.
+struct Int8Scale {
+  float scale, inverse;
+
+  MR_INLINE int8_t code(float x) const {
+    return inverse > 0 ? static_cast<int8_t>(static_cast<int>(sycl::rint(x * inverse))) : 0;
   }
+};
+
+// The scale of a group's numbers, of which each item has met some; `bad` is 1 if one is not finite.
+template <class Group>
+MR_INLINE Int8Scale int8_scale(const Group& group, float most, float bad) {
   most = sycl::reduce_over_group(group, most, sycl::maximum<float>());
   bad = sycl::reduce_over_group(group, bad, sycl::maximum<float>());
   const float scale = most / 127.0f;
   const bool fits = bad == 0 && is_normal(scale);
-  const float inverse = fits ? 127.0f / most : 0.0f;
-  for (int i = first; i < padded; i += items) {
-    const float code = fits && i < n ? sycl::rint(number(i) * inverse) : 0.0f;
-    codes[i] = static_cast<int8_t>(static_cast<int>(code));
+  return {bad > 0 ? kNan : fits ? scale : 0.0f, fits ? 127.0f / most : 0.0f};
+}
+
+MR_INLINE void meet(float x, float& most, float& bad) {
+  const float magnitude = sycl::fabs(x);
+  if (!is_finite(magnitude)) bad = 1;
+  most = sycl::fmax(most, magnitude);
+}
+
+// Codes of x[0 .. n - 1] by a sub-group. Returns their scale.
+MR_INLINE float quantize_int8(const sycl::sub_group& sub_group, const float* x, int n,
+                              int8_t* codes) {
+  const int lane = sub_group.get_local_linear_id();
+  float most = 0, bad = 0;
+  for (int i = lane; i < n; i += MR_LANES) meet(x[i], most, bad);
+  const Int8Scale scale = int8_scale(sub_group, most, bad);
+  for (int i = lane; i < n; i += MR_LANES) codes[i] = scale.code(x[i]);
+  return scale.scale;
+}
+
+// Codes of x[0 .. n - 1] by a work-group of `items`, and zeros up to `padded`, a multiple of 64.
+MR_INLINE float quantize_row(const Item& item, int items, const operand* x, int n, int padded,
+                             int8_t* codes) {
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id(), begin = sub_group_index(item) * MR_LANES;
+  const auto number = [&](int first) {
+    if (first + MR_LANES <= n) return to_float(load_lanes(sub_group, x + first));
+    return first + lane < n ? to_float(x[first + lane]) : 0.0f;
+  };
+  float most = 0, bad = 0;
+  for (int i = begin; i < n; i += items) meet(number(i), most, bad);
+  const Int8Scale scale = int8_scale(item.get_group(), most, bad);
+  for (int i = begin; i < padded; i += items) {
+    store_lanes(sub_group, codes + i, scale.code(number(i)));
   }
-  return bad > 0 ? kNan : fits ? scale : 0.0f;
+  return scale.scale;
 }
 
 MR_INLINE float int4_code(float x, float inverse) {

@@ -10,10 +10,8 @@ MR_KERNEL mr_quantize_rows(const operand* in, int8_t* codes, float* scales, int3
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t row = item.get_group(0);
-  const operand* x = in + row * depth;
-  const float scale = quantize_int8(
-      item.get_group(), mr::kRowItems, depth, padded_depth, [&](int i) { return to_float(x[i]); },
-      codes + row * padded_depth);
+  const float scale = quantize_row(item, mr::kRowItems, in + row * depth, depth, padded_depth,
+                                   codes + row * padded_depth);
   if (item.get_local_id(0) == 0) scales[row] = scale;
 }
 

@@ -91,15 +91,16 @@ MR_KERNEL mr_int8_finish(const int32_t* sums, const float* row_scales, const flo
   MR_AFTER_PREVIOUS();
   constexpr int kVectors = mr::kColumnBlocks;
   const Item item = this_item();
-  const int lane = item.get_sub_group().get_local_linear_id();
+  const auto sub_group = item.get_sub_group();
+  const int lane = sub_group.get_local_linear_id();
   const int64_t row = item.get_group(0) / s.blocks, block = item.get_group(0) % s.blocks;
   const int share = sub_group_index(item);
   float y[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int64_t column = block * kBlock + first_column<kVectors>(share, v) + lane;
-    y[v] = static_cast<float>(sums[row * s.blocks * kBlock + column]) *
-           (row_scales[row] * scales[column]);
+    const int64_t column = block * kBlock + first_column<kVectors>(share, v);
+    const int32_t sum = load_lanes(sub_group, sums + row * s.blocks * kBlock + column);
+    y[v] = static_cast<float>(sum) * (row_scales[row] * load_lanes(sub_group, scales + column));
   }
   finish(s, {nullptr, scales, bias, out, nullptr}, row, block, share, lane, y);
 }

@@ -14,8 +14,7 @@ MR_INLINE void keep(const sycl::sub_group& sub_group, int bits, const float* x, 
     auto* operands = reinterpret_cast<operand*>(token);
     for (int i = lane; i < d; i += MR_LANES) operands[i] = to_operand(x[i]);
   } else if (bits == 8) {
-    const float scale = quantize_int8(
-        sub_group, MR_LANES, d, d, [&](int i) { return x[i]; }, reinterpret_cast<int8_t*>(token));
+    const float scale = quantize_int8(sub_group, x, d, reinterpret_cast<int8_t*>(token));
     if (lane == 0) *reinterpret_cast<float*>(token + d) = scale;
   } else {
     quantize_int4(sub_group, x, d, token,
