@@ -13,6 +13,9 @@ namespace millrace::gpu {
 // "oneDNN 3.11", or empty where the backend is built without it.
 std::string onednn_version();
 
+// Rows that one product takes at most: more go block by block, each as fast.
+constexpr int kOneDnnRows = 256;
+
 // The numbers of rows that it has kernels for, for ops of at most most_rows.
 std::vector<int> onednn_block_sizes(int most_rows);
 

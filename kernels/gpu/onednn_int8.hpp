@@ -18,7 +18,7 @@ class Int8Products {
   virtual Buffer adopt(Buffer words, int depth, int columns) = 0;
   // sums[rows][columns] of int32 = codes[rows][depth] . W, which has been adopted. Depth and
   // columns are multiples of 64; memory after the rows, up to most_rows, may be read and overwritten.
-  // At most 256 rows.
+  // At most kOneDnnRows rows.
   virtual void run(int most_rows, int rows, int depth, int columns, const void* codes,
                    void* weights, void* sums) = 0;
 };

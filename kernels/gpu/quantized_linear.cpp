@@ -8,7 +8,6 @@
 namespace millrace::gpu {
 namespace {
 
-constexpr int kBlockRows = 256;  // of oneDNN's products at once
 // Steps of this many rows or fewer are ours: one tile of our kernels, which reads the weights once.
 constexpr int kMostOwnInt8Rows = 8;
 
@@ -35,8 +34,8 @@ class QuantizedLinear : public Linear {
       return;
     }
     const size_t row_bytes = size_t(kind_.width) * (kind_.out_f32 ? 4 : 2);
-    for (int first = 0; first < rows; first += kBlockRows) {
-      run_onednn(stream, first, std::min(rows - first, kBlockRows),
+    for (int first = 0; first < rows; first += kOneDnnRows) {
+      run_onednn(stream, first, std::min(rows - first, kOneDnnRows),
                  static_cast<std::byte*>(out) + row_bytes * first);
     }
   }
@@ -139,7 +138,7 @@ bool QuantizedLinears::by_onednn(const LinearKind& kind, const QuantizedLinear& 
   const bool can = kind.most_rows > kMostOwnInt8Rows && onednn_ &&
                    onednn_->can(kind.most_rows, linear.padded_depth(), linear.columns());
   if (can) {
-    const size_t rows = std::min(kind.most_rows, kBlockRows);
+    const size_t rows = std::min(kind.most_rows, kOneDnnRows);
     reach(stream_, sums_, rows * linear.columns() * sizeof(int32_t));
   }
   return by_onednn_.emplace(kind, can).first->second;

@@ -14,9 +14,6 @@ namespace {
 using dnnl::memory;
 namespace interop = dnnl::sycl_interop;
 
-// Rows that one product takes at most: more go block by block, each as fast.
-constexpr int kBlockRows = 256;
-
 memory::data_type data_type(mr_dtype type) {
   return type == MR_BF16 ? memory::data_type::bf16 : memory::data_type::f16;
 }
@@ -131,10 +128,11 @@ class Products {
 
 // The memory after a product, and within one: the queue is in order.
 struct Scratch {
-  Buffer sums;    // [kBlockRows][product columns] floats
+  Buffer sums;  // [kOneDnnRows][product columns] floats, and what the last row's last vector reads
   Buffer inside;  // oneDNN's own
 
   void reach(Stream& stream, size_t sum_bytes, size_t inside_bytes) {
+    if (sum_bytes > 0) sum_bytes += kPackedColumns * sizeof(float);
     if (sum_bytes > sums.size()) sums = stream.allocate(sum_bytes);
     if (inside_bytes > inside.size()) inside = stream.allocate(inside_bytes);
   }
@@ -164,8 +162,8 @@ class Multiplication : public OneDnnLinear {
     if (rows <= own_.most) return run_own(stream, shape(rows), in, out);
     const int64_t in_row = int64_t{kind_.depth} * 2;
     const int64_t out_row = int64_t{kind_.width} * (kind_.out_f32 ? 4 : 2);
-    for (int first = 0; first < rows; first += kBlockRows) {
-      run_block(stream, std::min(rows - first, kBlockRows),
+    for (int first = 0; first < rows; first += kOneDnnRows) {
+      run_block(stream, std::min(rows - first, kOneDnnRows),
                 static_cast<const std::byte*>(in) + first * in_row,
                 static_cast<std::byte*>(out) + first * out_row);
     }
@@ -271,7 +269,7 @@ class Opened : public OneDnn {
       try {
         auto products = std::make_unique<Products>(engine_, kind, packed);
         if (products->reference()) continue;
-        const size_t rows = plain(kind) ? 0 : std::min(kind.most_rows, kBlockRows);
+        const size_t rows = plain(kind) ? 0 : std::min(kind.most_rows, kOneDnnRows);
         context_.scratch.reach(stream_, rows * product_columns(kind) * sizeof(float),
                                products->scratch_bytes());
         return products;
@@ -330,11 +328,11 @@ std::string onednn_version() {
 // single row in another order, and reads weights slower for 2 rows than for 4.
 std::vector<int> onednn_block_sizes(int most_rows) {
   std::vector<int> sizes;
-  for (const int rows : {4, 8, 16, 24, 32, 48, 64, 96, 128, 192, kBlockRows}) {
+  for (const int rows : {4, 8, 16, 24, 32, 48, 64, 96, 128, 192, kOneDnnRows}) {
     if (rows <= most_rows) sizes.push_back(rows);
   }
   // The last block of a full step, after which there may be no memory.
-  const int last = most_rows % kBlockRows;
+  const int last = most_rows % kOneDnnRows;
   if (last > 0) sizes.push_back(last);
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());

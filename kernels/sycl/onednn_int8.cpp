@@ -14,8 +14,6 @@ namespace {
 using dnnl::memory;
 namespace interop = dnnl::sycl_interop;
 
-constexpr int kBlockRows = 256;  // of the largest product
-
 memory::desc our_weights(int depth, int columns) {
   return {{depth, columns}, memory::data_type::s8, memory::format_tag::BA16a64b4a};
 }
@@ -98,9 +96,9 @@ class CpuProducts : public Int8Products {
     if (known != weights_.end()) return known->second;
     const memory::desc ours = our_weights(depth, columns);
     memory::desc best = ours;
-    if (reference(description(kBlockRows, depth, columns, ours))) {
+    if (reference(description(kOneDnnRows, depth, columns, ours))) {
       const memory::desc any({depth, columns}, memory::data_type::s8, memory::format_tag::any);
-      const memory::desc theirs = description(kBlockRows, depth, columns, any).weights_desc();
+      const memory::desc theirs = description(kOneDnnRows, depth, columns, any).weights_desc();
       const bool same = theirs.get_inner_blks() == ours.get_inner_blks() &&
                         theirs.get_inner_idxs() == ours.get_inner_idxs() &&
                         theirs.get_strides() == ours.get_strides();

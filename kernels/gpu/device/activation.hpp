@@ -42,6 +42,13 @@ MR_INLINE float multiplier(const mr::Activation& activation, float up) {
   return activation.kind == 9 ? clamped(up, activation.a) + 1 : up;
 }
 
+// Writes or adds the result of one lane at its place.
+template <class Shape>
+MR_INLINE void write_at(const Shape& s, void* out, int64_t at, float value) {
+  if (s.accumulate) value += static_cast<const float*>(out)[at];
+  store(out, s.out_f32, at, value);
+}
+
 // Writes or adds the lanes' results of a row's columns from `first` on. Those from the width on are not there.
 template <class Shape>
 MR_INLINE void write(const Shape& s, void* out, int64_t row, int64_t first, float value) {
@@ -53,9 +60,7 @@ MR_INLINE void write(const Shape& s, void* out, int64_t row, int64_t first, floa
     return;
   }
   const int lane = sub_group.get_local_linear_id();
-  if (first + lane >= s.width) return;
-  if (s.accumulate) value += static_cast<const float*>(out)[at + lane];
-  store(out, s.out_f32, at + lane, value);
+  if (first + lane < s.width) write_at(s, out, at + lane, value);
 }
 
 }  // namespace mr_linear

@@ -144,8 +144,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] *= factor;
   }
-  // Keys of the block, if fewer than 16.
-  const int there = uniform(sub_group, last + 1 - block * mr::kSlabTokens);
+  const int there = last + 1 - block * mr::kSlabTokens;  // keys of the block, if fewer than 16
   const int first_column = state.part * kPart + lane, first_group = state.part * groups_of(kPart);
 #pragma unroll
   for (int g = 0; g < groups_of(kPart); ++g) {

@@ -154,17 +154,16 @@ MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, 
 // kValueDim there may be anything.
 template <class Tokens>
 MR_INLINE int32_t value(const Tokens& values, int token, int column, int lane) {
+  using Element = std::conditional_t<kBits == 8, int8_t, operand>;
   if constexpr (kBits == 4) {
     const int group = column / mr::kKvGroup, i = column % mr::kKvGroup;
     const int byte = values.template at<uint8_t>(token, group * kHalfGroup + i % kHalfGroup);
     return (byte >> (i < kHalfGroup ? 0 : 4) & 0xf) - 8;
+  } else if constexpr (kValueDim % MR_LANES == 0) {
+    return values.template of_lane<Element>(token, column, lane);
   } else {
     // Lanes after the head read too: at() is for all lanes together.
-    const bool inside = kValueDim % MR_LANES == 0 || column < kValueDim;
-    using Element = std::conditional_t<kBits == 8, int8_t, operand>;
-    if constexpr (kValueDim % MR_LANES == 0) {
-      return values.template of_lane<Element>(token, column, lane);
-    }
+    const bool inside = column < kValueDim;
     const int32_t x = values.template at<Element>(token, inside ? column : 0);
     return inside ? x : 0;
   }

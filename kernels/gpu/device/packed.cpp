@@ -19,11 +19,6 @@ using mr_matrix::low;
 constexpr int kBlock = mr::kPackedColumns;
 constexpr int kVectors = kBlock / MR_LANES;
 
-MR_INLINE void write(const mr::PackedShape& s, void* out, int64_t at, float value) {
-  if (s.accumulate) value += static_cast<const float*>(out)[at];
-  store(out, s.out_f32, at, value);
-}
-
 // A sub-group computes a block of columns of M rows.
 template <int M>
 MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias, void* out,
@@ -84,7 +79,7 @@ MR_INLINE void run(const operand* in, const uint32_t* weights, const float* bias
         if (s.bias) up += bias[packed + kBlock / 2];
         y *= mr_linear::multiplier(s.activation, up);
       }
-      write(s, out, int64_t{m} * s.width + column, y);
+      mr_linear::write_at(s, out, int64_t{m} * s.width + column, y);
     }
 }
 
@@ -99,25 +94,21 @@ MR_PACKED(mr_packed_1, 1)
 MR_PACKED(mr_packed_2, 2)
 MR_PACKED(mr_packed_4, 4)
 
-// out = act(in), gated, of [rows][packed columns] sums with their bias. A work-group per row.
+// out = act(in), gated, of [rows][packed columns] sums with their bias, and what a row's last vector
+// reads after them. A work-group per row.
 MR_KERNEL mr_finish(const float* in, void* out, mr::PackedShape s) {
   MR_AFTER_PREVIOUS();
   constexpr int kHalf = mr::kPackedColumns / 2, kVectors = kHalf / MR_LANES;
   const Item item = this_item();
   const auto sub_group = item.get_sub_group();
-  const int lane = sub_group.get_local_linear_id();
   const int64_t row = item.get_group(0);
   const float* sums = in + row * s.columns;
   for (int v = sub_group_index(item); v * MR_LANES < s.width; v += mr::kRowItems / MR_LANES) {
     const int packed =
         s.gated ? v / kVectors * mr::kPackedColumns + v % kVectors * MR_LANES : v * MR_LANES;
     const float* gate = sums + packed;
-    const bool whole = (v + 1) * MR_LANES <= s.width, there = v * MR_LANES + lane < s.width;
-    const auto sum = [&](const float* first) {
-      return whole ? load_lanes(sub_group, first) : there ? first[lane] : 0.0f;
-    };
-    float y = mr_linear::activate(s.activation, sum(gate));
-    if (s.gated) y *= mr_linear::multiplier(s.activation, sum(gate + kHalf));
+    float y = mr_linear::activate(s.activation, load_lanes(sub_group, gate));
+    if (s.gated) y *= mr_linear::multiplier(s.activation, load_lanes(sub_group, gate + kHalf));
     mr_linear::write(s, out, row, v * MR_LANES, y);
   }
 }

@@ -16,8 +16,8 @@
 namespace millrace::gpu {
 namespace {
 
-// What a CPU device allocates is this process's memory, and weights are read at twice the speed in
-// large pages: a page of 4 KiB ends what the processor fetches ahead. Advice: ordinary pages do as well.
+// What a CPU device allocates is this process's memory, and weights are read faster in large pages: a
+// page of 4 KiB ends what the processor fetches ahead. Advice: ordinary pages do as well.
 void advise_huge_pages(void* data, size_t bytes) {
   const size_t page = sysconf(_SC_PAGESIZE);
   const auto address = reinterpret_cast<uintptr_t>(data);
