@@ -58,7 +58,7 @@ and the times are those that a client sees, with a histogram. Goodput counts ans
 				}
 				return o.server.run(cmd.Context(), cmd.OutOrStdout(), o.model, prompt, o.Gen, o.asJSON)
 			}
-			return o.run(cmd.OutOrStdout(), a.log)
+			return atOnce(cmd.Context(), func() error { return o.run(cmd.OutOrStdout(), a.log) })
 		},
 	}
 	takesModel(cmd)

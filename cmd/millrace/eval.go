@@ -49,11 +49,13 @@ with each of these.`,
 			if err != nil {
 				return err
 			}
-			r, err := eval.Evaluate(a.log, eval.Options{Text: o.text, Windows: o.Windows, Greedy: o.greedy, Runs: runs})
-			if errors.Is(err, eval.ErrLength) {
-				err = config.Usagef("%w", err)
-			}
-			return show(cmd.OutOrStdout(), r, o.asJSON, err)
+			return atOnce(cmd.Context(), func() error {
+				r, err := eval.Evaluate(a.log, eval.Options{Text: o.text, Windows: o.Windows, Greedy: o.greedy, Runs: runs})
+				if errors.Is(err, eval.ErrLength) {
+					err = config.Usagef("%w", err)
+				}
+				return show(cmd.OutOrStdout(), r, o.asJSON, err)
+			})
 		},
 	}
 	takesModel(cmd)

@@ -50,7 +50,7 @@ settings of arXiv:2401.05391.`,
 				return config.Usagef("--curves: found it without --paper, expected it with it")
 			}
 			if o.roof.wanted() {
-				return explainRoofline(cmd, o)
+				return atOnce(cmd.Context(), func() error { return explainRoofline(cmd, o) })
 			}
 			return explainProgram(cmd.OutOrStdout(), o)
 		},

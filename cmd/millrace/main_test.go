@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -73,4 +74,17 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 		code := run(context.Background(), []string{cmd.Name(), "--help"}, nil, &bytes.Buffer{}, os.Stderr)
 		require.Equal(t, 0, code)
 	}
+}
+
+func TestWhatHasNothingToEndInOrderEndsAtTheFirstSignal(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	signal, measuring := errors.New("a signal"), make(chan struct{})
+	defer close(measuring)
+	err := atOnce(ctx, func() error {
+		cancel(signal)
+		<-measuring
+		return nil
+	})
+	require.ErrorIs(t, err, signal)
+	require.ErrorIs(t, atOnce(t.Context(), func() error { return signal }), signal)
 }

@@ -49,7 +49,9 @@ Several devices are compared, each at the most users within --slo-tpot.`,
   millrace plan --model DIR/config.json --device h100 --prompt 1536 --gen 512 --kv-type int8 --price 3
   millrace plan --shape params=7e9,layers=32,kv-heads=32,head-dim=128 --device a100-80gb,h100 --price 2,3
   millrace plan --model DIR --device all --svg devices.svg`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return atOnce(cmd.Context(), func() error { return o.run(cmd.OutOrStdout()) })
+		},
 	}
 	takesModel(cmd)
 	f := cmd.Flags()

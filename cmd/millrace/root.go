@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/rs/zerolog"
@@ -83,6 +84,19 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 	completeValues(root)
 	markFailures(root)
 	return root
+}
+
+// atOnce runs work that has nothing to end in order, as measurements have not: when the command is ended it is left behind, and the process
+// ends with it.
+func atOnce(ctx context.Context, work func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // markFailures wraps what the commands return.
