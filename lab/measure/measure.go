@@ -80,7 +80,18 @@ func Run(m *compute.Model, c Case) (Result, error) {
 		return Result{}, fmt.Errorf("measure: %w: texts of %d tokens, a step of --max-batch-tokens has %d, and an encoder needs a whole text in one",
 			device.ErrInvalid, c.Prompt, rows)
 	}
-	r := run{m: m, c: c, limits: limits{measure: peakOf(m)}}
+	info, err := m.Device.Info()
+	if err != nil {
+		return Result{}, err
+	}
+	native, err := nativeDevice(info)
+	if err != nil {
+		return Result{}, err
+	}
+	if native != nil {
+		defer native.Close()
+	}
+	r := run{m: m, c: c, limits: limits{measure: peakOf(m, native)}}
 	for range max(c.Repeat, 1) {
 		if err := r.once(); err != nil {
 			return Result{}, err

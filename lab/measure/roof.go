@@ -25,9 +25,22 @@ func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
 			Measure: func() (device.Measurement, error) { return m, nil },
 		}, nil
 	}
-	roof := &Roof{Source: "limits, measured between the steps", Measure: d.Measure}
+	native, err := nativeDevice(info)
+	if err != nil {
+		return nil, err
+	}
+	roof := &Roof{Source: "limits, measured between the steps", Measure: d.Measure, native: native}
+	if native != nil {
+		roof.Measure = native.Measure
+	}
+	return roof, nil
+}
+
+// nativeDevice opens the cpu backend where another one runs on the processor: it knows best what the processor can do. nil: it does not run
+// there.
+func nativeDevice(info device.Info) (*device.Device, error) {
 	if !device.IsOptional(info.Backend) {
-		return roof, nil
+		return nil, nil
 	}
 	native, err := device.Open(device.Options{Backend: "cpu", Threads: info.Threads})
 	if err != nil {
@@ -36,10 +49,9 @@ func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
 	cpu, err := native.Info()
 	if err != nil || !strings.HasPrefix(info.Name, cpu.Name+" (") { // another device
 		native.Close()
-		return roof, err
+		return nil, err
 	}
-	roof.native, roof.Measure = native, native.Measure
-	return roof, nil
+	return native, nil
 }
 
 // Close frees what OpenRoof opened.
