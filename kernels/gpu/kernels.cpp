@@ -14,9 +14,6 @@
 namespace millrace::gpu {
 namespace {
 
-// Sub-groups that share the keys of a query. Fixed: they decide the order of sums.
-constexpr int kStripes = 4;
-
 int padded(int dim) { return (dim + kDepth - 1) / kDepth * kDepth; }
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
@@ -225,12 +222,14 @@ GpuKernels::AttentionKernels GpuKernels::load_attention(const AttentionBundle& o
     add(TaskKind::beams, kProductQueries, decode_warps(head_dim), beam_local_bytes(head_dim),
         "mr_attention_beams");
   } else {
-    const int lanes = target_.written_out().lanes;
-    // A query has itself, with sinks another one, and a state of each stripe.
-    const int floats = (kind.sinks ? 2 : 1) * padded(head_dim) / 2 +
-                       kStripes * (2 + padded(value_part(kind.value_dim)));
+    const int lanes = target_.written_out().lanes, stripes = attention_stripes(target_);
+    // A query has itself, with sinks another one, and a state of each stripe. One stripe has queries of floats, and
+    // its states in registers.
+    const int elements = (kind.sinks ? 2 : 1) * padded(head_dim);
+    const int states = stripes * (2 + padded(value_part(kind.value_dim)));
+    const int floats = stripes == 1 ? elements : elements / 2 + states;
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
-      all.kernels.push_back({kind, queries, size_t(kStripes) * lanes, size_t(queries) * floats,
+      all.kernels.push_back({kind, queries, size_t(stripes) * lanes, size_t(queries) * floats,
                              of.bundle.kernel(name)});
     };
     const int most = most_queries(kind, lanes);

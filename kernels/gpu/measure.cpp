@@ -38,7 +38,7 @@ mr_measurement measure(Stream& stream, Target target) {
 
   const Buffer data = stream.allocate(kMeasuredBytes), out = stream.allocate(64);
   const double read_seconds = best([&] {
-    stream.launch(read, groups, items, data.data(), static_cast<int64_t>(kMeasuredBytes / 16),
+    stream.launch(read, groups, items, data.data(), static_cast<int64_t>(kMeasuredBytes / 4),
                   out.data());
     stream.wait();
   });

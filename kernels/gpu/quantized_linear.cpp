@@ -8,8 +8,9 @@
 namespace millrace::gpu {
 namespace {
 
-// Steps of this many rows or fewer are ours: one tile of our kernels, which reads the weights once.
-constexpr int kMostOwnInt8Rows = 8;
+// Steps of this many rows or fewer are ours beside oneDNN, which runs on processors alone. There our kernels of one and two
+// rows are faster, and those of 4 and 8 a tenth as fast.
+constexpr int kMostOwnInt8Rows = 2;
 
 void reach(Stream& stream, Buffer& buffer, size_t bytes) {
   if (bytes > buffer.size()) buffer = stream.allocate(bytes);

@@ -48,6 +48,8 @@ int most_queries(const AttentionKind& kind, int lanes) {
   return kind.chunked && most > 1 ? most / 2 : most;  // where chunks begin takes registers
 }
 
+int attention_stripes(Target target) { return target.serial ? 1 : 4; }
+
 Recipe attention_recipe(Target target, mr_dtype type, const AttentionKind& kind) {
   const bool mma = attention_by_mma(target, kind);
   const Target by = mma ? target : target.written_out();
@@ -55,6 +57,7 @@ Recipe attention_recipe(Target target, mr_dtype type, const AttentionKind& kind)
   options.push_back("-DMR_HEAD_DIM=" + std::to_string(kind.head_dim));
   options.push_back("-DMR_KV_BITS=" + std::to_string(kind.kv_bits));
   if (mma) return {{"attention_mma.cpp"}, options};
+  options.push_back("-DMR_STRIPES=" + std::to_string(attention_stripes(by)));
   options.push_back("-DMR_QUERIES=" + std::to_string(most_queries(kind, by.lanes)));
   if (kind.value_dim != kind.head_dim) {
     options.push_back("-DMR_VALUE_DIM=" + std::to_string(kind.value_dim));

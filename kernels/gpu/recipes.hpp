@@ -28,6 +28,8 @@ struct AttentionKind {
 };
 // The most queries of a task of kernels that are written out for sub-groups of `lanes` lanes.
 int most_queries(const AttentionKind& kind, int lanes);
+// Sub-groups that share the keys of a query in the written-out kernels. They decide the order of sums.
+int attention_stripes(Target target);
 Recipe attention_recipe(Target target, mr_dtype type, const AttentionKind& kind);
 // Whether its kernels are those of cuda/device/attention_mma.cpp.
 bool attention_by_mma(Target target, const AttentionKind& kind);

@@ -16,8 +16,9 @@ enum class Products {
 struct Target {
   int lanes;  // of a sub-group
   Products products;
-  bool onednn;        // linear ops of many rows by oneDNN, see LinearMaker
-  bool wide = false;  // with mma: products of four warps too, which give the same bits
+  bool onednn;          // linear ops of many rows by oneDNN, see LinearMaker
+  bool wide = false;    // with mma: products of four warps too, which give the same bits
+  bool serial = false;  // a processor: the sub-groups of a work-group run one after the other
 
   bool xmx() const { return products == Products::xmx; }
   bool mma() const { return products == Products::mma; }

@@ -3,9 +3,9 @@
 // Flash attention with an online softmax (FlashAttention, arXiv:2205.14135), for
 // prefill and decode rows alike, in one launch. A work-group takes M queries of
 // one KV head: rows of a sequence times the heads that share its keys. Its
-// sub-groups take the blocks of 16 keys in turn (block b goes to sub-group
-// b mod S), each with a softmax of its own; in the end they are merged by
-// log-sum-exp, in ascending order.
+// sub-groups, MR_STRIPES, take the blocks of 16 keys in turn (block b goes to
+// sub-group b mod MR_STRIPES), each with a softmax of its own; in the end they are
+// merged by log-sum-exp, in ascending order.
 //
 // Which keys meet in which order depends on a query's position alone. A block
 // that a query does not see leaves its sums as they are, bit for bit: the factor
@@ -17,6 +17,7 @@
 
 namespace mr_attention {
 
+constexpr int kStripes = MR_STRIPES;  // sub-groups of a work-group
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // c[m] += sum over the 16 keys of p[m][key] * V[key][lane]. p lies as q . K^T
@@ -44,6 +45,48 @@ MR_INLINE Rows<M> rows_of(const sycl::sub_group& sub_group, const operand (&p)[k
   }
 #endif
   return a;
+}
+#endif
+
+// Queries in local memory, [M][kPadded], as products take them. One sub-group has put its own there, and loads its lanes'
+// elements together.
+#if MR_STRIPES > 1
+using QueryElement = operand;
+template <int M>
+MR_INLINE Rows<M> load_queries(const operand* q, int lane) {
+  return load_rows<M>(q, kPadded, M, mr::kDepth, lane);
+}
+#else
+using QueryElement = float;
+template <class T>
+MR_INLINE auto local_lanes(T* first) {
+  using namespace sycl::access;
+  return sycl::address_space_cast<address_space::local_space, decorated::yes>(first);
+}
+MR_INLINE void put_query(float* q, const float* row, const sycl::sub_group& sub_group) {
+  const int lane = sub_group.get_local_linear_id();
+#pragma unroll
+  for (int first = 0; first < kPadded; first += MR_LANES) {
+    float x = 0;
+    if constexpr (kDim % MR_LANES == 0) {
+      if (first < kDim) x = load_lanes(sub_group, row + first);
+    } else if (first + lane < kDim) {
+      x = row[first + lane];
+    }
+    sub_group.store(local_lanes(q + first), to_float(to_operand(x)));
+  }
+}
+template <int M>
+MR_INLINE Rows<M> load_queries(const float* q, int) {
+  const auto sub_group = this_item().get_sub_group();
+  Rows<M> r;
+#pragma unroll
+  for (int i = 0; i < r.kParts; ++i)
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      r.cells[i][m] = sub_group.load(local_lanes(q + m * kPadded + i * MR_LANES));
+    }
+  return r;
 }
 #endif
 
@@ -83,7 +126,7 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
 
 // One block of 16 keys, at positions [16 * block, 16 * block + 16).
 template <int M, class Keys, class Values>
-MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, const QueryElement* q,
                          const Keys& keys, const Values& values, int block, int last,
                          const int (&first_key)[M], const int (&position)[M],
                          const float (&slope)[M], const mr::AttentionShape& s) {
@@ -100,9 +143,12 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
 #pragma unroll
       for (int m = 0; m < M; ++m) sums[m] = 0;
 #pragma unroll kDepthUnroll
-      for (int d = g * kBlocks; d < (g + 1) * kBlocks && d < kDepthBlocks; ++d) {
-        const auto a = load_rows<M>(q + d * mr::kDepth, kPadded, M, mr::kDepth, lane);
-        multiply<M>(a, load_keys(keys, b, d, lane), sums);
+      for (int d = g * kBlocks; d < (g + 1) * kBlocks && d < kDepthBlocks; d += kKeyDepths) {
+        Columns columns[kKeyDepths];
+        load_keys(keys, b, d, lane, columns);
+#pragma unroll
+        for (int i = 0; i < kKeyDepths; ++i)
+          multiply<M>(load_queries<M>(q + (d + i) * mr::kDepth, lane), columns[i], sums);
       }
       const float by = kCodes ? scale_of<kDim>(keys, b, g, lane) : 1.0f;
 #pragma unroll
@@ -176,25 +222,68 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
         multiply<M>(a, load_values(values, first_column + d * MR_LANES, lane, there), state.out[d]);
     }
 #else
-    for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
-      float weight[M];
+    // As many columns at a time as a CPU has registers for their sums.
+    constexpr int kTogether = kStripes == 1 && kBlocks % 2 == 0 ? 2 : kBlocks;
 #pragma unroll
-      for (int m = 0; m < M; ++m) {
-        const float mine = to_float(p[key / MR_LANES][m]);
-        weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
-      }
+    for (int first = 0; first < kBlocks; first += kTogether) {
+      for (int key = 0; key < mr::kSlabTokens && key < there; ++key) {
+        float weight[M];
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
-        const int d = dim_block(i);
-        if (d >= kDimBlocks) continue;
-        const float v = value_float(value(values, key, first_column + d * MR_LANES, lane));
+        for (int m = 0; m < M; ++m) {
+          const float mine = to_float(p[key / MR_LANES][m]);
+          weight[m] = sycl::group_broadcast(sub_group, mine, key % MR_LANES);
+        }
 #pragma unroll
-        for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
+        for (int i = first; i < first + kTogether; ++i) {
+          const int d = dim_block(i);
+          if (d >= kDimBlocks) continue;
+          const float v = value_float(value(values, key, first_column + d * MR_LANES, lane));
+#pragma unroll
+          for (int m = 0; m < M; ++m) state.out[d][m] = sycl::fma(weight[m], v, state.out[d][m]);
+        }
       }
     }
 #endif
   }
 }
+
+// The result of a query from the states of all stripes, merged by log-sum-exp.
+class Result {
+ public:
+  // The largest score of a stripe: all of them before begin.
+  MR_INLINE void see(float most) { most_ = sycl::fmax(most_, most); }
+  MR_INLINE void begin(const mr::AttentionShape& s, const float* null_scores, int head) {
+    if (!s.null_scores) return;
+    most_ = sycl::fmax(most_, null_scores[head]);  // of a key whose value is 0
+    total_ = sycl::exp(null_scores[head] - most_);
+  }
+  // A stripe's largest score, its sum of exp(score - most), and its sums of values by block of columns.
+  template <class Out>
+  MR_INLINE void add(float most, float total, const Out& out) {
+    const float factor = sycl::exp(most - most_);
+    total_ = sycl::fma(factor, total, total_);
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) sums_[d] = sycl::fma(factor, out(d), sums_[d]);
+  }
+  MR_INLINE void write(const sycl::sub_group& sub_group, const mr::AttentionShape& s,
+                       const Query& query, int part, void* out) const {
+    const int lane = sub_group.get_local_linear_id(), first = part * kPart;
+    const int64_t at = (query.row * s.heads + query.head) * kValueDim + first;
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      const int column = d * MR_LANES;
+      const float y = sums_[d] / (total_ * kValueUnit);
+      if constexpr (kPart % MR_LANES == 0 && kValueDim % kPart == 0) {
+        store_lanes(sub_group, out, s.out_f32, at + column, y);
+      } else if (column + lane < kPart && first + column + lane < kValueDim) {
+        store(out, s.out_f32, at + column + lane, y);
+      }
+    }
+  }
+
+ private:
+  float most_ = kNone, total_ = 0, sums_[kDimBlocks] = {};
+};
 
 // Local memory: queries [M][kPadded] as operands, with sinks those for them likewise, then per
 // sub-group and query its state, [most, total, out[kPartPadded]].
@@ -208,11 +297,12 @@ struct Head {
 // A block that reaches into the responses of beams, for one row after the other:
 // each sees tokens of its own. The other rows' queries see nothing meanwhile.
 template <int M>
-MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
-                             const KvTables& tables, const mr::SequenceEntry& sequence,
-                             const mr::AttentionShape& s, int first_query, Head head, int block,
-                             int from, int last, const int (&first_key)[M],
-                             const int (&position)[M], const float (&slope)[M]) {
+MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group,
+                             const QueryElement* q, const KvTables& tables,
+                             const mr::SequenceEntry& sequence, const mr::AttentionShape& s,
+                             int first_query, Head head, int block, int from, int last,
+                             const int (&first_key)[M], const int (&position)[M],
+                             const float (&slope)[M]) {
   const int lane = sub_group.get_local_linear_id();
   const int heads = s.heads / s.kv.kv_heads;
   const int end = (first_query + M - 1) / heads;
@@ -239,7 +329,7 @@ MR_INLINE void add_responses(State<M>& state, const sycl::sub_group& sub_group, 
 
 // A block of the sequence, of which some query sees keys [from, last].
 template <int M, bool kBeams>
-MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const operand* q,
+MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const QueryElement* q,
                         const KvTables& tables, const mr::SequenceEntry& sequence,
                         const mr::AttentionShape& s, int first_query, Head head, int block,
                         int from, int last, const int (&first_key)[M], const int (&position)[M],
@@ -264,14 +354,13 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   const auto group = item.get_group();
   const auto sub_group = item.get_sub_group();
   const int lane = sub_group.get_local_linear_id();
-  const int stripes = item.get_local_range(0) / MR_LANES;
   const size_t head_task = item.get_group(0) / kParts;
   const mr::AttentionTask task = tasks[head_task / s.kv.kv_heads];
   const int kv_head = head_task % s.kv.kv_heads;
   const mr::SequenceEntry sequence = sequences[task.sequence];
 
-  operand* q = reinterpret_cast<operand*>(local);
-  operand* sink_q = q + M * kPadded;
+  QueryElement* q = reinterpret_cast<QueryElement*>(local);
+  QueryElement* sink_q = q + M * kPadded;
   int first_key[M], position[M];
   float slope[M];
   int from = std::numeric_limits<int>::max(), last = 0;
@@ -283,15 +372,18 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     slope[m] = s.alibi && query.there ? slopes[query.head] : 0.0f;
     if (query.there && query.first_key < from) from = query.first_key;
     if (query.there && query.position > last) last = query.position;
+    const float* row = qkv + query.row * s.in_width + int64_t{query.head} * kDim;
+    const float* sink_row = sink_queries + (query.row * s.heads + query.head) * kDim;
+#if MR_STRIPES > 1
     for (int i = item.get_local_id(0); i < kPadded; i += item.get_local_range(0)) {
       const bool inside = query.there && i < kDim;
-      q[m * kPadded + i] =
-          inside ? to_operand(qkv[query.row * s.in_width + int64_t{query.head} * kDim + i]) : 0;
-      if (kSinks && s.sinks > 0) {
-        const int64_t at = (query.row * s.heads + query.head) * kDim + i;
-        sink_q[m * kPadded + i] = inside ? to_operand(sink_queries[at]) : 0;
-      }
+      q[m * kPadded + i] = inside ? to_operand(row[i]) : 0;
+      if (kSinks && s.sinks > 0) sink_q[m * kPadded + i] = inside ? to_operand(sink_row[i]) : 0;
     }
+#else
+    put_query(q + m * kPadded, row, sub_group);
+    if (kSinks && s.sinks > 0) put_query(sink_q + m * kPadded, sink_row, sub_group);
+#endif
   }
   sycl::group_barrier(group);
   const int stripe = sub_group_index(item);
@@ -324,12 +416,13 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     if (from > last) from = last;  // no query sees more than sinks
   }
   const int first_block = from / mr::kSlabTokens, last_block = last / mr::kSlabTokens;
-  const int begin = first_block + (stripe + stripes - first_block % stripes) % stripes;
-  for (int block = begin; block <= last_block; block += stripes) {
+  const int begin = first_block + (stripe + kStripes - first_block % kStripes) % kStripes;
+  for (int block = begin; block <= last_block; block += kStripes) {
     add_keys<M, kBeams>(state, sub_group, q, tables, sequence, s, task.first, head, block, from,
                         last, first_key, position, slope);
   }
 
+#if MR_STRIPES > 1
   float* states = local + (kSinks ? 2 : 1) * M * kPadded / 2;
   float* mine = states + int64_t{stripe} * M * kStateFloats;
 #pragma unroll
@@ -345,43 +438,31 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     }
   }
   sycl::group_barrier(group);
-
-  for (int m = sub_group_index(item); m < M; m += stripes) {
+  for (int m = sub_group_index(item); m < M; m += kStripes) {
     const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
     if (!query.there) continue;
-    float most = kNone, total = 0;
-    for (int i = 0; i < stripes; ++i) {
-      most = sycl::fmax(most, states[(i * M + m) * kStateFloats]);
-    }
-    if (s.null_scores) {  // of a key whose value is 0
-      most = sycl::fmax(most, null_scores[query.head]);
-      total = sycl::exp(null_scores[query.head] - most);
-    }
-    float sums[kDimBlocks];
-#pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) sums[d] = 0;
-    for (int i = 0; i < stripes; ++i) {
+    Result result;
+    for (int i = 0; i < kStripes; ++i) result.see(states[(i * M + m) * kStateFloats]);
+    result.begin(s, null_scores, query.head);
+    for (int i = 0; i < kStripes; ++i) {
       const float* other = states + (i * M + m) * kStateFloats;
-      const float factor = sycl::exp(other[0] - most);
-      total = sycl::fma(factor, other[1], total);
-#pragma unroll
-      for (int d = 0; d < kDimBlocks; ++d) {
-        sums[d] = sycl::fma(factor, other[2 + d * MR_LANES + lane], sums[d]);
-      }
+      result.add(other[0], other[1], [&](int d) { return other[2 + d * MR_LANES + lane]; });
     }
-    const int first = state.part * kPart;
-    const int64_t at = (query.row * s.heads + query.head) * kValueDim + first;
-#pragma unroll
-    for (int d = 0; d < kDimBlocks; ++d) {
-      const int column = d * MR_LANES;
-      const float y = sums[d] / (total * kValueUnit);
-      if constexpr (kPart % MR_LANES == 0 && kValueDim % kPart == 0) {
-        store_lanes(sub_group, out, s.out_f32, at + column, y);
-      } else if (column + lane < kPart && first + column + lane < kValueDim) {
-        store(out, s.out_f32, at + column + lane, y);
-      }
-    }
+    result.write(sub_group, s, query, state.part, out);
   }
+#else
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    const float total = sycl::reduce_over_group(sub_group, state.total[m], sycl::plus<float>());
+    if (!query.there) continue;
+    Result result;
+    result.see(state.most[m]);
+    result.begin(s, null_scores, query.head);
+    result.add(state.most[m], total, [&](int d) { return state.out[d][m]; });
+    result.write(sub_group, s, query, state.part, out);
+  }
+#endif
 }
 
 }  // namespace mr_attention

@@ -9,6 +9,7 @@
 //   MR_LATENT    1: a value is the beginning of its key (attention only); not defined: 0
 //   MR_KV_BITS   bits of an element of the KV cache: 16, 8 or 4 (attention only)
 //   MR_QUERIES   most queries of a task (attention only)
+//   MR_STRIPES   sub-groups of a work-group (attention only); not defined: 4
 //   MR_SINKS     1: ops have sinks (attention only); not defined: 0
 //   MR_CHUNKED   1: ops have chunks (attention only); not defined: 0
 //   MR_SOFTCAP   1: ops have capped scores (attention only); not defined: 0

@@ -35,6 +35,9 @@ constexpr bool kChunked = MR_CHUNKED != 0;
 #else
 constexpr bool kChunked = false;
 #endif
+#ifndef MR_STRIPES
+#define MR_STRIPES 4
+#endif
 #ifdef MR_SOFTCAP
 constexpr bool kSoftcap = MR_SOFTCAP != 0;
 #else
@@ -43,8 +46,9 @@ constexpr bool kSoftcap = false;
 constexpr int kKeyBytes = mr::kv_token_bytes(kDim, kBits);  // of a token
 constexpr int kValueBytes = kLatent ? kKeyBytes : mr::kv_token_bytes(kValueDim, kBits);
 constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
-// Blocks whose loads may be under way together: those of a large key would take a GPU of 8 lanes all registers.
-constexpr int kDepthUnroll = kDepthBlocks > 16 ? 4 : kDepthBlocks;
+// Blocks whose loads may be under way together: those of a large key would take a GPU of 8 lanes all registers. A CPU's
+// compiler would keep a vector of each of all queries' elements, as many bytes as the first cache has.
+constexpr int kDepthUnroll = MR_STRIPES == 1 ? 1 : kDepthBlocks > 16 ? 4 : kDepthBlocks;
 constexpr int kPadded = kDepthBlocks * mr::kDepth;
 // A work-group takes a part of the values.
 constexpr int kPart = mr::value_part(kValueDim), kParts = mr::value_parts(kValueDim);
@@ -149,6 +153,50 @@ MR_INLINE Columns load_keys(const Tokens& keys, int key_block, int depth_block, 
   }
   return b;
 }
+
+// Keys of kKeyDepths depth blocks.
+#if MR_STRIPES == 1 && MR_LANES == 16
+constexpr int kKeyDepths = !kCodes && kDim % (2 * mr::kDepth) == 0 ? 2 : 1;
+#else
+constexpr int kKeyDepths = 1;
+#endif
+template <class Tokens>
+MR_INLINE void load_keys(const Tokens& keys, int key_block, int depth_block, int lane,
+                         Columns (&b)[kKeyDepths]) {
+#pragma unroll
+  for (int i = 0; i < kKeyDepths; ++i) b[i] = load_keys(keys, key_block, depth_block + i, lane);
+}
+#if MR_STRIPES == 1 && MR_LANES == 16
+// x[i] of lane j becomes x[j] of lane i.
+MR_INLINE void turn(const sycl::sub_group& sub_group, int lane, uint32_t (&x)[MR_LANES]) {
+#pragma unroll
+  for (int step = MR_LANES / 2; step > 0; step /= 2)
+#pragma unroll
+    for (int i = 0; i < MR_LANES; ++i) {
+      if (i & step) continue;
+      const bool upper = (lane & step) != 0;
+      const uint32_t low = x[i], high = x[i + step];
+      const uint32_t other = sycl::permute_group_by_xor(sub_group, upper ? low : high, step);
+      x[i] = upper ? other : low;
+      x[i + step] = upper ? high : other;
+    }
+}
+// A CPU loads a token with one instruction, and a word of each lane's token with 16.
+template <int kTokenBytes>
+MR_INLINE void load_keys(const Slab<kTokenBytes>& keys, int, int depth_block, int lane,
+                         Columns (&b)[2]) {
+  const auto sub_group = this_item().get_sub_group();
+  const int first = depth_block * mr::kDepth / 2;
+  uint32_t words[MR_LANES];
+#pragma unroll
+  for (int token = 0; token < MR_LANES; ++token) {
+    words[token] = keys.template of_lane<uint32_t>(token, first + lane, lane);
+  }
+  turn(sub_group, lane, words);
+#pragma unroll
+  for (int i = 0; i < MR_LANES; ++i) b[i / 8].words[i % 8] = words[i];
+}
+#endif
 
 // An element of a value: an operand, or a code. Each lane's column is one after the lane's before. After
 // kValueDim there may be anything.

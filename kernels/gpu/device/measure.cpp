@@ -7,14 +7,26 @@
 #include "matrix.hpp"
 #endif
 
-// Each item adds up words of 16 bytes, all items side by side.
-MR_KERNEL mr_read(const sycl::vec<uint32_t, 4>* data, int64_t words, uint32_t* out) {
+// Adds up the words, but for a few at the end of each sub-group's stretch.
+MR_KERNEL mr_read(const uint32_t* data, int64_t words, uint32_t* out) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
+  sycl::vec<uint32_t, 4> sums(0);
+#if MR_XMX || MR_MMA  // four words of each item, all items side by side
+  const auto* fours = reinterpret_cast<const sycl::vec<uint32_t, 4>*>(data);
   const int64_t items = item.get_global_range(0);
-  sycl::vec<uint32_t, 4> sum(0);
-  for (int64_t i = item.get_global_id(0); i < words; i += items) sum += data[i];
-  const uint32_t total = sum[0] + sum[1] + sum[2] + sum[3];
+  for (int64_t i = item.get_global_id(0); i < words / 4; i += items) sums += fours[i];
+#else  // a stretch for each sub-group, as linear ops read their weights
+  const auto sub_group = item.get_sub_group();
+  const int64_t sub_groups = item.get_global_range(0) / MR_LANES;
+  const int64_t stripes = item.get_local_range(0) / MR_LANES;
+  const int64_t stretch = words / sub_groups / (4 * MR_LANES) * (4 * MR_LANES);
+  const uint32_t* mine = data + (item.get_group(0) * stripes + sub_group_index(item)) * stretch;
+  for (int64_t i = 0; i < stretch; i += 4 * MR_LANES)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sums[k] += load_lanes(sub_group, mine + i + k * MR_LANES);
+#endif
+  const uint32_t total = sums[0] + sums[1] + sums[2] + sums[3];
   if (total == 1) out[0] = total;  // never, but the compiler cannot know
 }
 

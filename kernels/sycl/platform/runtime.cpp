@@ -260,7 +260,9 @@ Target choose_target(const sycl::device& device, const std::string& isa) {
   const bool onednn = isa.empty() || isa.ends_with("-onednn");
   if (columns > 0 && !isa.starts_with("simd")) return {columns, Products::xmx, onednn};
   for (const int lanes : {16, 8}) {
-    if (has_sub_groups_of(device, lanes)) return {lanes, Products::simd, onednn};
+    if (!has_sub_groups_of(device, lanes)) continue;
+    // "simd" on a processor is what a GPU without a matrix engine runs.
+    return {lanes, Products::simd, onednn, false, device.is_cpu() && onednn};
   }
   fail(MR_UNSUPPORTED, "the device has no sub-groups of 16 or 8 work-items");
 }
