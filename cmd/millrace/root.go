@@ -86,8 +86,8 @@ MILLRACE_KV_MEMORY and "kv-memory:". A flag takes precedence over the environmen
 	return root
 }
 
-// atOnce runs work that has nothing to end in order, as measurements have not: when the command is ended nobody waits for it, and the process
-// ends with it.
+// atOnce runs work that has nothing to end in order, as measurements have not: when the command is ended, nobody waits for it, and
+// the process ends with it.
 func atOnce(ctx context.Context, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()
