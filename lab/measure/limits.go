@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -24,11 +23,11 @@ type limits struct {
 	cost             time.Duration // of the last sample
 }
 
-// peakOf measures the limits of m's device, or of the native one beside it, with the peak of what multiplies m's weights.
-func peakOf(m *compute.Model, native *device.Device) func() (device.Measurement, error) {
+// peakOf measures the limits of a roof, with the peak of what multiplies m's weights.
+func peakOf(m *compute.Model, roof *Roof) func() (device.Measurement, error) {
 	integers := slices.ContainsFunc(m.Program.Ops, func(op model.Op) bool { return op.Weights.Integers() })
 	return func() (device.Measurement, error) {
-		limit, err := cmp.Or(native, m.Device).Measure()
+		limit, err := roof.Measure()
 		if integers && limit.PeakInt8 > 0 {
 			limit.PeakGFLOPS = limit.PeakInt8
 		}

@@ -84,14 +84,12 @@ func Run(m *compute.Model, c Case) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	native, err := nativeDevice(info)
+	roof, err := measuredRoof(m.Device, info)
 	if err != nil {
 		return Result{}, err
 	}
-	if native != nil {
-		defer native.Close()
-	}
-	r := run{m: m, c: c, limits: limits{measure: peakOf(m, native)}}
+	defer roof.Close()
+	r := run{m: m, c: c, limits: limits{measure: peakOf(m, roof)}}
 	for range max(c.Repeat, 1) {
 		if err := r.once(); err != nil {
 			return Result{}, err

@@ -25,22 +25,14 @@ func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
 			Measure: func() (device.Measurement, error) { return m, nil },
 		}, nil
 	}
-	native, err := nativeDevice(info)
-	if err != nil {
-		return nil, err
-	}
-	roof := &Roof{Source: "limits, measured between the steps", Measure: d.Measure, native: native}
-	if native != nil {
-		roof.Measure = native.Measure
-	}
-	return roof, nil
+	return measuredRoof(d, info)
 }
 
-// nativeDevice opens the cpu backend where another one runs on the processor: it knows best what the processor can do. nil: it does not run
-// there.
-func nativeDevice(info device.Info) (*device.Device, error) {
+// measuredRoof has the limits that the processor's native backend measures, or the device's own.
+func measuredRoof(d *device.Device, info device.Info) (*Roof, error) {
+	roof := &Roof{Source: "limits, measured between the steps", Measure: d.Measure}
 	if !device.IsOptional(info.Backend) {
-		return nil, nil
+		return roof, nil
 	}
 	native, err := device.Open(device.Options{Backend: "cpu", Threads: info.Threads})
 	if err != nil {
@@ -49,9 +41,10 @@ func nativeDevice(info device.Info) (*device.Device, error) {
 	cpu, err := native.Info()
 	if err != nil || !strings.HasPrefix(info.Name, cpu.Name+" (") { // another device
 		native.Close()
-		return nil, err
+		return roof, err
 	}
-	return native, nil
+	roof.native, roof.Measure = native, native.Measure
+	return roof, nil
 }
 
 // Close frees what OpenRoof opened.

@@ -48,7 +48,7 @@ MR_INLINE Rows<M> rows_of(const sycl::sub_group& sub_group, const operand (&p)[k
 }
 #endif
 
-// Queries in local memory, [M][kPadded], as products take them. One sub-group has put its own there, and loads its lanes'
+// Queries in local memory, [M][kPadded], as products take them: one sub-group has floats there, and loads its lanes'
 // elements together.
 #if MR_STRIPES > 1
 using QueryElement = operand;
@@ -285,8 +285,8 @@ class Result {
   float most_ = kNone, total_ = 0, sums_[kDimBlocks] = {};
 };
 
-// Local memory: queries [M][kPadded] as operands, with sinks those for them likewise, then per
-// sub-group and query its state, [most, total, out[kPartPadded]].
+// Local memory: queries [M][kPadded], with sinks those for them likewise, then, of several
+// sub-groups, per sub-group and query its state, [most, total, out[kPartPadded]].
 constexpr int kStateFloats = 2 + kPartPadded;
 
 // Where the first tokens of a KV head lie in a slab, in bytes.
