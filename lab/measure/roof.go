@@ -28,7 +28,7 @@ func OpenRoof(d *device.Device, info device.Info) (*Roof, error) {
 	return measuredRoof(d, info)
 }
 
-// measuredRoof has the limits that the processor's native backend measures, or the device's own.
+// measuredRoof measures the limits: of the processor by the cpu backend, of any other device by the device itself.
 func measuredRoof(d *device.Device, info device.Info) (*Roof, error) {
 	roof := &Roof{Source: "limits, measured between the steps", Measure: d.Measure}
 	if !device.IsOptional(info.Backend) {

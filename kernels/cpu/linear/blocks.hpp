@@ -1,5 +1,5 @@
-// Kernels of weights of blocks, over a Base of cpu/linear/int.hpp. A panel's codes become bytes in the first-level cache, span by
-// span, and all rows meet them there: a file's types differ in expand() alone.
+// Kernels of weights of blocks, over a Base of cpu/linear/int.hpp: vector by vector, whose codes become bytes in registers for the rows
+// of a tile. A file's types differ in Format alone.
 #ifndef MILLRACE_CPU_LINEAR_BLOCKS_HPP
 #define MILLRACE_CPU_LINEAR_BLOCKS_HPP
 
@@ -12,16 +12,20 @@ namespace millrace::cpu {
 namespace {
 
 // Base beside what int8 and int4 take:
+//   kBlockRows                                       rows of the largest tile
 //   Bytes lookup(const int8_t* levels, Bytes codes)  a level of 16 for each code
 //   Floats halves(const uint8_t*)                    kLanes f16 as floats
 //   Floats floats(const int8_t*), floats(const uint8_t*)  kLanes integers as floats
 
-// How far ahead a span is fetched: two spans of most types.
-inline constexpr int kSpanAhead = 4096;
-
-// Fetches as many bytes as a span has, two spans ahead of it. Always inlined: GCC leaves out a call that does nothing but that.
+// Fetches as many bytes as a span has: to the second-level cache kL2PrefetchDistance ahead of it, and to the first-level one shortly
+// before their use. To that one alone fewer lines are on their way than memory needs. Always inlined: GCC leaves out a call that does
+// nothing but that.
 [[gnu::always_inline]] inline void fetch_ahead(const uint8_t* span, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(span + kSpanAhead + at);
+  constexpr int kNear = 1024;
+  for (int64_t at = 0; at < bytes; at += kLine) {
+    __builtin_prefetch(span + kL2PrefetchDistance + at, 0, 2);
+    __builtin_prefetch(span + kNear + at);
+  }
 }
 
 // The scales of a span, or its minimums: where they are, and the number that multiplies integers.
@@ -94,10 +98,9 @@ template <class Base, bool kMinimums>
 
 template <class Base>
 struct Span {
-  static constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes, kQuads = kSpanUnit / 4;
+  static constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes;
   typedef uint64_t Words __attribute__((vector_size(kLine)));
   typedef uint8_t Codes __attribute__((vector_size(kLine)));
-  using Floats = typename Math<kLanes>::Vector;
 
   static constexpr uint64_t every(uint8_t byte) { return byte * 0x0101010101010101u; }
   static Words load(const uint8_t* p) { return (Words)Base::load(p); }
@@ -118,180 +121,7 @@ struct Span {
     if constexpr (kBits == 3) codes |= (load(from + 2 * kLine) >> quad & every(1)) << 2;
     return codes;
   }
-
-  // kSpanUnit elements of kBits.
-  template <int kBits>
-  static void unit(const uint8_t* from, const BlockType& type, uint8_t* to) {
-#pragma GCC unroll 8
-    for (int quad = 0; quad < kQuads; ++quad, to += kLine) {
-      const Words codes = quad_codes<kBits>(from, quad);
-      Codes bytes;
-      if (kBits <= 4 && type.levels != nullptr) {
-        bytes =
-            (Codes)Base::lookup(type.levels, (typename Base::Bytes)codes) + uint8_t{Base::kOffset};
-      } else {
-        bytes = (Codes)codes + static_cast<uint8_t>(Base::kOffset - type.offset);
-      }
-      std::memcpy(to, &bytes, sizeof bytes);
-    }
-  }
-
-  template <int kBits>
-  static void units(const BlockExpand& e) {
-    for (int i = 0; i < e.elements / kSpanUnit; ++i) {
-      unit<kBits>(e.span + i * kBits * kLine, *e.type, e.codes + i * kSpanUnit * kLanes);
-    }
-  }
-
-  // Scales of the type's groups as scales of the op's. Where those are larger, the type's are alike in each of them.
-  template <class F>
-  static void groups(const BlockExpand& e, float* to, F scale_of) {
-    for (int k = 0; k < e.elements; k += e.group, to += kLanes) {
-      const Floats x = scale_of(k / e.type->group);
-      std::memcpy(to, &x, sizeof x);
-    }
-  }
-
-  template <BlockScales kScales>
-  static void scales(const BlockExpand& e) {
-    const SpanScales<Base, kScales> all(*e.type, e.span, e.elements);
-    groups(e, e.scales, [&](int group) { return all.scales.of(group); });
-    if (e.type->minimums) {
-      groups(e, e.minimums, [&](int group) { return all.minimum(group); });
-    } else if (e.minimums != nullptr) {
-      std::memset(e.minimums, 0, e.elements / e.group * kLanes * sizeof(float));
-    }
-  }
-
-  static void scales(const BlockExpand& e) {
-    switch (e.type->scales) {
-      case BlockScales::half:
-        return scales<BlockScales::half>(e);
-      case BlockScales::bfloat:
-        return scales<BlockScales::bfloat>(e);
-      case BlockScales::integers:
-        return scales<BlockScales::integers>(e);
-      case BlockScales::fp8:
-        return scales<BlockScales::fp8>(e);
-      case BlockScales::floats:
-        return scales<BlockScales::floats>(e);
-      case BlockScales::zeros:
-        return scales<BlockScales::zeros>(e);
-    }
-  }
 };
-
-template <class Base>
-const uint8_t* expand_blocks(const BlockExpand& e) {
-  using S = Span<Base>;
-  S::scales(e);
-  switch (e.type->bits) {
-    case 8:
-      return e.span;
-    case 6:
-      S::template units<6>(e);
-      break;
-    case 5:
-      S::template units<5>(e);
-      break;
-    case 4:
-      S::template units<4>(e);
-      break;
-    case 3:
-      S::template units<3>(e);
-      break;
-    default:
-      S::template units<2>(e);
-  }
-  return e.codes;
-}
-
-// What a tile fetches for the next one, a share with each group: its operand and sums from the second-level cache, and a part of the next span
-// from memory.
-struct TileAhead {
-  const std::byte *operand, *sums, *sums_end, *span[kPanelVectors];
-  int lines, sum_lines;
-
-  TileAhead(const SpanTile& t, int64_t sum_bytes)
-      : operand(static_cast<const std::byte*>(t.next_operand)),
-        sums(reinterpret_cast<const std::byte*>(t.next_sums)),
-        sums_end(sums + sum_bytes),
-        span{t.next_span[0], t.next_span[1]},
-        lines(t.next_lines),
-        sum_lines(static_cast<int>((sum_bytes / kLine + t.groups - 1) / t.groups)) {}
-
-  template <int64_t kOperand>
-  [[gnu::always_inline]] void group() {
-#pragma GCC unroll 16
-    for (int64_t at = 0; at < kOperand; at += kLine) __builtin_prefetch(operand + at);
-    operand += kOperand;
-    for (int i = 0; i < sum_lines && sums < sums_end; ++i, sums += kLine)
-      __builtin_prefetch(sums, 1);
-    for (int i = 0; i < lines; ++i) {
-      for (const std::byte*& from : span) {
-        __builtin_prefetch(from);
-        from += kLine;
-      }
-    }
-  }
-};
-
-// Products of a group are summed as integers, groups as floats in ascending order:
-//   sum += codes * (scale * row's scale), sum += minimum * row's total
-template <class Base, int kRows, int kGroup, bool kMinimums>
-void block_tile(const SpanTile& t) {
-  constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes;
-  using M = Math<kLanes>;
-  using Floats = typename M::Vector;
-  // One by one: for the whole array GCC takes instructions of strings, whose result cannot be forwarded to the loads.
-  Floats totals[kPanelVectors][kRows];
-  for (int v = 0; v < kPanelVectors; ++v) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      totals[v][r] = t.fresh ? Floats{} : M::load(t.sums + (v * kRows + r) * kLanes);
-    }
-  }
-  constexpr int64_t kOperand = kRows * block_operand_bytes(kGroup);
-  const auto* operand = static_cast<const uint8_t*>(t.operand);
-  TileAhead ahead(t, sizeof totals);
-  for (int g = 0; g < t.groups; ++g) {
-    ahead.group<kOperand>();
-    const uint8_t *first = t.codes[0] + g * kGroup * kLanes,
-                  *second = t.codes[1] + g * kGroup * kLanes;
-    const auto* offsets = reinterpret_cast<const int32_t*>(operand + kRows * kGroup);
-    const auto* scales = reinterpret_cast<const float*>(offsets + kRows);
-    typename Base::Ints sums[kPanelVectors][kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) sums[0][r] = sums[1][r] = typename Base::Ints{} + offsets[r];
-    for (int quad = 0; quad < kGroup / 4; ++quad) {
-      const auto w0 = Base::load(first + quad * kLine), w1 = Base::load(second + quad * kLine);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        int32_t x;
-        std::memcpy(&x, operand + (quad * kRows + r) * sizeof x, sizeof x);
-        sums[0][r] = Base::dot8(sums[0][r], w0, x);
-        sums[1][r] = Base::dot8(sums[1][r], w1, x);
-      }
-    }
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Floats scale = M::load(t.scales[v] + g * kLanes);
-      Floats minimum{};
-      if constexpr (kMinimums) minimum = M::load(t.minimums[v] + g * kLanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        totals[v][r] = add_group<Base, kMinimums>(totals[v][r], sums[v][r], scale, minimum,
-                                                  scales[r], scales[kRows + r]);
-      }
-    }
-    operand += kOperand;
-  }
-  for (int v = 0; v < kPanelVectors; ++v) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      std::memcpy(t.sums + (v * kRows + r) * kLanes, &totals[v][r], sizeof(Floats));
-    }
-  }
-}
 
 // What a type has, for the compiler.
 template <int kCodeBits, int kTypeGroup, BlockScales kScaleKind, bool kHasMinimums, bool kHasLevels>
@@ -309,7 +139,9 @@ struct Format {
   }
 };
 
-// As block_tile, without the way through the cache. Integers may be summed in any order.
+// The rows of a tile times a vector, whose codes become bytes in registers. Products of a group are summed as integers, in any order,
+// groups as floats in ascending order:
+//   sum += codes * (scale * row's scale), sum += minimum * row's total
 template <class Base, class F, int kOpGroup, int kRows>
 void block_rows(const BlockRows& t) {
   constexpr int kLanes = Base::kLanes, kLine = 4 * kLanes,
@@ -340,7 +172,7 @@ void block_rows(const BlockRows& t) {
     bytes = span_bytes(F::kLayout, kLanes, elements);
     const SpanScales<Base, F::kScales> scales(F::kLayout, span, elements);
     for (int unit = 0; unit < elements / kSpanUnit; ++unit) {
-      fetch_ahead(span + unit * kUnitBytes, kUnitBytes);
+      if (t.fetch) fetch_ahead(span + unit * kUnitBytes, kUnitBytes);
       const uint8_t* codes = span + unit * F::kBits * kLine;
 #pragma GCC unroll 2
       for (int half = 0; half < kSpanUnit / kOpGroup; ++half) {
@@ -359,7 +191,7 @@ void block_rows(const BlockRows& t) {
           if constexpr (F::kLevels)
             bytes_of = (typename S::Codes)Base::lookup(levels, (typename Base::Bytes)bytes_of);
           if constexpr (kShifted) bytes_of -= shift;
-#pragma GCC unroll 4
+#pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
             int32_t x;
             std::memcpy(&x, operand + (q * kRows + r) * sizeof x, sizeof x);
@@ -371,7 +203,7 @@ void block_rows(const BlockRows& t) {
         const Floats scale = scales.scales.of(group);
         Floats minimum{};
         if constexpr (F::kMinimums) minimum = scales.minimum(group);
-#pragma GCC unroll 4
+#pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           Ints sum = sums[r][0];
           for (int c = 1; c < kChains; ++c) sum += sums[r][c];
@@ -382,35 +214,43 @@ void block_rows(const BlockRows& t) {
       }
     }
   }
-  std::memcpy(t.sums, totals, sizeof totals);
+  // By way of a copy: with the address of one total GCC keeps all of them on the stack.
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const Floats copy = totals[r];
+    std::memcpy(t.sums + r * kLanes, &copy, sizeof copy);
+  }
 }
 
-template <class Base, class F, int kOpGroup>
-constexpr BlockRowsKernel kBlockRowsKernels[kBlockRows] = {
-    block_rows<Base, F, kOpGroup, 1>, block_rows<Base, F, kOpGroup, 2>,
-    block_rows<Base, F, kOpGroup, 3>, block_rows<Base, F, kOpGroup, 4>};
+// The kernel of that many rows, of 1 to kRows.
+template <class Base, class F, int kOpGroup, int... kIndex>
+BlockRowsKernel block_rows_of(int rows, std::integer_sequence<int, kIndex...>) {
+  static constexpr BlockRowsKernel kKernels[] = {block_rows<Base, F, kOpGroup, kIndex + 1>...};
+  return kKernels[rows - 1];
+}
 
 // Groups of an op are those of its types, or smaller; those of kMixedBlocks are alike in a larger one.
-template <class Base, class F>
+template <class Base, int kRows, class F>
 BlockRowsKernel block_rows_of(int group, int rows) {
+  constexpr auto kAll = std::make_integer_sequence<int, kRows>();
   if constexpr (F::kGroup >= kSpanUnit || F::kScales == BlockScales::floats) {
-    if (group == kSpanUnit) return kBlockRowsKernels<Base, F, kSpanUnit>[rows - 1];
+    if (group == kSpanUnit) return block_rows_of<Base, F, kSpanUnit>(rows, kAll);
   }
-  return kBlockRowsKernels<Base, F, 16>[rows - 1];
+  return block_rows_of<Base, F, 16>(rows, kAll);
 }
 
-template <class Base, class... F>
+template <class Base, int kRows, class... F>
 BlockRowsKernel choose_block_rows(const BlockType& type, int group, int rows) {
   BlockRowsKernel found = nullptr;
-  ((F::is(type) ? void(found = block_rows_of<Base, F>(group, rows)) : void()), ...);
+  ((F::is(type) ? void(found = block_rows_of<Base, kRows, F>(group, rows)) : void()), ...);
   return found;
 }
 
-template <class Base>
+template <class Base, int kRows>
 BlockRowsKernel find_block_rows(const BlockType& type, int group, int rows) {
   constexpr BlockScales kHalf = BlockScales::half, kBfloat = BlockScales::bfloat,
                         kIntegers = BlockScales::integers;
-  return choose_block_rows<Base, Format<8, 32, kHalf, false, false>,         // Q8_0
+  return choose_block_rows<Base, kRows, Format<8, 32, kHalf, false, false>,  // Q8_0
                            Format<4, 32, kHalf, false, false>,               // Q4_0
                            Format<4, 32, kHalf, true, false>,                // Q4_1
                            Format<5, 32, kHalf, false, false>,               // Q5_0
@@ -432,7 +272,7 @@ BlockRowsKernel find_block_rows(const BlockType& type, int group, int rows) {
                            >(type, group, rows);
 }
 
-// The codes of a row's groups, then what block_tile takes: minus the weights' offset times their sum, their scale, and their sum
+// The codes of a row's groups, then what block_rows takes: minus the weights' offset times their sum, their scale, and their sum
 // times the scale.
 template <class Base>
 void pack_blocks(const OperandRows& rows, void* operand) {
@@ -471,32 +311,15 @@ struct Blocks : Int8<Base> {
   }
 };
 
-// The tile of that many rows, of Tile::of<rows, group, with minimums>().
-template <class Tile, int... kIndex>
-SpanTileKernel find_span_tile(int group, bool minimums, int rows,
-                              std::integer_sequence<int, kIndex...>) {
-  static constexpr SpanTileKernel kTiles[2][2][sizeof...(kIndex)] = {
-      {{Tile::template of<kIndex + 1, 16, false>()...},
-       {Tile::template of<kIndex + 1, 16, true>()...}},
-      {{Tile::template of<kIndex + 1, 32, false>()...},
-       {Tile::template of<kIndex + 1, 32, true>()...}}};
-  return kTiles[group == kSpanUnit][minimums][rows - 1];
-}
-
-// What all instruction sets have in common; their tiles are those of Tile.
-template <class Base, class Tile, int kRows>
+// Vector by vector, up to kRows rows at a time.
+template <class Base, int kRows>
 constexpr LinearKernels make_block_kernels(const char* name) {
   LinearKernels k{};
   k.name = name;
   k.lanes = Base::kLanes;
   k.max_rows = kRows;
   k.weight_offset = Base::kOffset;
-  k.span_rows = kBlockRows + 1;
-  k.span_tile = [](int group, bool minimums, int rows) {
-    return find_span_tile<Tile>(group, minimums, rows, std::make_integer_sequence<int, kRows>());
-  };
-  k.expand = expand_blocks<Base>;
-  k.block_rows = find_block_rows<Base>;
+  k.block_rows = find_block_rows<Base, kRows>;
   k.pack_operand = pack_blocks<Base>;
   k.finish = finish<Blocks<Base>>;
   k.products = cpu::products<Int8<Base>>;
@@ -504,17 +327,8 @@ constexpr LinearKernels make_block_kernels(const char* name) {
 }
 
 template <class Base>
-struct BlockTiles {
-  template <int kRows, int kGroup, bool kMinimums>
-  static constexpr SpanTileKernel of() {
-    return block_tile<Base, kRows, kGroup, kMinimums>;
-  }
-};
-
-template <class Base>
 constexpr LinearKernels make_block_kernels(const char* name) {
-  // With more rows their totals would not stay in registers beside the sums.
-  return make_block_kernels<Base, BlockTiles<Base>, std::min(Base::kRows8, 8)>(name);
+  return make_block_kernels<Base, Base::kBlockRows>(name);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ struct Avx2 {
   static constexpr int kLanes = 8;
   static constexpr int kRows8 = 4;  // 8 sums, 2 weights, 2 magnitudes, an operand, ones
   static constexpr int kRows4 = 4;
+  static constexpr int kBlockRows = 4;
   static constexpr int kOffset = 0;
   using Bytes = __m256i;
   using Ints = Math<kLanes>::Ints;

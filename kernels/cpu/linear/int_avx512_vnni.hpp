@@ -14,6 +14,7 @@ struct Vnni {
   // 28 sums, 2 weights, an operand. Those of int4 share registers with halves of bytes and a
   // mask, and are faster than lower tiles that do not.
   static constexpr int kRows8 = 14, kRows4 = 14;
+  static constexpr int kBlockRows = 8;  // 8 sums, 8 totals, and the codes of a unit
   static constexpr int kOffset = 128;
   using Bytes = __m512i;
   using Ints = Math<kLanes>::Ints;

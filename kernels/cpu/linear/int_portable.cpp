@@ -7,7 +7,7 @@ namespace millrace::cpu {
 namespace {
 
 struct Portable {
-  static constexpr int kLanes = 4, kRows8 = 4, kRows4 = 4, kOffset = 0;
+  static constexpr int kLanes = 4, kRows8 = 4, kRows4 = 4, kBlockRows = 4, kOffset = 0;
   typedef uint8_t Bytes __attribute__((vector_size(4 * kLanes)));
   using Ints = Math<kLanes>::Ints;
   using Floats = Math<kLanes>::Vector;

@@ -98,16 +98,16 @@ struct SpanTile {
 };
 using SpanTileKernel = void (*)(const SpanTile&);
 
-// A few rows times a vector of blocks, whose codes become bytes in registers.
+// A tile's rows times a vector of blocks, whose codes become bytes in registers.
 struct BlockRows {
   const BlockType* type;
   const void* operand;
   const uint8_t* span;  // the first one
   int64_t width;        // of K
   float* sums;          // [rows][lanes]
+  bool fetch;           // the vector comes from memory
 };
 using BlockRowsKernel = void (*)(const BlockRows&);
-inline constexpr int kBlockRows = 4;  // at most
 
 // Rows that become part of a tile's operand. Those of int8 and int4 are quantized: x =
 // scale * code, the largest magnitude is 127.
@@ -177,14 +177,12 @@ struct LinearKernels {
   TileKernel expanding[kMaxTileRows + 1];                   // [rows]: one panel, and expands it
   TileKernel expanded[kMaxTileRows + 1];                    // [rows]: one expanded panel
   void (*pack_operand)(const OperandRows&, void* operand);  // [units][rows] operands
-  // That many rows and more meet panels span by span: all of blocks, which have no other tiles, and those of int4 for
-  // which that pays. 0: none.
+  // That many rows of blocks and of int4, and more, meet panels span by span, in tiles of AMX. 0: none.
   int span_rows;
   SpanTileKernel (*span_tile)(int group, bool minimums, int rows);
-  // The codes of a span as bytes, wherever they are then.
-  const uint8_t* (*expand)(const BlockExpand&);
+  void (*expand)(const BlockExpand&);  // of blocks; expand_int4 of int4
   void (*expand_int4)(const Int4Expand&);
-  // Blocks have these for up to kBlockRows rows of an op with groups of that size; the tiles give the same bits.
+  // The kernel of a tile of rows that meets no spans, for blocks of an op with groups of that size. Spans give the same bits.
   BlockRowsKernel (*block_rows)(const BlockType&, int group, int rows);
   void (*finish)(const Finish&);
   // For cpu/linear/measure.hpp: that many rounds of products in registers alone; returns the

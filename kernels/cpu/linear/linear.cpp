@@ -252,19 +252,27 @@ void Linear::run_panels(const Batch& b, const Plan& plan, int tile, int last_til
   kernels_.release();
 }
 
-// A few rows through the panels [p, end), vector by vector.
-void Linear::run_vectors(const Batch& b, int64_t p, int64_t end) const {
-  const int rows = b.tiling.rows;
+// Tiles of rows through the panels [p, end), vector by vector: one comes from memory for the first tile, and from the second-level
+// cache for the others.
+void Linear::run_vectors(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
+                         float* sums) const {
+  const int64_t tile_sums = panel_sums(kernels_.max_rows);
   for (; p < end; ++p) {
-    alignas(64) float sums[kPanelVectors * kBlockRows * kMaxLanes];
     for (int v = 0; v < kPanelVectors; ++v) {
       const int64_t vector = p * kPanelVectors + v;
       const BlockType& type = blocks_->type(vector);
       const auto* span = reinterpret_cast<const uint8_t*>(memory_) + blocks_->at(vector, 0);
-      kernels_.block_rows(type, group_,
-                          rows)({&type, b.data, span, in_width_, sums + v * rows * kernels_.lanes});
+      BlockRowsKernel kernel = nullptr;
+      int found = 0;  // the rows of the kernel
+      for (int t = tile; t < last_tile; ++t) {
+        const int rows = b.tiling.height(t);
+        if (rows != found) kernel = kernels_.block_rows(type, group_, found = rows);
+        float* const to = sums + (t - tile) * tile_sums;
+        kernel({&type, operand_of(b, t, 0), span, in_width_, to + v * rows * kernels_.lanes,
+                t == tile});
+        if (v + 1 == kPanelVectors) finish(b, t, p, to);
+      }
     }
-    finish(b, 0, p, sums);
   }
 }
 
@@ -304,9 +312,9 @@ SpanTile Linear::expand(int64_t p, int64_t k, int elements, float* room) const {
     float* const minimums =
         blocks_->minimums() ? scales + (kPanelVectors + v) * scale_floats : nullptr;
     span.minimums[v] = minimums;
-    span.codes[v] = kernels_.expand({&blocks_->type(p * kPanelVectors + v),
-                                     reinterpret_cast<const uint8_t*>(span_of(p, k, v)), elements,
-                                     group_, codes, own_scales, minimums});
+    kernels_.expand({&blocks_->type(p * kPanelVectors + v),
+                     reinterpret_cast<const uint8_t*>(span_of(p, k, v)), elements, group_, codes,
+                     own_scales, minimums});
   }
   if (!blocks_) kernels_.expand_int4(int4);
   return span;
@@ -319,8 +327,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
   const int64_t tile_sums = panel_sums(kernels_.max_rows), width = span_width();
   const bool minimums = blocks_ && blocks_->minimums();
   float* const sums = room + span_floats();
-  const bool tiles = kernels_.configure != nullptr;  // of AMX
-  const int halves = tiles && b.tiling.height(tile) > kernels_.max_rows / 2 ? 2 : 1;
+  const int halves = b.tiling.height(tile) > kernels_.max_rows / 2 ? 2 : 1;
   int configured = 0;
   for (; p < end; ++p) {
     for (int64_t k = 0; k < width; k += kSpan) {
@@ -339,9 +346,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
         const bool last = t + 1 == last_tile;
         const int rows = b.tiling.height(t), next = last ? tile : t + 1;
         const int64_t next_k = last ? begin : k;
-        if (tiles && rows != configured) {
-          kernels_.configure(configured = rows, group_);
-        }
+        if (rows != configured) kernels_.configure(configured = rows, group_);
         span.operand = span.next_operand;
         span.sums = sums + (t - tile) * tile_sums;
         span.next_operand = operand_of(b, next, next_k / group_);
@@ -353,7 +358,7 @@ void Linear::run_spans(const Batch& b, int tile, int last_tile, int64_t p, int64
       }
     }
   }
-  if (configured != 0) kernels_.release();
+  kernels_.release();
 }
 
 // The same for all ops that read alike: one may have packed the operand of another.
@@ -380,8 +385,8 @@ Linear::Plan Linear::plan(int rows, int threads) const {
     if (plan.groups > 1) {
       plan.groups = std::min<int64_t>(ceil_div(plan.groups, threads) * threads, plan.tiling.tiles);
     }
-    plan.room =
-        span_floats() + ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows);
+    plan.room = (by_spans(plan.tiling) ? span_floats() : 0) +
+                ceil_div(plan.tiling.tiles, plan.groups) * panel_sums(kernels_.max_rows);
     return plan;
   }
   if (plan.tiling.tiles == 1) {
@@ -479,7 +484,7 @@ void Linear::run_task(const Batch& batch, const Plan& plan, int task, float* roo
   const int tile = static_cast<int>(group * plan.tiling.tiles / plan.groups);
   const int last = static_cast<int>((group + 1) * plan.tiling.tiles / plan.groups);
   if (by_spans(plan.tiling)) return run_spans(batch, tile, last, p, end, room);
-  if (blocks_) return run_vectors(batch, p, end);
+  if (blocks_) return run_vectors(batch, tile, last, p, end, room);
   if (plan.tiling.tiles == 1) return run_tile(batch, 0, p, end);
   if (plan.multi_tile) return run_multi_tile(batch, plan, p, end, room);
   if (kernels_.configure != nullptr) return run_panels(batch, plan, tile, last, p, end, room);

@@ -218,7 +218,8 @@ class Linear {
   void run_panels(const Batch& b, const Plan& plan, int tile, int last_tile, int64_t p, int64_t end,
                   float* sums) const;
   void plan_panels(Plan& plan, int threads) const;
-  void run_vectors(const Batch& b, int64_t p, int64_t end) const;
+  void run_vectors(const Batch& b, int tile, int last_tile, int64_t p, int64_t end,
+                   float* sums) const;
   bool by_spans(const Tiling& tiling) const;
   int64_t span_width() const;
   const std::byte* span_of(int64_t p, int64_t k, int vector) const;

@@ -10,33 +10,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/linear/blocks.hpp"
+#include "cpu/linear/expand_blocks.hpp"
 #include "cpu/linear/tile_amx.hpp"
 
 namespace millrace::cpu {
 namespace {
 
-// Bytes as tdpbssd takes them.
-template <class Base>
-struct Signed : Base {
-  static constexpr int kOffset = 0;
-};
-
-template <class Base>
-const uint8_t* expand_signed(const BlockExpand& e) {
-  using Codes = typename Span<Base>::Codes;
-  const uint8_t* const codes = expand_blocks<Signed<Base>>(e);
-  if (codes == e.codes) return codes;
-  // Those of 8 bits lie unsigned in memory, for the few rows that meet them there.
-  for (int i = 0; i < e.elements * Base::kLanes; i += sizeof(Codes)) {
-    Codes line;
-    std::memcpy(&line, codes + i, sizeof line);
-    line -= static_cast<uint8_t>(Base::kOffset);
-    std::memcpy(e.codes + i, &line, sizeof line);
-  }
-  return e.codes;
-}
-
+// Bytes as tdpbssd takes them, signed.
 template <class Base>
 void expand_int4_signed(const Int4Expand& e) {
   constexpr int kLanes = Base::kLanes, kVector = 4 * kLanes;  // bytes of a vector
@@ -193,13 +173,16 @@ void configure_spans(int rows, int group) {
   Policy::configure(shape);
 }
 
-template <class Policy, class Base>
-struct AmxBlockTiles {
-  template <int kRows, int kGroup, bool kMinimums>
-  static constexpr SpanTileKernel of() {
-    return AmxSpan<Policy, Base, kRows, kGroup, true, kMinimums>::tile;
-  }
-};
+template <class Policy, class Base, int... kIndex>
+SpanTileKernel find_block_span(int group, bool minimums, int rows,
+                               std::integer_sequence<int, kIndex...>) {
+  static constexpr SpanTileKernel kTiles[2][2][sizeof...(kIndex)] = {
+      {{AmxSpan<Policy, Base, kIndex + 1, 16, true, false>::tile...},
+       {AmxSpan<Policy, Base, kIndex + 1, 16, true, true>::tile...}},
+      {{AmxSpan<Policy, Base, kIndex + 1, 32, true, false>::tile...},
+       {AmxSpan<Policy, Base, kIndex + 1, 32, true, true>::tile...}}};
+  return kTiles[group == kSpanUnit][minimums][rows - 1];
+}
 
 template <class Policy>
 constexpr void use_tiles(LinearKernels& k) {
@@ -211,11 +194,17 @@ constexpr void use_tiles(LinearKernels& k) {
 
 template <class Policy, class Base>
 constexpr LinearKernels make_amx_block_kernels(const char* name) {
-  LinearKernels k = make_block_kernels<Base, AmxBlockTiles<Policy, Base>, 2 * kAmxRows>(name);
+  constexpr int kFewRows = 4;  // wait for memory: Base reads it best
+  LinearKernels k = make_block_kernels<Base, kFewRows>(name);
   use_tiles<Policy>(k);
-  k.expand = expand_signed<Base>;
+  k.span_rows = kFewRows + 1;
+  k.span_tile = [](int group, bool minimums, int rows) {
+    return find_block_span<Policy, Base>(group, minimums, rows,
+                                         std::make_integer_sequence<int, 2 * kAmxRows>());
+  };
+  k.expand = expand_blocks<Base>;
   k.pack_operand = [](const OperandRows& rows, void* operand) {
-    (rows.rows <= kBlockRows ? pack_blocks<Base> : pack_amx_groups<Base, true>)(rows, operand);
+    (rows.rows <= kFewRows ? pack_blocks<Base> : pack_amx_groups<Base, true>)(rows, operand);
   };
   return k;
 }
