@@ -46,14 +46,16 @@ given ones. They serve to compare a model with another system.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
-			r, err := logits(o)
-			if err != nil {
-				return err
-			}
-			if o.json {
-				return printJSON(cmd.OutOrStdout(), r)
-			}
-			return printLogits(cmd.OutOrStdout(), r)
+			return atOnce(cmd.Context(), func() error {
+				r, err := logits(o)
+				if err != nil {
+					return err
+				}
+				if o.json {
+					return printJSON(cmd.OutOrStdout(), r)
+				}
+				return printLogits(cmd.OutOrStdout(), r)
+			})
 		},
 	}
 	takesModel(cmd)
