@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/compute/model"
 	"github.com/millrace/millrace/compute/numerics"
 	"github.com/millrace/millrace/compute/packed"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/compute/weights"
 	"github.com/millrace/millrace/kvmgr"
 	"github.com/millrace/millrace/kvmgr/kvfile"
@@ -349,6 +350,20 @@ func (m *Model) Run(batch []Rows) (Logits, error) {
 	}
 	return m.engine.Run(m.batch)
 }
+
+// RunsAhead reports whether the device takes a step before it has done the one before.
+func (m *Model) RunsAhead() bool { return m.engine.RunsAhead() }
+
+// Start starts a step, as Ahead has it. Regions are this model's.
+func (m *Model) Start(batch []Rows, draws []sample.Draw) error {
+	if err := m.setBatch(batch); err != nil {
+		return err
+	}
+	return m.engine.Start(m.batch, draws)
+}
+
+// Drawn waits for the oldest step of Start.
+func (m *Model) Drawn(tokens []int32) error { return m.engine.Drawn(tokens) }
 
 // RunTimed is Run op by op, with the time of each in the program's order.
 func (m *Model) RunTimed(batch []Rows) ([]device.OpTime, error) {

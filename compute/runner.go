@@ -101,6 +101,22 @@ type Draws interface {
 	Draw(draws []sample.Draw, tokens []int32) error
 }
 
+// Ahead is what a Runner has too whose device may take a step before it has done the one before.
+type Ahead interface {
+	// RunsAhead reports whether the device does. If not, Start returns an error.
+	RunsAhead() bool
+	// Start starts a step, and a draw from each of its outputs, in their order: without draws, the tokens of the largest logits. It returns
+	// before the device has done them. Nobody reads the step's logits. A token may be Drawn(i) of the step that was started before it. Up
+	// to two steps are started at a time, and Run waits until both are drawn.
+	Start(batch []Rows, draws []sample.Draw) error
+	// Drawn waits for the oldest step of Start, and returns the token of each of its outputs in tokens. Below 0: the device does not say,
+	// and a row of Drawn has no meaning.
+	Drawn(tokens []int32) error
+}
+
+// Drawn stands for the token that the step before draws from its output i, where it is not known yet.
+func Drawn(i int) int32 { return -1 - int32(i) }
+
 // Logits are the output rows of a step, in the order of its sequences.
 type Logits interface {
 	Row(i int) []float32 // [vocab], may be overwritten

@@ -54,6 +54,14 @@ static inline int32_t mr_program_draw_tokens(const mr_backend* b, mr_program* p,
                                              int32_t n_masks, int32_t* tokens, mr_error* e) {
   return b->program_draw(p, draws, n, masks, n_masks, tokens, e);
 }
+static inline int32_t mr_program_start_step(const mr_backend* b, mr_program* p, const mr_step* s,
+                                            const mr_draw* draws, mr_error* e) {
+  return b->program_start(p, s, draws, e);
+}
+static inline int32_t mr_program_get_drawn(const mr_backend* b, mr_program* p, int32_t* tokens,
+                                           int32_t n, mr_error* e) {
+  return b->program_drawn(p, tokens, n, e);
+}
 static inline int32_t mr_kv_reserve(const mr_backend* b, mr_program* p, int32_t slabs,
                                     mr_error* e) {
   return b->kv_reserve(p, slabs, e);

@@ -70,3 +70,57 @@ func TestADeviceDrawsWhatTheSamplerDraws(t *testing.T) {
 		})
 	}
 }
+
+// TestStepsInTheAirDrawTheTokensOfStepsOneByOne, of two sequences whose tokens stay on the device from one step to the next.
+func TestStepsInTheAirDrawTheTokensOfStepsOneByOne(t *testing.T) {
+	for _, backend := range backends(t) {
+		t.Run(backend, func(t *testing.T) {
+			const steps = 6
+			m, err := fixture.Open(filepath.Join("..", "..", "testdata", "models", "llama-gqa"))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, m.Weights.Close()) })
+			prompt := m.Expected.Tokens()[:5]
+			open := func() (*sequence, func(n int, last []int32) []device.Rows) {
+				s := openWith(t, options(t, backend, ""), m.Program, m.Weights, 2*len(prompt)+2*steps)
+				return s, func(n int, last []int32) []device.Rows {
+					if n == 0 {
+						return []device.Rows{{Region: s.region, Tokens: prompt, OutputsFrom: len(prompt) - 1}}
+					}
+					return []device.Rows{{Region: s.region, Tokens: last, Position: len(prompt) + n - 1}}
+				}
+			}
+			draw := func(n int) []sample.Draw { return []sample.Draw{{PerNat: 0.7, Random: uint64(n*n+1) << 57}} }
+			air, batch := open()
+			require.Equal(t, device.IsOptional(backend), air.engine.RunsAhead())
+			if !air.engine.RunsAhead() {
+				require.ErrorIs(t, air.engine.Start(batch(0, nil), nil), device.ErrUnsupported)
+				return
+			}
+			var got []int32
+			land := func() {
+				token := make([]int32, 1)
+				require.NoError(t, air.engine.Drawn(token))
+				got = append(got, token...)
+			}
+			for n := range steps {
+				require.NoError(t, air.engine.Start(batch(n, []int32{-1}), draw(n)))
+				if n > 0 {
+					land()
+				}
+			}
+			require.ErrorIs(t, air.engine.Start(batch(1, []int32{-2}), nil), device.ErrInvalid, "an output that is not there")
+			land()
+
+			one, batch := open()
+			var want []int32
+			for n := range steps {
+				l, err := one.engine.Run(batch(n, want[max(len(want)-1, 0):]))
+				require.NoError(t, err)
+				token := make([]int32, 1)
+				require.NoError(t, l.Draw(draw(n), token))
+				want = append(want, token...)
+			}
+			require.Equal(t, want, got)
+		})
+	}
+}

@@ -295,6 +295,19 @@ func (l Logits) Draw(draws []sample.Draw, tokens []int32) error {
 		return nil
 	}
 	words := (e.vocab + 31) / 32
+	e.setDraws(draws)
+	var me C.mr_error
+	if C.mr_program_draw_tokens(e.dev.backend, e.handle, unsafe.SliceData(e.draws), C.int32_t(len(draws)),
+		(*C.uint32_t)(unsafe.SliceData(e.masks)), C.int32_t(len(e.masks)/words), (*C.int32_t)(unsafe.SliceData(tokens)),
+		&me) != C.MR_OK {
+		return fail("draw tokens", &me)
+	}
+	return nil
+}
+
+// setDraws copies draws and their masks to where the backend reads them.
+func (e *Engine) setDraws(draws []sample.Draw) {
+	words := (e.vocab + 31) / 32
 	e.draws, e.masks = e.draws[:0], e.masks[:0]
 	for i := range draws {
 		d := &draws[i]
@@ -309,11 +322,44 @@ func (l Logits) Draw(draws []sample.Draw, tokens []int32) error {
 		}
 		e.draws = append(e.draws, draw)
 	}
+}
+
+// RunsAhead reports whether the device takes steps by Start.
+func (e *Engine) RunsAhead() bool { return e.best != nil }
+
+// Start starts a step, and a draw from each of its outputs, in their order: without draws the tokens of the largest logits. It returns
+// before the device has done them. Up to two steps are started at a time. A token of -1-i is what the step that was started before it
+// draws from output i.
+func (e *Engine) Start(batch []Rows, draws []sample.Draw) error {
+	if e.failed != nil {
+		return fmt.Errorf("start step: %w", e.failed)
+	}
+	step, err := e.step(batch)
+	if err != nil {
+		return err
+	}
+	if outputs := int(step.outputs); len(draws) != 0 && len(draws) != outputs {
+		return fmt.Errorf("start step: %w: %d draws, expected none or one for each of %d outputs", ErrInvalid, len(draws), outputs)
+	}
+	e.setDraws(draws)
+	step.logits = nil
+	var all *C.mr_draw
+	if len(draws) > 0 {
+		all = unsafe.SliceData(e.draws)
+	}
 	var me C.mr_error
-	if C.mr_program_draw_tokens(e.dev.backend, e.handle, unsafe.SliceData(e.draws), C.int32_t(len(draws)),
-		(*C.uint32_t)(unsafe.SliceData(e.masks)), C.int32_t(len(e.masks)/words), (*C.int32_t)(unsafe.SliceData(tokens)),
-		&me) != C.MR_OK {
-		return fail("draw tokens", &me)
+	if C.mr_program_start_step(e.dev.backend, e.handle, &step, all, &me) != C.MR_OK {
+		return fail("start step", &me)
+	}
+	return nil
+}
+
+// Drawn waits for the oldest step of Start, and returns the token of each of its outputs in tokens: below 0 where the device does not say,
+// as in Draw.
+func (e *Engine) Drawn(tokens []int32) error {
+	var me C.mr_error
+	if C.mr_program_get_drawn(e.dev.backend, e.handle, (*C.int32_t)(unsafe.SliceData(tokens)), C.int32_t(len(tokens)), &me) != C.MR_OK {
+		return fail("drawn tokens", &me)
 	}
 	return nil
 }
@@ -346,60 +392,9 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 	if e.failed != nil {
 		return Logits{}, fmt.Errorf("run step: %w", e.failed)
 	}
-	rows, outputs, hidden := 0, 0, 0
-	if err := e.beams.reset(batch); err != nil {
+	step, err := e.step(batch)
+	if err != nil {
 		return Logits{}, err
-	}
-	if len(batch) > len(e.sequences) {
-		return Logits{}, fmt.Errorf("run step: %w: %d sequences, expected at most %d", ErrInvalid, len(batch), len(e.sequences))
-	}
-	for i := range batch {
-		s := &batch[i]
-		wanted := len(s.Tokens) - s.OutputsFrom
-		if s.Region == nil || s.OutputsFrom < 0 || wanted < 0 {
-			return Logits{}, fmt.Errorf("run step: %w: sequence %d: %d tokens, outputs from %d", ErrInvalid, i, len(s.Tokens),
-				s.OutputsFrom)
-		}
-		if s.Hidden {
-			hidden += wanted
-		} else if hidden > 0 && wanted > 0 {
-			return Logits{}, fmt.Errorf("run step: %w: sequence %d has logits after those with hidden states", ErrInvalid, i)
-		}
-		if rows+len(s.Tokens) > e.limits.MaxRows || outputs+wanted-hidden > e.limits.MaxOutputs || hidden > e.limits.MaxHidden {
-			return Logits{}, fmt.Errorf("run step: %w: over %d rows, %d outputs or %d hidden states",
-				ErrInvalid, e.limits.MaxRows, e.limits.MaxOutputs, e.limits.MaxHidden)
-		}
-		e.sequences[i] = C.mr_sequence{
-			region:    s.Region.handle,
-			first_row: C.int32_t(rows),
-			rows:      C.int32_t(len(s.Tokens)),
-			position:  C.int32_t(s.Position),
-			second:    C.int32_t(s.Second),
-		}
-		if s.Beams != nil {
-			var err error
-			if e.sequences[i].beams, err = e.beams.add(s); err != nil {
-				return Logits{}, fmt.Errorf("run step: %w: sequence %d: %w", ErrInvalid, i, err)
-			}
-		}
-		copy(e.tokens[rows:], s.Tokens)
-		for j := range wanted {
-			e.outputs[outputs+j] = int32(rows + s.OutputsFrom + j)
-		}
-		rows += len(s.Tokens)
-		outputs += wanted
-	}
-	step := C.mr_step{
-		tokens:      (*C.int32_t)(unsafe.SliceData(e.tokens)),
-		sequences:   unsafe.SliceData(e.sequences),
-		output_rows: (*C.int32_t)(unsafe.SliceData(e.outputs)),
-		logits:      (*C.float)(unsafe.SliceData(e.logits)),
-		rows:        C.int32_t(rows),
-		n_sequences: C.int32_t(len(batch)),
-		outputs:     C.int32_t(outputs),
-
-		hidden_outputs: C.int32_t(hidden),
-		hidden:         (*C.float)(unsafe.SliceData(e.hidden)),
 	}
 	if e.best != nil {
 		step.logits, step.best = nil, (*C.int32_t)(unsafe.SliceData(e.best))
@@ -412,7 +407,67 @@ func (e *Engine) run(batch []Rows, opTimes []C.mr_op_time) (Logits, error) {
 	if C.mr_program_run(e.dev.backend, e.handle, &step, &me) != C.MR_OK {
 		return Logits{}, fail("run step", &me)
 	}
-	return Logits{e, outputs - hidden, e.hidden[:hidden*e.width]}, nil
+	hidden := int(step.hidden_outputs)
+	return Logits{e, int(step.outputs) - hidden, e.hidden[:hidden*e.width]}, nil
+}
+
+// step fills the arrays of a step.
+func (e *Engine) step(batch []Rows) (C.mr_step, error) {
+	rows, outputs, hidden := 0, 0, 0
+	if err := e.beams.reset(batch); err != nil {
+		return C.mr_step{}, err
+	}
+	if len(batch) > len(e.sequences) {
+		return C.mr_step{}, fmt.Errorf("run step: %w: %d sequences, expected at most %d", ErrInvalid, len(batch), len(e.sequences))
+	}
+	for i := range batch {
+		s := &batch[i]
+		wanted := len(s.Tokens) - s.OutputsFrom
+		if s.Region == nil || s.OutputsFrom < 0 || wanted < 0 {
+			return C.mr_step{}, fmt.Errorf("run step: %w: sequence %d: %d tokens, outputs from %d", ErrInvalid, i, len(s.Tokens),
+				s.OutputsFrom)
+		}
+		if s.Hidden {
+			hidden += wanted
+		} else if hidden > 0 && wanted > 0 {
+			return C.mr_step{}, fmt.Errorf("run step: %w: sequence %d has logits after those with hidden states", ErrInvalid, i)
+		}
+		if rows+len(s.Tokens) > e.limits.MaxRows || outputs+wanted-hidden > e.limits.MaxOutputs || hidden > e.limits.MaxHidden {
+			return C.mr_step{}, fmt.Errorf("run step: %w: over %d rows, %d outputs or %d hidden states",
+				ErrInvalid, e.limits.MaxRows, e.limits.MaxOutputs, e.limits.MaxHidden)
+		}
+		e.sequences[i] = C.mr_sequence{
+			region:    s.Region.handle,
+			first_row: C.int32_t(rows),
+			rows:      C.int32_t(len(s.Tokens)),
+			position:  C.int32_t(s.Position),
+			second:    C.int32_t(s.Second),
+		}
+		if s.Beams != nil {
+			var err error
+			if e.sequences[i].beams, err = e.beams.add(s); err != nil {
+				return C.mr_step{}, fmt.Errorf("run step: %w: sequence %d: %w", ErrInvalid, i, err)
+			}
+		}
+		copy(e.tokens[rows:], s.Tokens)
+		for j := range wanted {
+			e.outputs[outputs+j] = int32(rows + s.OutputsFrom + j)
+		}
+		rows += len(s.Tokens)
+		outputs += wanted
+	}
+	return C.mr_step{
+		tokens:      (*C.int32_t)(unsafe.SliceData(e.tokens)),
+		sequences:   unsafe.SliceData(e.sequences),
+		output_rows: (*C.int32_t)(unsafe.SliceData(e.outputs)),
+		logits:      (*C.float)(unsafe.SliceData(e.logits)),
+		rows:        C.int32_t(rows),
+		n_sequences: C.int32_t(len(batch)),
+		outputs:     C.int32_t(outputs),
+
+		hidden_outputs: C.int32_t(hidden),
+		hidden:         (*C.float)(unsafe.SliceData(e.hidden)),
+	}, nil
 }
 
 // cSlice makes *s a zeroed slice of n values in C memory; false when there is

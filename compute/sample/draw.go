@@ -45,6 +45,14 @@ func (s *Sampler) Draw(position int) (Draw, bool) {
 	return d, true
 }
 
+// DrawAhead is Draw at a position whose token before is not known yet. False also where that token may change the draw.
+func (s *Sampler) DrawAhead(position int) (Draw, bool) {
+	if s.index != nil || s.thinks.bounded() {
+		return Draw{}, false
+	}
+	return s.Draw(position)
+}
+
 // Token draws the token from logits, one per token of the vocabulary, which may be overwritten. The error is ErrLogits.
 func (d *Draw) Token(logits []float32, ws *Scratch) (int32, error) {
 	if d.Mask != nil {

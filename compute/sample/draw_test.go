@@ -74,3 +74,26 @@ func TestWhatADrawDoesNotSayIsLeftToSample(t *testing.T) {
 		require.True(t, ok, name)
 	}
 }
+
+// TestADrawAheadDoesNotDependOnTheTokenBeforeIt, which is not known yet.
+func TestADrawAheadDoesNotDependOnTheTokenBeforeIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		params Params
+		ahead  bool
+	}{
+		"greedy":             {Params{}, true},
+		"a temperature":      {Params{Temperature: 1, TopK: 5, TopP: 0.9, MinP: 0.1, Seed: 3}, true},
+		"a frequent token":   {Params{FrequencyPenalty: 1}, false},
+		"a token that is in": {Params{PresencePenalty: 1}, false},
+		"reasoning":          {Params{Thinking: &Thinking{Begun: true, Budget: 1, End: 7, Start: -1}}, false},
+	} {
+		s := New(c.params, 50, nil)
+		d, ok := s.Draw(3)
+		require.True(t, ok, name)
+		ahead, ok := s.DrawAhead(3)
+		require.Equal(t, c.ahead, ok, name)
+		if ok {
+			require.Equal(t, d, ahead, name)
+		}
+	}
+}

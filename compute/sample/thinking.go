@@ -33,5 +33,8 @@ func (r *reasoning) accept(token int32) {
 	}
 }
 
+// bounded reports whether a later token may be the one that ends the reasoning, whatever the logits are.
+func (r *reasoning) bounded() bool { return r.bound != nil }
+
 // spent reports whether the next token ends the reasoning.
 func (r *reasoning) spent() bool { return r.inside && r.tokens >= r.bound.Budget }

@@ -292,6 +292,25 @@ int32_t program_draw(mr_program* program, const mr_draw* draws, int32_t n, const
   });
 }
 
+int32_t program_start(mr_program* program, const mr_step* step, const mr_draw* draws,
+                      mr_error* error) {
+  return guarded(error, [&] {
+    need(program, step);
+    if (program->ranks.size() > 1) fail(MR_UNSUPPORTED, "ranks keep no logits to draw from");
+    program->first().start(*step, draws);
+  });
+}
+
+int32_t program_drawn(mr_program* program, int32_t* tokens, int32_t n, mr_error* error) {
+  return guarded(error, [&] {
+    need(program);
+    if (n < 0 || (n > 0 && tokens == nullptr)) {
+      fail(MR_INVALID, "%d tokens, or a null pointer", n);
+    }
+    program->first().drawn({tokens, size_t(n)});
+  });
+}
+
 }  // namespace
 
 int32_t open_device(OpenDevice open, const mr_device_config* config, mr_device** out,
@@ -323,7 +342,7 @@ mr_backend backend_table(const char* name, decltype(mr_backend::device_open) dev
           device_measure,   program_load,   program_unload, program_info,  program_packed,
           program_numerics, program_run,    kv_reserve,     region_create, region_map,
           region_unmap,     region_destroy, slab_copy,      slab_read,     slab_write,
-          kv_reserve_file,  program_logits, program_draw};
+          kv_reserve_file,  program_logits, program_draw,   program_start, program_drawn};
 }
 
 }  // namespace millrace

@@ -81,6 +81,9 @@ class Kernels {
   // As mr_backend's program_draw, of logits that are kept; masks are whole.
   virtual void draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
                     int32_t* tokens);
+  // In place of finish: starts draws as mr_backend's program_start has them, none or one for each output.
+  virtual void start_draws(int outputs, std::span<const mr_draw> draws);
+  virtual void end_draws(std::span<int32_t> tokens);  // waits for the oldest that were started
 
   // Whether rope_store and attention take sequences with beams.
   virtual bool takes_beams() const { return false; }

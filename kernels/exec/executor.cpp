@@ -83,6 +83,18 @@ KvLayout kv_layout(const Device& device, const Program& p) {
   return layout;
 }
 
+// kept: rows of logits.
+void check_draw(const mr_draw& d, int kept, int n_masks) {
+  if (d.row < 0 || d.row >= kept) {
+    fail(MR_INVALID, "a draw of row %d of the logits, the last step has kept %d", d.row, kept);
+  }
+  if (!(d.per_nat >= 0 && std::isfinite(d.per_nat)) || d.mask < -1 || d.mask >= n_masks ||
+      d.top_k < 0) {
+    fail(MR_INVALID, "a draw with per_nat %g, mask %d of %d and top_k %d", d.per_nat, d.mask,
+         n_masks, d.top_k);
+  }
+}
+
 }  // namespace
 
 Executor::Executor(Device& device, const mr_program_desc& desc) : device_(device) {
@@ -148,33 +160,54 @@ const std::shared_ptr<KvPool>& Executor::pool() const {
   return pool_;
 }
 
-void Executor::begin(const mr_step& step) {
+// drawn: tokens that the step before has drawn for this one.
+void Executor::check(const mr_step& step, int drawn) {
   kept_logits_ = 0;
-  if (step.best != nullptr && (logits_.size() > 0 || !kernels_->keeps_logits())) {
-    fail(MR_UNSUPPORTED, "this backend keeps no logits, expected the caller's memory for them");
-  }
-  read_step(program_, pool_.get(), step, share_.rank == 0 ? ++steps_ : 0, batch_);
+  read_step(program_, pool_.get(), step, share_.rank == 0 ? ++steps_ : 0, drawn, batch_);
   for (const Sequence& s : batch_.sequences) {
     if (s.beams != nullptr && (program_.state > 0 || !kernels_->takes_beams())) {
       fail(MR_UNSUPPORTED, program_.state > 0 ? "a program with states has no beam search"
                                               : "this backend has no beam search");
     }
   }
+  drawn_ = 0;
+}
+
+void Executor::begin(const mr_step& step) {
+  if (!started_.empty()) {
+    fail(MR_INVALID, "a step was started and is not drawn, expected none");
+  }
+  if (step.best != nullptr && (logits_.size() > 0 || !kernels_->keeps_logits())) {
+    fail(MR_UNSUPPORTED, "this backend keeps no logits, expected the caller's memory for them");
+  }
+  if (step.outputs > step.hidden_outputs && step.logits == nullptr && step.best == nullptr) {
+    fail(MR_INVALID, "step: logits is a null pointer");
+  }
+  check(step, 0);
+}
+
+void Executor::begin_kernels() {
+  kernels_->begin(batch_);
+  for (int group = 1; group < program_.kv_groups; ++group) {
+    batch_.select(group);
+    kernels_->begin_group(batch_);
+  }
+}
+
+void Executor::run_ops() {
+  if (kernels_->replay(batch_)) return;
+  for (const Op& op : program_.ops) run_op(op);
 }
 
 void Executor::run(const mr_step& step) {
   const bool part = logits_.size() > 0;
   slots_[program_.logits_slot].data =
       part ? logits_.data() : static_cast<void*>(kernels_->logits(step.logits));
-  kernels_->begin(batch_);
-  for (int group = 1; group < program_.kv_groups; ++group) {
-    batch_.select(group);
-    kernels_->begin_group(batch_);
-  }
+  begin_kernels();
   if (step.op_times != nullptr && share_.rank == 0) {
     run_timed(step);
-  } else if (!kernels_->replay(batch_)) {
-    for (const Op& op : program_.ops) run_op(op);
+  } else {
+    run_ops();
   }
   if (step.hidden_outputs > 0 && share_.rank == 0) read_hidden(step.hidden);
   if (part) write_logits(step.logits);
@@ -182,6 +215,45 @@ void Executor::run(const mr_step& step) {
   if (part) last.logits = nullptr;
   kernels_->finish(last);
   if (step.best != nullptr) kept_logits_ = batch_.logits;
+}
+
+void Executor::start(const mr_step& step, const mr_draw* draws) {
+  constexpr size_t kMostStarted = 2;
+  if (logits_.size() > 0 || !kernels_->keeps_logits()) {
+    fail(MR_UNSUPPORTED, "this backend keeps no logits, expected steps that are run");
+  }
+  if (started_.size() == kMostStarted) {
+    fail(MR_INVALID, "%zu steps are started and not drawn, expected fewer", kMostStarted);
+  }
+  if (step.hidden_outputs != 0 || step.op_times != nullptr || step.outputs < 0 ||
+      step.outputs > program_.max_outputs) {
+    fail(MR_INVALID,
+         "a step that is started has %d outputs, %d of hidden states%s, expected 0 to %d of logits",
+         step.outputs, step.hidden_outputs, step.op_times != nullptr ? " and op_times" : "",
+         program_.max_outputs);
+  }
+  const std::span<const mr_draw> all(draws, draws == nullptr ? 0 : step.outputs);
+  for (size_t i = 0; i < all.size(); ++i) {
+    check_draw(all[i], step.outputs, 0);
+    if (all[i].row != static_cast<int>(i)) {
+      fail(MR_INVALID, "draw %zu is of row %d, expected its own", i, all[i].row);
+    }
+  }
+  check(step, program_.classes == program_.vocab ? drawn_ : 0);
+  slots_[program_.logits_slot].data = kernels_->logits(nullptr);
+  begin_kernels();
+  run_ops();
+  kernels_->start_draws(batch_.logits, all);
+  started_.push_back(drawn_ = batch_.logits);
+}
+
+void Executor::drawn(std::span<int32_t> tokens) {
+  if (started_.empty() || tokens.size() != size_t(started_.front())) {
+    fail(MR_INVALID, "%zu tokens of a step that was started, expected %d", tokens.size(),
+         started_.empty() ? 0 : started_.front());
+  }
+  started_.pop_front();
+  kernels_->end_draws(tokens);
 }
 
 void Executor::read_logits(int row, float* out) {
@@ -199,17 +271,7 @@ void Executor::draw(std::span<const mr_draw> draws, const uint32_t* masks, int n
     fail(MR_INVALID, "%zu draws with %d masks, expected at most %d of each", draws.size(), n_masks,
          program_.max_outputs);
   }
-  for (const mr_draw& d : draws) {
-    if (d.row < 0 || d.row >= kept_logits_) {
-      fail(MR_INVALID, "a draw of row %d of the logits, the last step has kept %d", d.row,
-           kept_logits_);
-    }
-    if (!(d.per_nat >= 0 && std::isfinite(d.per_nat)) || d.mask < -1 || d.mask >= n_masks ||
-        d.top_k < 0) {
-      fail(MR_INVALID, "a draw with per_nat %g, mask %d of %d and top_k %d", d.per_nat, d.mask,
-           n_masks, d.top_k);
-    }
-  }
+  for (const mr_draw& d : draws) check_draw(d, kept_logits_, n_masks);
   if (draws.empty()) return;
   const size_t words = (size_t(program_.classes) + 31) / 32;
   kernels_->draw(draws, {masks, n_masks * words}, tokens);
@@ -298,6 +360,14 @@ void Kernels::select_rows(const Op& op, const Run& run) {
 }
 
 void Kernels::draw(std::span<const mr_draw>, std::span<const uint32_t>, int32_t*) {
+  fail(MR_UNSUPPORTED, "this backend keeps no logits to draw from");
+}
+
+void Kernels::start_draws(int, std::span<const mr_draw>) {
+  fail(MR_UNSUPPORTED, "this backend keeps no logits to draw from");
+}
+
+void Kernels::end_draws(std::span<int32_t>) {
   fail(MR_UNSUPPORTED, "this backend keeps no logits to draw from");
 }
 

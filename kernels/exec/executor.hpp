@@ -2,6 +2,7 @@
 #ifndef MILLRACE_EXEC_EXECUTOR_HPP
 #define MILLRACE_EXEC_EXECUTOR_HPP
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +40,9 @@ class Executor {
   void read_logits(int row, float* out);
   // As mr_backend's program_draw.
   void draw(std::span<const mr_draw> draws, const uint32_t* masks, int n_masks, int32_t* tokens);
+  // As mr_backend's program_start and program_drawn.
+  void start(const mr_step& step, const mr_draw* draws);
+  void drawn(std::span<int32_t> tokens);
   void info(mr_program_info& out) const;
   mr_span packed(int index) const { return kernels_->packed(index); }
   const char* numerics() const { return numerics_.c_str(); }
@@ -48,6 +52,9 @@ class Executor {
   const std::shared_ptr<KvPool>& pool() const;
 
  private:
+  void check(const mr_step& step, int drawn);
+  void begin_kernels();
+  void run_ops();
   void run_op(const Op& op);
   void run_timed(const mr_step& step);
   int rows(const Op& op) const {
@@ -72,6 +79,8 @@ class Executor {
   Batch batch_;
   std::vector<uint16_t> hidden_;  // operands on their way to read_hidden's floats
   int kept_logits_ = 0;           // rows of the last step
+  std::deque<int> started_;       // outputs of the steps that are not drawn
+  int drawn_ = 0;                 // outputs of the last step, if it was started
   uint64_t steps_ = 0;
 };
 

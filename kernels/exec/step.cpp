@@ -26,16 +26,15 @@ void check_counts(const Program& p, const mr_step& s) {
   }
   if (s.tokens == nullptr || s.sequences == nullptr ||
       (s.outputs > 0 && s.output_rows == nullptr) ||
-      (s.outputs > s.hidden_outputs && s.logits == nullptr && s.best == nullptr) ||
       (s.hidden_outputs > 0 && s.hidden == nullptr)) {
-    fail(MR_INVALID, "step: tokens, sequences, output_rows, logits or hidden is a null pointer");
+    fail(MR_INVALID, "step: tokens, sequences, output_rows or hidden is a null pointer");
   }
 }
 
-void check_rows(const Program& p, const mr_step& s) {
+void check_rows(const Program& p, const mr_step& s, int drawn) {
   for (int r = 0; r < s.rows; ++r) {
-    if (s.tokens[r] < 0 || s.tokens[r] >= p.vocab) {
-      fail(MR_INVALID, "row %d: token %d, expected 0 to %d", r, s.tokens[r], p.vocab - 1);
+    if (s.tokens[r] < -drawn || s.tokens[r] >= p.vocab) {
+      fail(MR_INVALID, "row %d: token %d, expected %d to %d", r, s.tokens[r], -drawn, p.vocab - 1);
     }
   }
   for (int i = 0; i < s.outputs; ++i) {
@@ -192,10 +191,10 @@ void Batch::select(int to) {
   }
 }
 
-void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t step_id,
+void read_step(const Program& p, const KvPool* pool, const mr_step& s, uint64_t step_id, int drawn,
                Batch& batch) {
   check_counts(p, s);
-  check_rows(p, s);
+  check_rows(p, s, drawn);
   batch.sequences.clear();
   batch.positions.resize(s.rows);
   if (p.both_ways) batch.types.assign(s.rows, 0);

@@ -78,10 +78,10 @@ struct Batch {
 
 // Checks a step against the program and its KV pool and fills the batch, whose
 // memory is reused. step_id differs from one call to the next; 0: of a step that another rank has
-// checked with it. Throws
+// checked with it. drawn: outputs of the step before, whose tokens -1, -2, ... stand for. Throws
 // Error(MR_INVALID) naming what was found and expected.
 void read_step(const Program& program, const KvPool* pool, const mr_step& step, uint64_t step_id,
-               Batch& batch);
+               int drawn, Batch& batch);
 
 }  // namespace millrace
 

@@ -344,9 +344,14 @@ Buffer GpuKernels::raw(const mr_tensor* tensor) {
   return stream_->upload(tensor->data, elements(*tensor) * dtype_bytes(tensor->dtype));
 }
 
-void GpuKernels::begin(const Batch& batch) {
+// What fails from here on leaves it running.
+void GpuKernels::begin_call() {
   if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
   running_ = true;
+}
+
+void GpuKernels::begin(const Batch& batch) {
+  begin_call();
   stream_->forget_launches();
   begin_group(batch);
 }
@@ -370,12 +375,16 @@ void GpuKernels::read(void* to, const void* from, size_t bytes) {
   stream_->wait();
 }
 
+void GpuKernels::launch_best(int outputs) {
+  stream_->launch(kernels_->best, outputs, kDrawItems, static_cast<const void*>(logits_.data()),
+                  best_.data(), program_.classes);
+}
+
 void GpuKernels::finish(const mr_step& step) {
   recordings_.end(*stream_);
   const int outputs = step.outputs - step.hidden_outputs;
   if (outputs > 0 && step.best != nullptr) {
-    stream_->launch(kernels_->best, outputs, kDrawItems, static_cast<const void*>(logits_.data()),
-                    best_.data(), program_.classes);
+    launch_best(outputs);
     stream_->copy(step.best, best_.data(), size_t(outputs) * sizeof(int32_t));
   } else if (outputs > 0 && step.logits != nullptr) {
     stream_->copy(step.logits, logits_.data(), size_t(outputs) * program_.classes * sizeof(float));
@@ -384,26 +393,53 @@ void GpuKernels::finish(const mr_step& step) {
   running_ = false;
 }
 
-void GpuKernels::draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
-                      int32_t* tokens) {
+// The draws lie still until the stream has done them. Their masks, if they have any, are in masks_.
+void GpuKernels::launch_draws(std::span<const mr_draw> draws) {
   static_assert(sizeof(DrawEntry) == sizeof(mr_draw) &&
                 offsetof(DrawEntry, random) == offsetof(mr_draw, random));
-  if (running_) fail(MR_DEVICE, "the device failed in an earlier step; load the program again");
-  running_ = true;
   if (draws_.size() == 0) {
     draws_ = stream_->allocate(size_t(program_.max_outputs) * sizeof(DrawEntry));
   }
   stream_->copy(draws_.data(), draws.data(), draws.size_bytes());
-  if (!masks.empty()) {
-    if (masks_.size() < masks.size_bytes()) masks_ = stream_->allocate(masks.size_bytes());
-    stream_->copy(masks_.data(), masks.data(), masks.size_bytes());
-  }
   stream_->launch_local(kernels_->draw, draws.size(), kDrawItems, kDrawLocalWords,
                         DrawShape{program_.classes}, static_cast<const void*>(logits_.data()),
                         static_cast<const void*>(draws_.data()),
                         static_cast<const void*>(masks_.data()), best_.data());
+}
+
+void GpuKernels::draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
+                      int32_t* tokens) {
+  begin_call();
+  if (!masks.empty()) {
+    if (masks_.size() < masks.size_bytes()) masks_ = stream_->allocate(masks.size_bytes());
+    stream_->copy(masks_.data(), masks.data(), masks.size_bytes());
+  }
+  launch_draws(draws);
   stream_->copy(tokens, best_.data(), draws.size() * sizeof(int32_t));
   stream_->wait();
+  running_ = false;
+}
+
+void GpuKernels::start_draws(int outputs, std::span<const mr_draw> draws) {
+  recordings_.end(*stream_);
+  Started& s = started_[next_start_];
+  next_start_ ^= 1;
+  if (!s.tokens) s.tokens.emplace(*stream_, size_t(program_.max_outputs) * sizeof(int32_t));
+  if (!draws.empty()) {
+    s.draws.assign(draws.begin(), draws.end());
+    launch_draws(s.draws);
+  } else if (outputs > 0) {
+    launch_best(outputs);
+  }
+  s.tokens->begin(*stream_, best_.data(), size_t(outputs) * sizeof(int32_t));
+  running_ = false;
+}
+
+void GpuKernels::end_draws(std::span<int32_t> tokens) {
+  begin_call();
+  Started& s = started_[next_end_];
+  next_end_ ^= 1;
+  s.tokens->end(*stream_, tokens.data(), tokens.size_bytes());
   running_ = false;
 }
 
@@ -426,7 +462,8 @@ void GpuKernels::embed(const Op& op, const Run& run) {
       out.type == MR_SLOT_F32,
       op.embed.accumulate ? static_cast<int32_t>(program_.tensor(op.embed.table)->dims[0]) : 0};
   stream_->launch(kernels_->embed, batch.rows, kRowItems, tables_.front().tokens(),
-                  tables_.front().positions(), tables_.front().types(),
+                  static_cast<const int32_t*>(best_.data()), tables_.front().positions(),
+                  tables_.front().types(),
                   tied ? c.table.data : static_cast<const void*>(c.weight.data()), c.bias.data(),
                   c.types.data(), out.data, shape);
 }

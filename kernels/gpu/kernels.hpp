@@ -90,6 +90,8 @@ class GpuKernels : public Kernels {
   void finish(const mr_step& step) override;
   void draw(std::span<const mr_draw> draws, std::span<const uint32_t> masks,
             int32_t* tokens) override;
+  void start_draws(int outputs, std::span<const mr_draw> draws) override;
+  void end_draws(std::span<int32_t> tokens) override;
 
   uint64_t weight_bytes() const override;
   uint64_t scratch_bytes() const override;
@@ -109,6 +111,15 @@ class GpuKernels : public Kernels {
     std::unique_ptr<Linear> linear;
   };
 
+  // Draws that were started.
+  struct Started {
+    std::vector<mr_draw> draws;  // until the device has them
+    std::optional<Readback> tokens;
+  };
+
+  void begin_call();
+  void launch_best(int outputs);
+  void launch_draws(std::span<const mr_draw> draws);
   void load(const Op& op);
   void load(const Op& op, Constants& c);
   void leave_codes();
@@ -153,6 +164,8 @@ class GpuKernels : public Kernels {
   Buffer best_;                       // [max_outputs] tokens
   Buffer draws_, masks_;              // of a call of draw: made when one needs them
   Recordings recordings_;
+  Started started_[2];  // in turn
+  int next_start_ = 0, next_end_ = 0;
   bool running_ = false;  // a step has begun and not ended: it failed
 };
 

@@ -33,6 +33,7 @@ void StepTables::set(Stream& stream, const Batch& batch, const DevicePool& pool)
   const size_t slabs = slabs_.size() * sizeof(uint64_t), words = slabs_at() * sizeof(int32_t);
   in_place_ = words + slabs <= device_.size();
   if (!in_place_) device_ = stream.allocate((words + slabs) * 2);
+  std::swap(copy_, last_copy_);
   copy_.resize(words + slabs);
   std::memcpy(copy_.data(), words_.data(), words_.size() * sizeof(int32_t));
   std::memcpy(copy_.data() + words, slabs_.data(), slabs);

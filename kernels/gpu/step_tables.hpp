@@ -89,7 +89,8 @@ class StepTables {
   std::set<TaskSizes> sizes_;
   std::vector<uint64_t> slabs_;  // addresses; on the device they lie after the words
   std::vector<int32_t> words_;
-  std::vector<std::byte> copy_;  // both, until the device has them
+  std::vector<std::byte> copy_;       // both, until the device has them
+  std::vector<std::byte> last_copy_;  // of the step before, which the device may run
   size_t tokens_ = 0, positions_ = 0, types_ = 0, output_rows_ = 0, row_sequence_ = 0,
          sequences_ = 0, beams_ = 0;
   std::map<TaskSizes, std::vector<Tasks>> tasks_;

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 23
+#define MR_ABI_VERSION 24
 #define MR_SLAB_TOKENS 16 /* tokens per KV slab: the step of the segment KV cache */
 
 typedef enum mr_status {
@@ -687,6 +687,14 @@ typedef struct mr_backend {
    * nearly one logit is. */
   int32_t (*program_draw)(mr_program*, const mr_draw* draws, int32_t n, const uint32_t* masks,
                           int32_t n_masks, int32_t* tokens, mr_error*);
+  /* Starts a step of a device with keeps_logits, and a draw from each of its outputs, and returns before the device
+   * has done them. draws are those of rows 0, 1, ... in turn, without masks; NULL: the token of the largest logit of
+   * each. The step has neither hidden outputs nor op_times, and its logits and best are not used: nothing reads its
+   * logits. A token of the step that is -1 - i is what the step before it, which was started too, draws from its
+   * output i. program_drawn waits for the oldest step, and copies a token for each of its outputs, below 0 as those of
+   * program_draw. Up to two steps are started at a time, and until both are drawn there is no program_run. */
+  int32_t (*program_start)(mr_program*, const mr_step*, const mr_draw* draws, mr_error*);
+  int32_t (*program_drawn)(mr_program*, int32_t* tokens, int32_t n, mr_error*);
 } mr_backend;
 
 const mr_backend* millrace_backend_ref(void);

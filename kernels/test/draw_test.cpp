@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -258,6 +260,190 @@ TEST_P(DrawTest, RowsWithoutATokenAndBadDraws) {
   const std::vector<mr_draw> many(5000, {0, 0, 1, -1, 0, 0, 0});
   EXPECT_EQ(m.draw(many, masks, 1, tokens, error), MR_INVALID);
   check(m.draw({}, masks, 1, tokens, error), error);
+}
+
+// Sequences that decode, in steps of some of them each: `joins` says from which step on each one is there.
+class Decoding {
+ public:
+  explicit Decoding(Model& model) : model_(model) {
+    for (size_t i = 0; i < kJoins.size(); ++i) {
+      sequences_.push_back(std::make_unique<Sequence>(model));
+      sequences_.back()->reach(64);
+      tokens_.push_back({static_cast<int32_t>(3 + i), 11, static_cast<int32_t>(20 * i)});
+    }
+  }
+
+  static constexpr int kSteps = 9;
+
+  struct Batch {
+    std::vector<size_t> who;
+    std::vector<int32_t> tokens, output_rows;
+    std::vector<mr_sequence> sequences;
+    std::vector<mr_draw> draws;
+    std::vector<int32_t> best;
+
+    mr_step step() {
+      best.resize(who.size());
+      return {tokens.data(),
+              sequences.data(),
+              output_rows.data(),
+              nullptr,
+              nullptr,
+              static_cast<int32_t>(tokens.size()),
+              static_cast<int32_t>(sequences.size()),
+              static_cast<int32_t>(output_rows.size()),
+              0,
+              nullptr,
+              best.data()};
+    }
+  };
+
+  // The rows of a step, whose last tokens may be `last`'s outputs.
+  Batch batch(int step, const Batch* last) {
+    Batch b;
+    for (size_t i = 0; i < kJoins.size(); ++i) {
+      if (step < kJoins[i] || step >= kLeaves[i]) continue;
+      Sequence& s = *sequences_[i];
+      const auto row = static_cast<int32_t>(b.tokens.size());
+      if (last != nullptr && step > kJoins[i]) {
+        const auto from = std::ranges::find(last->who, i) - last->who.begin();
+        b.tokens.push_back(-1 - static_cast<int32_t>(from));
+      } else {
+        b.tokens.insert(b.tokens.end(), tokens_[i].begin() + s.position, tokens_[i].end());
+      }
+      const int rows = static_cast<int>(b.tokens.size()) - row;
+      b.sequences.push_back({s.region, row, rows, s.position, 0, nullptr});
+      s.position += rows;
+      b.output_rows.push_back(row + rows - 1);
+      // Every other step takes the largest logit of some rows, and each third one of all.
+      const bool greedy = step % 3 == 0 || (step % 2 == 0 && i == 1);
+      b.draws.push_back({static_cast<int32_t>(b.who.size()), 0, greedy ? 0.0f : 0.9f, -1,
+                         i == 2 ? fraction(0.9) : 0, 0,
+                         (uint64_t{0x9E3779B97F4A7C15} * (step * 7 + i + 1))});
+      b.who.push_back(i);
+    }
+    return b;
+  }
+
+  void accept(const Batch& b, const std::vector<int32_t>& drawn) {
+    for (size_t i = 0; i < drawn.size(); ++i) tokens_[b.who[i]].push_back(drawn[i]);
+  }
+  const std::vector<std::vector<int32_t>>& tokens() const { return tokens_; }
+
+  // The logits after the last token of a sequence, which shows all keys and values before it.
+  std::vector<float> logits(size_t i) {
+    return model_.step({{sequences_[i].get(), {tokens_[i].back()}}}, 1);
+  }
+
+ private:
+  static constexpr std::array kJoins = {0, 2, 0, 3}, kLeaves = {kSteps, kSteps, 5, kSteps};
+
+  Model& model_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<std::vector<int32_t>> tokens_;
+};
+
+// Tokens that stay on the device between two steps are those that come to the caller and go back.
+TEST_P(DrawTest, StepsInTheAirDrawTheTokensOfStepsOneByOne) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 40);
+  if (!keeps_logits(model)) GTEST_SKIP() << "the logits are the caller's";
+  const mr_backend* backend = model.device.backend;
+  mr_error error;
+  Decoding one(model), air(model);
+  for (int n = 0; n < Decoding::kSteps; ++n) {
+    Decoding::Batch batch = one.batch(n, nullptr);
+    model.run(batch.step());
+    std::vector<int32_t> tokens(batch.who.size());
+    check(
+        backend->program_draw(model.handle, batch.draws.data(), static_cast<int32_t>(tokens.size()),
+                              nullptr, 0, tokens.data(), &error),
+        error);
+    one.accept(batch, tokens);
+  }
+  std::vector<Decoding::Batch> batches;
+  batches.reserve(Decoding::kSteps);
+  const auto land = [&](Decoding::Batch& batch) {
+    std::vector<int32_t> tokens(batch.who.size());
+    check(backend->program_drawn(model.handle, tokens.data(), static_cast<int32_t>(tokens.size()),
+                                 &error),
+          error);
+    air.accept(batch, tokens);
+  };
+  for (int n = 0; n < Decoding::kSteps; ++n) {
+    Decoding::Batch& batch = batches.emplace_back(air.batch(n, n > 0 ? &batches[n - 1] : nullptr));
+    const mr_step step = batch.step();
+    check(backend->program_start(model.handle, &step, n % 3 == 0 ? nullptr : batch.draws.data(),
+                                 &error),
+          error);
+    if (n > 0) land(batches[n - 1]);
+  }
+  land(batches.back());
+  EXPECT_EQ(air.tokens(), one.tokens());
+  for (const size_t i : {0, 1, 3}) EXPECT_EQ(air.logits(i), one.logits(i)) << "sequence " << i;
+}
+
+TEST_P(DrawTest, BadStepsInTheAirAreRefused) {
+  Builder b = small_llama();
+  Model model(GetParam(), b, 40);
+  const mr_backend* backend = model.device.backend;
+  mr_error error;
+  Sequence s(model);
+  s.reach(16);
+  std::vector<int32_t> tokens = {1, 2}, rows = {1};
+  std::vector<float> logits(b.vocab);
+  mr_sequence sequence{s.region, 0, 2, 0, 0, nullptr};
+  mr_step step{tokens.data(), &sequence, rows.data(), nullptr, nullptr, 2, 1, 1, 0,
+               nullptr,       nullptr};
+  const auto start = [&](const mr_draw* draws = nullptr) {
+    return backend->program_start(model.handle, &step, draws, &error);
+  };
+  int32_t token = -9;
+  if (!keeps_logits(model)) {
+    EXPECT_EQ(start(), MR_UNSUPPORTED);
+    EXPECT_EQ(backend->program_drawn(model.handle, &token, 1, &error), MR_INVALID);
+    return;
+  }
+  const auto refused = [&](int32_t status, const char* message) {
+    EXPECT_EQ(status, MR_INVALID);
+    EXPECT_NE(std::string(error.message).find(message), std::string::npos) << error.message;
+  };
+  refused(backend->program_drawn(model.handle, &token, 1, &error),
+          "1 tokens of a step that was started, expected 0");
+  tokens[0] = -1;
+  refused(start(), "token -1, expected 0");  // there is no step before it
+  tokens[0] = 1;
+  mr_draw draw{1, 0, 1, -1, 0, 0, 0};
+  refused(start(&draw), "row 1 of the logits");
+  draw = {0, 0, 1, 0, 0, 0, 0};
+  refused(start(&draw), "mask 0 of 0");
+  step.hidden_outputs = 1;
+  refused(start(), "1 of hidden states");
+  step.hidden_outputs = 0;
+  check(start(), error);
+  refused(backend->program_run(model.handle, &step, &error), "started and is not drawn");
+  tokens[0] = -2;
+  refused(start(), "token -2, expected -1");
+  tokens[0] = -1;
+  check(start(), error);  // the refused one left everything as it was
+  check(backend->program_drawn(model.handle, &token, 1, &error), error);
+  EXPECT_GE(token, 0);
+  check(backend->program_drawn(model.handle, &token, 1, &error), error);
+  tokens[0] = token;
+  check(start(), error);
+  check(start(), error);
+  refused(start(), "2 steps are started");
+  refused(backend->program_drawn(model.handle, &token, 0, &error), "0 tokens");
+  check(backend->program_drawn(model.handle, &token, 1, &error), error);
+  int32_t second = -9;
+  check(backend->program_drawn(model.handle, &second, 1, &error), error);
+  EXPECT_EQ(second, token) << "the same step";
+  step.outputs = 0;
+  check(start(), error);
+  check(backend->program_drawn(model.handle, nullptr, 0, &error), error);
+  step.outputs = 1;
+  step.logits = logits.data();
+  check(backend->program_run(model.handle, &step, &error), error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DrawTest, testing::Values("ref", tested_isas().front()),

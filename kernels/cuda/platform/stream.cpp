@@ -14,6 +14,8 @@
 namespace millrace::gpu {
 namespace {
 
+constexpr unsigned kNoTiming = 2;  // of an event
+
 CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
 bool on_device(const void* data) {
@@ -72,7 +74,7 @@ class Staging {
 
  private:
   static constexpr size_t kChunkBytes = size_t{1} << 20;
-  static constexpr size_t kChunks = 4;
+  static constexpr size_t kChunks = 8;  // the tables of two steps, and their draws
 
   struct Chunk {
     void* data = nullptr;
@@ -81,7 +83,6 @@ class Staging {
 
   // The chunk whose copy is the oldest, when that has ended.
   const Chunk& next() {
-    constexpr unsigned kNoTiming = 2;
     Chunk& chunk = chunks_[next_++ % kChunks];
     if (chunk.copied == nullptr) {
       cuda().host_allocate(&chunk.data, kChunkBytes, 0);
@@ -216,10 +217,42 @@ void Stream::copy(void* to, const void* from, size_t bytes) {
 void Stream::wait() {
   guarded([&] {
     cuda().stream_synchronize(queue_->stream);
-    const std::lock_guard lock(failure_->mutex);
-    const std::string text = std::exchange(failure_->text, "");
-    if (!text.empty()) fail(MR_DEVICE, "CUDA: %s", text.c_str());
+    throw_failure();
   });
+}
+
+void Stream::throw_failure() const {
+  const std::lock_guard lock(failure_->mutex);
+  const std::string text = std::exchange(failure_->text, "");
+  if (!text.empty()) fail(MR_DEVICE, "CUDA: %s", text.c_str());
+}
+
+Readback::Readback(Stream& stream, size_t most_bytes) : queue_(stream.queue()) {
+  stream.guarded([&] {
+    cuda().event_create(&copied_, kNoTiming);
+    cuda().host_allocate(&host_, most_bytes, 0);
+  });
+}
+
+Readback::~Readback() {
+  queue_->drain();
+  if (host_ != nullptr) cuda().host_free.address(host_);
+  if (copied_ != nullptr) cuda().event_destroy.address(copied_);
+}
+
+void Readback::begin(Stream& stream, const void* from, size_t bytes) {
+  stream.guarded([&] {
+    if (bytes > 0) cuda().copy(address(host_), address(from), bytes, queue_->stream);
+    cuda().event_record(copied_, queue_->stream);
+  });
+}
+
+void Readback::end(Stream& stream, void* to, size_t bytes) {
+  stream.guarded([&] {
+    cuda().event_synchronize(copied_);
+    stream.throw_failure();
+  });
+  std::memcpy(to, host_, bytes);
 }
 
 void Stream::run(const Kernel& kernel, size_t groups, size_t items, size_t shared_bytes,

@@ -137,6 +137,7 @@ class Stream {
            void** arguments);
   template <class F>
   void guarded(F&& call);
+  void throw_failure() const;
   void inject();
   CUevent timed();  // an event of the profile, in the stream
 
@@ -148,6 +149,27 @@ class Stream {
   std::vector<CUevent> events_;  // with profile: before and after each launch
   size_t used_ = 0;              // events of the launches since the last call
   std::string lost_;             // the error of a fault on purpose that lasts
+
+  friend class Readback;
+};
+
+// Bytes on their way to the host while the stream continues.
+class Readback {
+ public:
+  Readback(Stream& stream, size_t most_bytes);
+  ~Readback();
+  Readback(const Readback&) = delete;
+  Readback& operator=(const Readback&) = delete;
+
+  // After all that the stream has been given.
+  void begin(Stream& stream, const void* from, size_t bytes);
+  // Waits for them. Throws as Stream::wait.
+  void end(Stream& stream, void* to, size_t bytes);
+
+ private:
+  std::shared_ptr<Queue> queue_;
+  void* host_ = nullptr;
+  CUevent copied_ = nullptr;
 };
 
 }  // namespace millrace::gpu

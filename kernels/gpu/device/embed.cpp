@@ -1,4 +1,5 @@
 // out[row] = scale * table[token[row]] (+ positions[position[row] + offset]) (+ types[type[row]]), or out[row] += it.
+// A token of -1 - i is drawn[i], what the step before has drawn from its output i; where it drew none, nobody wants the row.
 // A work-group per row.
 #include "common.hpp"
 
@@ -13,13 +14,15 @@ MR_INLINE int64_t table_place(const mr::EmbedShape& s, int32_t token, int i) {
   return (pair * s.columns + token % s.columns) * 2 + i % 2;
 }
 
-MR_KERNEL mr_embed(const int32_t* tokens, const int32_t* row_positions, const int32_t* row_types,
-                   const void* table, const void* positions, const void* types, void* out,
-                   mr::EmbedShape s) {
+MR_KERNEL mr_embed(const int32_t* tokens, const int32_t* drawn, const int32_t* row_positions,
+                   const int32_t* row_types, const void* table, const void* positions,
+                   const void* types, void* out, mr::EmbedShape s) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const int64_t row = item.get_group(0);
   int32_t token = tokens[row];
+  if (token < 0) token = drawn[-1 - token];
+  if (token < 0) token = 0;
   if (s.added > 0 && token >= s.added) token = 0;
   const int64_t position = (int64_t{row_positions[row]} + s.position_offset) * s.width;
   const int64_t type = s.typed ? int64_t{row_types[row]} * s.width : 0;

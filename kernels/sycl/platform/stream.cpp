@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -93,17 +94,21 @@ Buffer Stream::allocate(size_t bytes) {
   guarded([&] { data = sycl::malloc_device(bytes, queue_); });
   if (data == nullptr) fail(MR_NO_MEMORY, "%zu bytes of device memory", bytes);
   if (on_cpu(device())) advise_huge_pages(data, bytes);
-  Buffer buffer(data, bytes, [queue = queue_](void* p) mutable {
+  Buffer buffer(data, bytes, freeing());
+  guarded([&] { queue_.memset(data, 0, bytes); });
+  wait();
+  return buffer;
+}
+
+Buffer::Free Stream::freeing() const {
+  return [queue = queue_](void* p) mutable {
     try {
       queue.wait();  // a failed step may have left kernels running
       sycl::free(p, queue);
     } catch (const sycl::exception&) {
       // The device is lost, and its memory with it.
     }
-  });
-  guarded([&] { queue_.memset(data, 0, bytes); });
-  wait();
-  return buffer;
+  };
 }
 
 Buffer Stream::upload(const void* data, size_t bytes) {
@@ -119,7 +124,33 @@ void Stream::copy(void* to, const void* from, size_t bytes) {
 
 void Stream::wait() {
   guarded([&] { queue_.wait_and_throw(); });
+  throw_failure();
+}
+
+void Stream::wait(sycl::event& command) {
+  guarded([&] { command.wait_and_throw(); });
+  throw_failure();
+}
+
+void Stream::throw_failure() {
   if (!failure_->empty()) failed(std::exchange(*failure_, ""));
+}
+
+Readback::Readback(Stream& stream, size_t most_bytes) {
+  void* data = nullptr;
+  stream.guarded([&] { data = sycl::malloc_host(most_bytes, stream.queue_); });
+  if (data == nullptr)
+    fail(MR_NO_MEMORY, "%zu bytes of memory for copies from the device", most_bytes);
+  host_ = Buffer(data, most_bytes, stream.freeing());
+}
+
+void Readback::begin(Stream& stream, const void* from, size_t bytes) {
+  stream.guarded([&] { copied_ = stream.queue_.memcpy(host_.data(), from, bytes); });
+}
+
+void Readback::end(Stream& stream, void* to, size_t bytes) {
+  stream.wait(copied_);
+  std::memcpy(to, host_.data(), bytes);
 }
 
 void Stream::forget_launches() {

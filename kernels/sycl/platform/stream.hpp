@@ -59,6 +59,8 @@ class Stream {
   void copy(void* to, const void* from, size_t bytes);
   // Waits, and throws for whatever failed since the last call.
   void wait();
+  // The same, for one command alone and those before it.
+  void wait(sycl::event& command);
 
   // Runs a kernel over groups x items work-items.
   template <class... Arguments>
@@ -123,8 +125,12 @@ class Stream {
       failed(e.what());
     }
   }
+  Buffer::Free freeing() const;  // of memory that its kernels use
   void inject();
+  void throw_failure();
   [[noreturn]] void failed(const std::string& what);
+
+  friend class Readback;
 
   // The error that the queue's handler received; buffers keep the queue, and so this, alive.
   std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();
@@ -136,6 +142,21 @@ class Stream {
   std::optional<Recorded> recorded_;  // while launches are recorded
   bool by_library_ = false;           // some of the launches
   bool lost_ = false;                 // on purpose
+};
+
+// Bytes on their way to the host while the stream continues.
+class Readback {
+ public:
+  Readback(Stream& stream, size_t most_bytes);
+
+  // After all that the stream has been given.
+  void begin(Stream& stream, const void* from, size_t bytes);
+  // Waits for them. Throws as Stream::wait.
+  void end(Stream& stream, void* to, size_t bytes);
+
+ private:
+  Buffer host_;
+  sycl::event copied_;
 };
 
 }  // namespace millrace::gpu
