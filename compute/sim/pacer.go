@@ -14,9 +14,16 @@ type pacer struct {
 	debt  time.Duration
 }
 
-// wait ends about d after begin.
-func (p *pacer) wait(begin time.Time, d time.Duration) {
-	due := begin.Add(d - p.debt)
+// due is when a step ends that begins now and lasts d, or begins when the one before ends, if that is later.
+func (p *pacer) due(now, before time.Time, d time.Duration) time.Time {
+	if before.After(now) {
+		return before.Add(d)
+	}
+	return now.Add(d - p.debt)
+}
+
+// wait ends about when a step is due.
+func (p *pacer) wait(due time.Time) {
 	if left := due.Sub(p.now()); left > 0 {
 		p.sleep(left)
 	}

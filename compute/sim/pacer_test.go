@@ -28,7 +28,7 @@ func TestManyShortStepsTakeTheirTimeTogether(t *testing.T) {
 	for range steps {
 		at := c.time
 		c.time = c.time.Add(3 * time.Microsecond) // its own work
-		p.wait(at, 70*time.Microsecond)
+		p.wait(p.due(at, at, 70*time.Microsecond))
 	}
 	require.InDelta(t, (steps * 70 * time.Microsecond).Seconds(), c.time.Sub(begin).Seconds(), 200e-6)
 	require.Less(t, c.slept, steps, "a step that is late already does not sleep")
@@ -39,8 +39,8 @@ func TestOneLongSleepIsNotMadeUpForByAll(t *testing.T) {
 	p := c.pacer()
 	at := c.time
 	c.time = c.time.Add(time.Second) // the process stood still
-	p.wait(at, time.Millisecond)
+	p.wait(p.due(at, at, time.Millisecond))
 	at = c.time
-	p.wait(at, 5*time.Millisecond)
+	p.wait(p.due(at, at, 5*time.Millisecond))
 	require.GreaterOrEqual(t, c.time.Sub(at), 5*time.Millisecond-mostDebt)
 }

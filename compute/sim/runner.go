@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/compute/device"
 	"github.com/millrace/millrace/compute/model"
+	"github.com/millrace/millrace/compute/sample"
 	"github.com/millrace/millrace/kvmgr"
 )
 
@@ -40,6 +41,9 @@ type Runner struct {
 	fault   fault
 	steps   uint64
 	stop    chan struct{} // closed by Close: a step that hangs ends
+	started []started     // and not drawn
+	drawn   []int32       // what the last one draws
+	ends    time.Time     // when that ends
 
 	slabs  int
 	spec   kvmgr.Spec
@@ -47,7 +51,10 @@ type Runner struct {
 	logits logits  // [MaxOutputs x vocab]
 }
 
-var _ compute.Runner = (*Runner)(nil)
+var (
+	_ compute.Runner = (*Runner)(nil)
+	_ compute.Ahead  = (*Runner)(nil)
+)
 
 // Open returns a runner with an empty pool.
 func Open(o Options) (*Runner, error) {
@@ -164,6 +171,7 @@ func (r *Runner) HiddenWidth() int { return r.logits.width }
 // Reload empties the pool. All regions must be closed.
 func (r *Runner) Reload() error {
 	clear(r.kv)
+	r.started, r.drawn = nil, nil
 	return nil
 }
 
@@ -173,9 +181,23 @@ func (r *Runner) Close() { close(r.stop) }
 // Run runs one step. It takes as long as the device would, and rejects the same invalid batches as a
 // real device.
 func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
+	if len(r.started) > 0 {
+		return nil, fmt.Errorf("sim: %w: %d steps are started and not drawn, expected none", device.ErrInvalid, len(r.started))
+	}
 	begin := r.pacer.now()
-	if err := r.inject(); err != nil {
+	if _, err := r.step(batch); err != nil {
 		return nil, err
+	}
+	if r.options.Speed > 0 {
+		r.pacer.wait(r.pacer.due(begin, begin, r.took()))
+	}
+	return &r.logits, nil
+}
+
+// step computes what follows from a batch, and returns its number of outputs.
+func (r *Runner) step(batch []compute.Rows) (int, error) {
+	if err := r.inject(); err != nil {
+		return 0, err
 	}
 	r.timer.Begin()
 	rows, outputs, hidden := 0, 0, 0
@@ -184,20 +206,93 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 		wanted := s.Outputs()
 		rows, outputs, hidden = rows+len(s.Tokens), outputs+wanted, hidden+s.Hidden
 		if rows > r.options.MaxRows || outputs > r.options.MaxOutputs || hidden > r.options.MaxHidden {
-			return nil, fmt.Errorf("sim: %w: over %d rows, %d outputs or %d hidden states", device.ErrInvalid, r.options.MaxRows,
+			return 0, fmt.Errorf("sim: %w: over %d rows, %d outputs or %d hidden states", device.ErrInvalid, r.options.MaxRows,
 				r.options.MaxOutputs, r.options.MaxHidden)
 		}
 		if hidden > 0 && wanted > 0 {
-			return nil, fmt.Errorf("sim: %w: sequence %d has logits after or beside hidden states", device.ErrInvalid, i)
+			return 0, fmt.Errorf("sim: %w: sequence %d has logits after or beside hidden states", device.ErrInvalid, i)
 		}
 		if err := r.sequence(s, outputs-wanted, hidden-s.Hidden); err != nil {
-			return nil, fmt.Errorf("sim: %w: sequence %d: %w", device.ErrInvalid, i, err)
+			return 0, fmt.Errorf("sim: %w: sequence %d: %w", device.ErrInvalid, i, err)
+		}
+	}
+	return outputs, nil
+}
+
+// took is the time of the last step on the device.
+func (r *Runner) took() time.Duration { return seconds(r.timer.End().Device / r.options.Speed) }
+
+// started is a step of Start.
+type started struct {
+	due    time.Time // when it ends
+	tokens []int32   // that it draws
+}
+
+// mostStarted is the number of steps that may be started at a time.
+const mostStarted = 2
+
+// RunsAhead is true: the device takes a step while it runs another.
+func (r *Runner) RunsAhead() bool { return true }
+
+// Start starts a step. What it draws is known at once, and said when the step ends.
+func (r *Runner) Start(batch []compute.Rows, draws []sample.Draw) error {
+	if len(r.started) == mostStarted {
+		return fmt.Errorf("sim: %w: %d steps are started and not drawn, expected fewer", device.ErrInvalid, mostStarted)
+	}
+	begin := r.pacer.now()
+	outputs, err := r.step(r.known(batch))
+	if err != nil {
+		return err
+	}
+	if len(draws) != 0 && len(draws) != outputs {
+		return fmt.Errorf("sim: %w: %d draws, expected none or one for each of %d outputs", device.ErrInvalid, len(draws), outputs)
+	}
+	s := started{tokens: make([]int32, outputs)}
+	if len(draws) > 0 {
+		if err := r.logits.Draw(draws, s.tokens); err != nil {
+			return err
+		}
+	} else {
+		for i := range s.tokens {
+			s.tokens[i], _ = r.logits.Best(i)
 		}
 	}
 	if r.options.Speed > 0 {
-		r.pacer.wait(begin, seconds(r.timer.End().Device/r.options.Speed))
+		s.due = r.pacer.due(begin, r.ends, r.took())
+		r.ends = s.due
 	}
-	return &r.logits, nil
+	r.started = append(r.started, s)
+	r.drawn = s.tokens
+	return nil
+}
+
+// known returns a batch with the tokens that the step before has drawn for it. One that it did not draw is any: nobody wants its row.
+func (r *Runner) known(batch []compute.Rows) []compute.Rows {
+	batch = slices.Clone(batch)
+	for i := range batch {
+		tokens := slices.Clone(batch[i].Tokens)
+		for j, token := range tokens {
+			if from := -1 - int(token); token < 0 && from < len(r.drawn) {
+				tokens[j] = max(r.drawn[from], 0)
+			}
+		}
+		batch[i].Tokens = tokens
+	}
+	return batch
+}
+
+// Drawn waits until the oldest step has ended.
+func (r *Runner) Drawn(tokens []int32) error {
+	if len(r.started) == 0 || len(tokens) != len(r.started[0].tokens) {
+		return fmt.Errorf("sim: %w: %d tokens of %d steps that are started", device.ErrInvalid, len(tokens), len(r.started))
+	}
+	s := r.started[0]
+	r.started = slices.Delete(r.started, 0, 1)
+	if r.options.Speed > 0 {
+		r.pacer.wait(s.due)
+	}
+	copy(tokens, s.tokens)
+	return nil
 }
 
 // inject fails the step, or blocks until Close, if the fault hits it.
