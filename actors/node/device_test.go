@@ -340,7 +340,7 @@ func (d *testDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 		}
 		// After draft tokens that were refused the rows go back.
 		if b.Position > r.length || b.Position < r.length-r.drafts || b.Position+len(b.Tokens) > len(r.groups[0].slabs)*testSlabTokens {
-			d.faults = append(d.faults, errors.New("a row out of order or without a slab"))
+			d.faults = append(d.faults, fmt.Errorf("%d rows at %d, expected them at %d, after %d draft tokens, and slabs for them: found %d", len(b.Tokens), b.Position, r.length, r.drafts, len(r.groups[0].slabs)))
 		}
 		if b.Position == 0 {
 			d.prompts++

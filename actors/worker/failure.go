@@ -33,6 +33,7 @@ func (l *loop) deviceFailed(err error) {
 	if l.failed != nil {
 		return
 	}
+	l.flight = nil
 	err = fmt.Errorf("the device failed: %w", err)
 	if !l.restarts.allow(time.Since(l.start)) {
 		l.giveUp(fmt.Errorf("more than %d times in %s %w", mostRestarts, restartsWithin, err))
@@ -59,7 +60,7 @@ func (l *loop) giveUp(err error) {
 	if l.failed != nil {
 		return
 	}
-	l.failed = err
+	l.failed, l.flight = err, nil
 	l.abandon(err)
 	l.flush()
 	l.Faults.Fail(err)

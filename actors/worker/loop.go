@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,10 @@ type loop struct {
 	rows       int            // of the last one
 	rounds     []*msg.KVRound // that the KV manager does not have
 	mapping    mapping
+	ahead      compute.Ahead // nil: the device takes one step at a time
+	flight     *flight       // the step in the air; nil: none is
+	flights    [2]flight     // in turn
+	landed     time.Time     // the last one of them
 	fault      error         // of the device, in the effects of the last plan
 	took       time.Duration // the last step
 	batch      []compute.Rows
@@ -89,6 +94,7 @@ type sequence struct {
 	started   bool
 	cached    int32 // leading tokens that were computed before its first step
 	drafter   draft.Drafter
+	flying    [1]int32        // the token after tokens: it stands for the one that the step in the air draws
 	draft     []int32         // draft tokens of the next step
 	forced    int             // of them, the first ones that the grammar forces
 	choices   []sample.Choice // of the step: a token, and one for each draft token that was accepted
@@ -127,11 +133,13 @@ type output struct {
 	seq    *sequence
 	row    int // the first
 	drafts int
-	forced int  // of drafts, those without logits
-	wanted int  // draft tokens of the next step that the first layers are to make
-	late   bool // its masks are not there: it is sampled later
-	scores int  // place of the token of the prompt that the row predicts; 0: it is sampled
-	err    error
+	forced int // of drafts, those without logits
+	wanted int // draft tokens of the next step that the first layers are to make
+	// The scheduler has counted its token before it was known, see flight.
+	assumed bool
+	late    bool // its masks are not there: it is sampled later
+	scores  int  // place of the token of the prompt that the row predicts; 0: it is sampled
+	err     error
 }
 
 func newLoop(cfg Config, s *sched.Scheduler) *loop {
@@ -139,6 +147,9 @@ func newLoop(cfg Config, s *sched.Scheduler) *loop {
 		Config: cfg, sched: s, states: cfg.Sched.KV.Snapshots(), inFlight: newInFlight(cfg.Tracer),
 		sequences: make(map[sched.ID]*sequence), start: time.Now(),
 		quit: make(chan struct{}), stopped: make(chan struct{}), masked: make(chan struct{}, 1),
+	}
+	if ahead, ok := cfg.Runner.(compute.Ahead); ok && ahead.RunsAhead() {
+		l.ahead = ahead
 	}
 	l.inbox = newInbox(l)
 	for i := range runtime.GOMAXPROCS(0) {
@@ -175,6 +186,10 @@ func (l *loop) run() {
 // settle releases what ended in the last step: what it computed is the KV manager's, and its disk's, before the process ends.
 func (l *loop) settle() {
 	defer func() { l.panicked(recover()) }()
+	if err := l.land(); err != nil {
+		l.Log.Error().Err(err).Msg("the last step failed")
+		return
+	}
 	if l.failed == nil && len(l.events) > 0 {
 		l.planned()
 	}
@@ -224,6 +239,13 @@ func (l *loop) round() (plan *sched.Plan) {
 	if l.failed == nil {
 		plan = l.planned()
 	}
+	if l.failed == nil && plan.Rows == 0 && l.flight != nil {
+		if err := l.land(); err != nil {
+			l.deviceFailed(err)
+		}
+		l.flush()
+		return l.round()
+	}
 	if l.failed == nil && plan.Hold {
 		plan = l.hold()
 	}
@@ -268,6 +290,9 @@ func (l *loop) planned() *sched.Plan {
 		l.Log.Error().Err(err).Msg("the scheduler ignored an event")
 	}
 	l.events = l.events[:0]
+	if touches(plan) {
+		l.fault = cmp.Or(l.fault, l.land())
+	}
 	l.effects(plan)
 	l.flush()
 	return plan

@@ -13,8 +13,14 @@ import (
 	"github.com/millrace/millrace/compute/sched"
 )
 
-// step runs the plan's rows and samples its outputs.
+// step runs the plan's rows and samples its outputs, or starts them.
 func (l *loop) step(plan *sched.Plan) error {
+	if l.mayStart(plan) {
+		return l.startStep(plan)
+	}
+	if err := l.land(); err != nil {
+		return err
+	}
 	begin := time.Now()
 	l.batch, l.outputs, l.pools, l.drafting = l.batch[:0], l.outputs[:0], l.pools[:0], l.drafting[:0]
 	row := 0 // of the logits
@@ -22,15 +28,7 @@ func (l *loop) step(plan *sched.Plan) error {
 	for _, c := range plan.Chunks {
 		drafts += c.Drafts
 		s := l.sequences[c.ID]
-		if !s.started {
-			s.started, s.cached = true, int32(c.Start)
-			s.entry.spans.next(spanPrefill)
-			l.Metrics.Prefix(len(s.tokens), c.Start)
-			if len(s.gen.Generated) > 0 {
-				l.Metrics.Recomputed(len(s.tokens)-1-c.Start, s.entry.adopted)
-			}
-			l.Root.Send(s.gen.Reply, &msg.Started{At: begin})
-		}
+		l.noteBegin(s, &c, begin)
 		rows := s.rows(&c)
 		if rows.Hidden > 0 {
 			l.pools = append(l.pools, pooled{seq: s, rows: rows, last: c.Output})
@@ -82,18 +80,41 @@ func (l *loop) step(plan *sched.Plan) error {
 		return err
 	}
 	for _, c := range plan.Chunks {
-		s := l.sequences[c.ID]
-		s.entry.computed.Store(int64(c.Start + c.Rows))
-		s.stands = c.Start + c.Rows
-		l.commit(s, c.Start+c.Rows)
+		l.noteComputed(l.sequences[c.ID], c.Start+c.Rows)
 	}
-	l.took = time.Since(begin)
-	l.Metrics.Step(l.took, sampling, plan.DecodeRows, plan.PromptRows)
-	l.recent.add(Step{At: begin, Took: l.took, Sampling: sampling, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows,
+	l.noteStep(Step{At: begin, Took: time.Since(begin), Sampling: sampling, Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows,
 		DraftRows: drafts, PromptRows: plan.PromptRows})
+	return nil
+}
+
+// noteBegin notes a chunk of a sequence, if it is the first one.
+func (l *loop) noteBegin(s *sequence, c *sched.Chunk, at time.Time) {
+	if s.started {
+		return
+	}
+	s.started, s.cached = true, int32(c.Start)
+	s.entry.spans.next(spanPrefill)
+	l.Metrics.Prefix(len(s.tokens), c.Start)
+	if len(s.gen.Generated) > 0 {
+		l.Metrics.Recomputed(len(s.tokens)-1-c.Start, s.entry.adopted)
+	}
+	l.Root.Send(s.gen.Reply, &msg.Started{At: at})
+}
+
+// noteComputed notes that a step has computed a sequence up to a position.
+func (l *loop) noteComputed(s *sequence, end int) {
+	s.entry.computed.Store(int64(end))
+	s.stands = end
+	l.commit(s, end)
+}
+
+// noteStep notes a step that has ended.
+func (l *loop) noteStep(s Step) {
+	l.took = s.Took
+	l.Metrics.Step(s.Took, s.Sampling, s.DecodeRows, s.PromptRows)
+	l.recent.add(s)
 	l.progress.Store(time.Now().UnixNano())
 	l.steps.Add(1)
-	return nil
 }
 
 // commit offers the slabs that a step up to a position has filled to other sequences, and at the end of the prompt
@@ -124,6 +145,9 @@ func (s *sequence) rows(c *sched.Chunk) compute.Rows {
 		return s.beams.next(s.region, c.Start)
 	}
 	known := len(s.tokens)
+	if c.Start == known { // the step before draws the token
+		return compute.Rows{Region: s.region, Tokens: s.flying[:], Position: c.Start, Output: c.Output}
+	}
 	s.tokens = append(s.tokens, s.draft[:c.Drafts]...)
 	rows := compute.Rows{
 		Region: s.region, Tokens: s.tokens[c.Start : c.Start+c.Rows], Position: c.Start, Output: c.Output, Drafts: c.Drafts - c.Forced,
@@ -271,13 +295,18 @@ func (l *loop) accept(o *output, free int) {
 			return
 		}
 		if finish == api.FinishLength {
-			l.events = append(l.events, sched.Accepted(o.id, i+1, 0)) // the scheduler ends it at its limit
+			if !o.assumed {
+				l.events = append(l.events, sched.Accepted(o.id, i+1, 0)) // the scheduler ends it at its limit
+			}
 			return
 		}
 	}
 	s.entry.generated.Store(int64(s.generated()))
 	s.drafter.Learn(o.drafts-o.forced, max(len(s.choices)-1-o.forced, 0))
 	s.draft, s.forced = append(s.draft[:0], s.next...), len(s.next)
+	if o.assumed {
+		return
+	}
 	if free > 0 && s.forced == 0 {
 		if l.Drafter != nil {
 			if o.wanted = s.drafter.Length(min(free, s.mayWrite())); o.wanted > 0 {

@@ -20,10 +20,9 @@
 // Only granted sequences run. The scheduler reserves KV for several sequences at
 // once, and not again before the answer; the sequences wait meanwhile.
 //
-// Step is called when the device has finished the last plan, so that KV in
-// Release is read by no row. It need not wait for stop strings: they arrive as
-// Finished one step later and cost at most one wasted row, whose token is
-// ignored.
+// Step may be called while the device has the last plan, with Sampled for outputs whose tokens are not known yet. The KV in the
+// effects of a plan is given up when the device has finished the plan before. A stop token of such an output, like a stop string,
+// arrives as Finished one step later and costs at most one wasted row, whose token is ignored.
 //
 // It must not know tensors, text, actors or how KV memory is managed.
 package sched
