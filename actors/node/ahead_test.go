@@ -25,6 +25,7 @@ type aheadDevice struct {
 	// These are the worker goroutine's.
 	started []startedStep
 	last    []int32 // tokens of the last step that is done
+	lie     int     // tokens on the device: outputs of the last step, if it was started
 	outputs int     // so far
 
 	counts sync.Mutex
@@ -42,9 +43,17 @@ func (d *aheadDevice) Start(batch []compute.Rows, draws []sample.Draw) error {
 	if d.started = append(d.started, startedStep{slices.Clone(batch), slices.Clone(draws)}); len(d.started) > 2 {
 		return errors.New("three steps at a time")
 	}
+	outputs := 0
 	for i := range batch { // the caller may change them
 		d.started[len(d.started)-1].batch[i].Tokens = slices.Clone(batch[i].Tokens)
+		for _, token := range batch[i].Tokens {
+			if token < 0 && int(-1-token) >= d.lie {
+				return fmt.Errorf("output %d of the step before, which left %d tokens", -1-token, d.lie)
+			}
+		}
+		outputs += batch[i].Outputs()
 	}
+	d.lie = outputs
 	if len(d.started) == 2 {
 		d.counts.Lock()
 		d.two++
@@ -93,6 +102,7 @@ func (d *aheadDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 	if len(d.started) > 0 {
 		return nil, errors.New("a step that waits for nobody while others are started")
 	}
+	d.lie = 0
 	if d.unsaid > 0 { // the rows after it are there, and are computed again
 		for i := range batch {
 			r := batch[i].Region.(*testRegion)
@@ -108,11 +118,6 @@ func (d *aheadDevice) Run(batch []compute.Rows) (compute.Logits, error) {
 func (d *aheadDevice) Reload() error {
 	d.started = nil
 	return d.testDevice.Reload()
-}
-
-// CopySlab comes after the steps that were started.
-func (d *aheadDevice) CopySlab(from, to int32, tokens int) error {
-	return d.testDevice.CopySlab(from, to, tokens)
 }
 
 // TestAStepIsPlannedWhileAnotherIsInTheAir: every request gets its tokens, whatever ends beside it, and no slab changes hands while a row

@@ -27,11 +27,12 @@ type flown struct {
 }
 
 // mayStart reports whether a plan's step may be in the air while the next one is planned: the device draws all of its tokens, whatever
-// those before them are, the next step has no draft tokens, and a row too many does no harm.
+// those before them are, the next step has no draft tokens, and a row too many does no harm. It leaves the draws in l.draws.
 func (l *loop) mayStart(plan *sched.Plan) bool {
-	if l.ahead == nil || !l.Sched.KV.Rollback || l.Drafter != nil || l.Encoder || plan.Outputs > 0 && plan.Outputs < l.Sched.DraftRows {
+	if l.ahead == nil || !l.Sched.KV.Rollback || l.Drafter != nil || plan.Outputs > 0 && plan.Outputs < l.Sched.DraftRows {
 		return false
 	}
+	l.draws = l.draws[:0]
 	for i := range plan.Chunks {
 		c := &plan.Chunks[i]
 		s := l.sequences[c.ID]
@@ -39,9 +40,12 @@ func (l *loop) mayStart(plan *sched.Plan) bool {
 			return false
 		}
 		if c.Output {
-			if _, ok := s.sampler.DrawAhead(c.Start + c.Rows); !ok {
+			d, ok := s.sampler.DrawAhead(c.Start + c.Rows)
+			if !ok {
 				return false
 			}
+			d.Row = len(l.draws)
+			l.draws = append(l.draws, d)
 		}
 	}
 	return true
@@ -61,8 +65,7 @@ func (l *loop) startStep(plan *sched.Plan) error {
 	}
 	f.Step = Step{At: time.Now(), Sequences: len(plan.Chunks), DecodeRows: plan.DecodeRows, PromptRows: plan.PromptRows}
 	f.chunks, f.outputs, f.said = f.chunks[:0], f.outputs[:0], false
-	l.batch, l.draws = l.batch[:0], l.draws[:0]
-	greedy := true
+	l.batch = l.batch[:0]
 	for i := range plan.Chunks {
 		c := &plan.Chunks[i]
 		s := l.sequences[c.ID]
@@ -70,14 +73,10 @@ func (l *loop) startStep(plan *sched.Plan) error {
 		l.batch = append(l.batch, s.rows(c))
 		f.chunks = append(f.chunks, flown{s, c.Start + c.Rows})
 		if c.Output {
-			d, _ := s.sampler.DrawAhead(c.Start + c.Rows)
-			d.Row = len(f.outputs)
-			greedy = greedy && d.Greedy()
-			l.draws = append(l.draws, d)
 			f.outputs = append(f.outputs, output{id: c.ID, seq: s, assumed: true})
 		}
 	}
-	if greedy {
+	if !slices.ContainsFunc(l.draws, func(d sample.Draw) bool { return !d.Greedy() }) {
 		l.draws = l.draws[:0]
 	}
 	if err := l.ahead.Start(l.batch, l.draws); err != nil {
@@ -94,6 +93,9 @@ func (l *loop) startStep(plan *sched.Plan) error {
 			s.flying[0] = compute.Drawn(i)
 			l.events = append(l.events, sched.Sampled(s.id()))
 		}
+	}
+	if f.said { // a step was run since: its tokens do not lie on the device any more
+		return l.land()
 	}
 	return nil
 }

@@ -20,8 +20,8 @@
 // Only granted sequences run. The scheduler reserves KV for several sequences at
 // once, and not again before the answer; the sequences wait meanwhile.
 //
-// Step may be called while the device has the last plan, with Sampled for outputs whose tokens are not known yet. The KV in the
-// effects of a plan is given up when the device has finished the plan before. A stop token of such an output, like a stop string,
+// Step may be called while the device runs the last plan. Then Sampled answers outputs whose tokens are not known yet, and the caller
+// releases the KV that the new plan names when the device has finished the last one. A stop token of such an output, like a stop string,
 // arrives as Finished one step later and costs at most one wasted row, whose token is ignored.
 //
 // It must not know tensors, text, actors or how KV memory is managed.

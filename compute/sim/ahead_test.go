@@ -105,4 +105,6 @@ func TestStepsInTheAirThatADeviceRefuses(t *testing.T) {
 	require.NoError(t, r.Drawn(token))
 	_, err = r.Run(rows)
 	require.NoError(t, err)
+	rows[0].Tokens = []int32{compute.Drawn(0)}
+	require.ErrorIs(t, r.Start(rows, nil), device.ErrInvalid, "the step before was run")
 }

@@ -184,6 +184,7 @@ func (r *Runner) Run(batch []compute.Rows) (compute.Logits, error) {
 	if len(r.started) > 0 {
 		return nil, fmt.Errorf("sim: %w: %d steps are started and not drawn, expected none", device.ErrInvalid, len(r.started))
 	}
+	r.drawn = nil
 	begin := r.pacer.now()
 	if _, err := r.step(batch); err != nil {
 		return nil, err
