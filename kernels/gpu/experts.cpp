@@ -34,7 +34,7 @@ Experts::Experts(Stream& stream, Target target, mr_dtype type, const ExpertBundl
       sum_(bundles.linear.kernel("mr_sum_experts")),
       gather_heads_(bundles.linear.kernel("mr_gather_heads")),
       place_heads_(bundles.linear.kernel("mr_place_heads")),
-      kernels_{target.lanes, row_kernels(bundles.linear, target), {}, {}} {
+      kernels_{target.lanes, row_kernels(bundles.linear, target), {}, {}, {}, {}} {
   if (bundles.quantized) {
     quantized_ = std::make_unique<QuantizedLinears>(stream, target, *bundles.quantized);
   }

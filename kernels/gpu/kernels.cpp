@@ -30,11 +30,15 @@ LinearKernels linear_kernels(const Bundle& bundle, Target target, int units) {
             mma_kernels(bundle, target, "mr_linear_", {8, 16, 32}, kLargeTile, 1, kWide, kWidest,
                         units),
             {},
+            {},
+            {},
             {}};
   }
-  LinearKernels kernels{target.lanes, row_kernels(bundle, target), {}, bundle.kernel("mr_finish")};
+  LinearKernels kernels{target.lanes, row_kernels(bundle, target), {},
+                        {},           bundle.kernel("mr_widen"),   bundle.kernel("mr_finish")};
   for (const int rows : {1, 2, kMostOwnRows}) {
     kernels.packed.push_back({rows, bundle.kernel("mr_packed_" + std::to_string(rows))});
+    kernels.floats.push_back({rows, bundle.kernel("mr_floats_" + std::to_string(rows))});
   }
   return kernels;
 }
@@ -452,7 +456,8 @@ void GpuKernels::embed(const Op& op, const Run& run) {
   const EmbedShape shape{
       out.width,
       tied ? c.table.columns : 0,
-      tied ? c.table.pairs : 0,
+      tied ? c.table.steps : 0,
+      tied ? c.table.deep : 1,
       type_of(program_.tensor(op.embed.table)),
       type_of(program_.tensor(op.embed.positions)),
       type_of(types),

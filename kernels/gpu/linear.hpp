@@ -43,10 +43,10 @@ struct Slices {
 // work-groups, each of whole groups of steps.
 Slices cut_sum(const DeviceHandle& device, int tasks, int steps, int group);
 
-// Weights in blocks: [block of `columns` columns][pair along the sum][columns][2].
+// Weights in blocks: [block of `columns` columns][step along the sum][columns][deep].
 struct WeightBlocks {
   const void* data;
-  int32_t columns, pairs;
+  int32_t columns, steps, deep;
 };
 
 // Rows sorted by expert, and the tiles that they are cut into.

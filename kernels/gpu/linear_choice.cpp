@@ -120,7 +120,8 @@ std::unique_ptr<Linear> LinearMaker::make(const LinearKind& kind, const Program&
     theirs = onednn_->linear(kind, program, op);
   }
   if (known == choices_.end()) {
-    const LinearChoice choice = theirs != nullptr ? choose(kind, *theirs) : LinearChoice{};
+    LinearChoice choice = theirs != nullptr ? choose(kind, *theirs) : LinearChoice{};
+    choice.floats = choice.onednn && theirs->floats();
     known = choices_.emplace(kind, choice).first;
   }
   made_[kind] = known->second;
@@ -161,12 +162,13 @@ std::string LinearMaker::onednn_name() const {
          " kinds, few rows ours in " + std::to_string(own);
 }
 
-// Few rows of ours have oneDNN's bits, but for kinds that have no more rows: 2 stands for those.
+// Few rows of ours have oneDNN's bits, but for kinds that have no more rows: 2 stands for those. 3 and 4 are 1 and 2 with
+// products of floats.
 std::string LinearMaker::numerics() const {
   std::string digits;
   for (const auto& [kind, choice] : made_) {
     const bool ours = choice.own.most >= kind.most_rows;
-    digits += !choice.onednn ? '0' : ours ? '2' : '1';
+    digits += static_cast<char>('0' + (choice.onednn ? 1 + ours + 2 * choice.floats : 0));
   }
   if (digits.find_first_not_of('0') == std::string::npos) return "";
   return onednn_version() + ": " + digits;

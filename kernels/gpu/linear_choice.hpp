@@ -16,6 +16,7 @@ namespace millrace::gpu {
 struct LinearChoice {
   bool onednn = false;  // else our kernels, for all rows
   OwnRows own;          // of an op of oneDNN's
+  bool floats = false;  // which it multiplies
 };
 using LinearChoices = std::map<LinearKind, LinearChoice>;
 

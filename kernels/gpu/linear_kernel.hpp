@@ -52,9 +52,9 @@ inline int block_columns(Target target) { return target.mma() ? kMmaColumns : ta
 
 // The kernels of device/linear.cpp and of device/packed.cpp.
 struct LinearKernels {
-  int lanes;  // of a sub-group
-  std::vector<LinearKernel> tiles, packed;
-  std::optional<Kernel> finish;
+  int lanes;                                        // of a sub-group
+  std::vector<LinearKernel> tiles, packed, floats;  // floats: where oneDNN multiplies floats
+  std::optional<Kernel> widen, finish;
 };
 
 class KernelLinear : public Linear {
@@ -68,7 +68,8 @@ class KernelLinear : public Linear {
   void run_tiles(Stream& stream, const TiledRows& rows, const void* in, void* out) override;
   uint64_t bytes() const override { return weights_.size() + bias_.size(); }
   WeightBlocks blocks() const override {
-    return {shape_.gated ? nullptr : weights_.data(), columns_, shape_.depth_blocks * kDepth / 2};
+    return {shape_.gated ? nullptr : weights_.data(), columns_, shape_.depth_blocks * kDepth / 2,
+            2};
   }
 
  private:

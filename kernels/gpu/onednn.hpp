@@ -14,7 +14,7 @@ namespace millrace::gpu {
 std::string onednn_version();
 
 // Rows that one product takes at most: more go block by block, each as fast.
-constexpr int kOneDnnRows = 256;
+constexpr int kOneDnnRows = 512;
 
 // The numbers of rows that it has kernels for, for ops of at most most_rows.
 std::vector<int> onednn_block_sizes(int most_rows);
@@ -29,6 +29,8 @@ class OneDnnLinear : public Linear {
  public:
   // Whether the weights lie as device/packed.cpp reads them.
   virtual bool packed() const = 0;
+  // Whether oneDNN multiplies floats, and not the operands.
+  virtual bool floats() const = 0;
   virtual void set_own_rows(OwnRows own) = 0;
   // The numbers of a row's sums, which are floats, before activation, gate and rounding.
   virtual int sums_width() const = 0;

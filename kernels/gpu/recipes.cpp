@@ -15,6 +15,7 @@ std::vector<std::string> build_options(Target target, mr_dtype type) {
                                    "-DMR_LANES=" + std::to_string(target.lanes),
                                    "-DMR_XMX=" + std::to_string(target.xmx() ? 1 : 0)};
   if (target.mma()) options.push_back("-DMR_MMA=1");
+  if (target.serial) options.push_back("-DMR_SERIAL=1");
   if (target.wide) options.push_back("-DMR_WGMMA=1");
   return options;
 }

@@ -127,10 +127,10 @@ struct Activation {
 };
 
 // The table is [vocab][width], or, where it is the logits' weights too, as these lie:
-// [block of `columns` tokens][pair of elements][columns][2].
+// [block of `columns` tokens][step of `deep` elements][columns][deep].
 struct EmbedShape {
   int32_t width;
-  int32_t columns, pairs;                        // 0: the former
+  int32_t columns, steps, deep;                  // of a table in blocks; 0: it has rows
   int32_t table_type, position_type, type_type;  // mr_dtype; -1: absent
   int32_t typed;                                 // rows have types of their own
   int32_t position_offset;
@@ -167,6 +167,7 @@ struct LinearShape {
 
 constexpr int kMostOwnRows = 4;     // that our kernels compute over oneDNN's weights
 constexpr int kPackedColumns = 64;  // of a block of oneDNN's weights, device/packed.cpp
+constexpr int kWidened = 1024;      // operands that a work-group makes floats of, device/packed.cpp
 
 // out[rows][width] from in[rows][depth], or from sums [rows][columns].
 struct PackedShape {

@@ -14,6 +14,16 @@ namespace {
 using dnnl::memory;
 namespace interop = dnnl::sycl_interop;
 
+// What products multiply, and how weights lie.
+enum class Order {
+  pairs,   // operands; as device/packed.cpp has pairs
+  floats,  // rows and weights are widened before; as device/packed.cpp has weights for floats
+  theirs,  // operands; as oneDNN wants them
+};
+
+// Weights that are widened at a time: they stay in the caches until they are multiplied.
+constexpr int64_t kWidenedBytes = 8 << 20;
+
 memory::data_type data_type(mr_dtype type) {
   return type == MR_BF16 ? memory::data_type::bf16 : memory::data_type::f16;
 }
@@ -37,13 +47,14 @@ bool plain(const LinearKind& kind) {
 // Whether the product itself adds to the output.
 bool accumulates(const LinearKind& kind) { return kind.accumulate && plain(kind); }
 
-// sums = in . W^T + b, or added to them, of one block of rows.
+// sums = in . W^T + b, or added to them, of one block of rows and some columns of the op's product.
 class Product {
  public:
-  Product(const dnnl::engine& engine, const LinearKind& kind, int rows,
+  Product(const dnnl::engine& engine, const LinearKind& kind, int rows, memory::data_type in,
           const memory::desc& weights) {
-    const int64_t columns = product_columns(kind);
-    const memory::desc out = matrix(rows, columns, memory::data_type::f32);
+    const int64_t columns = weights.get_dims()[1];
+    const memory::desc out({rows, columns}, memory::data_type::f32,
+                           memory::dims{product_columns(kind), 1});
     dnnl::post_ops post;
     if (accumulates(kind)) post.append_sum();
     dnnl::primitive_attr attributes;
@@ -51,8 +62,8 @@ class Product {
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const memory::desc bias =
         kind.bias ? matrix(1, columns, memory::data_type::f32) : memory::desc();
-    const dnnl::matmul::primitive_desc desc(engine, matrix(rows, kind.depth, data_type(kind.type)),
-                                            weights, bias, out, attributes);
+    const dnnl::matmul::primitive_desc desc(engine, matrix(rows, kind.depth, in), weights, bias,
+                                            out, attributes);
     weights_ = desc.weights_desc();
     scratch_bytes_ = desc.scratchpad_desc().get_size();
     reference_ = std::string(desc.impl_info_str()).find("ref") != std::string::npos;
@@ -67,13 +78,14 @@ class Product {
     if (kind.bias) argument(DNNL_ARG_BIAS, bias);
   }
 
-  sycl::event run(dnnl::stream& stream, const void* in, const Buffer& weights, const Buffer& bias,
+  // bias: null where the op has none.
+  sycl::event run(dnnl::stream& stream, const void* in, const void* weights, const float* bias,
                   void* scratch, void* out) {
     set(DNNL_ARG_SRC, in);
-    set(DNNL_ARG_WEIGHTS, weights.data());
+    set(DNNL_ARG_WEIGHTS, weights);
     set(DNNL_ARG_DST, out);
     set(DNNL_ARG_SCRATCHPAD, scratch);
-    if (bias.size() > 0) set(DNNL_ARG_BIAS, bias.data());
+    if (bias != nullptr) set(DNNL_ARG_BIAS, bias);
     return interop::execute(matmul_, stream, arguments_);
   }
 
@@ -93,49 +105,88 @@ class Product {
   bool reference_;
 };
 
-// The products of a kind of op, by rows.
+// The products of a kind of op, by rows and columns.
 class Products {
  public:
-  // packed: in the order of device/packed.cpp; else oneDNN says how the weights lie.
-  Products(const dnnl::engine& engine, const LinearKind& kind, bool packed) : packed_(packed) {
-    const std::vector<int> sizes = onednn_block_sizes(kind.most_rows);
-    memory::desc weights({kind.depth, product_columns(kind)}, data_type(kind.type),
-                         packed ? memory::format_tag::BA16a64b2a : memory::format_tag::any);
-    // The largest one says it.
-    for (auto rows = sizes.rbegin(); rows != sizes.rend(); ++rows) {
-      const auto [it, added] = by_rows_.try_emplace(*rows, engine, kind, *rows, weights);
-      weights = it->second.weights();
+  Products(const dnnl::engine& engine, const LinearKind& kind, Order order) : order_(order) {
+    const int64_t all = product_columns(kind);
+    const auto type = data_type(kind.type);
+    if (order == Order::floats) {
+      weights_ = {{kind.depth, all}, type, memory::format_tag::BA16a64b};
+      const int64_t block = padded_depth() * kPackedColumns;
+      const int64_t blocks = kWidenedBytes / (block * static_cast<int64_t>(sizeof(float)));
+      columns_ = std::min(std::max<int64_t>(blocks, 1) * kPackedColumns, all);
+      for (const int64_t columns : {columns_, all % columns_}) {
+        if (columns == 0) continue;
+        add(engine, kind, memory::data_type::f32,
+            {{kind.depth, columns}, memory::data_type::f32, memory::format_tag::BA16a64b});
+      }
+      return;
     }
+    columns_ = all;
+    weights_ =
+        add(engine, kind, type,
+            {{kind.depth, all},
+             type,
+             order == Order::pairs ? memory::format_tag::BA16a64b2a : memory::format_tag::any});
   }
 
-  const memory::desc& weights() const { return by_rows_.begin()->second.weights(); }
-  bool packed() const { return packed_; }
-  Product& of(int rows) { return by_rows_.lower_bound(rows)->second; }
+  const memory::desc& weights() const { return weights_; }
+  int64_t padded_depth() const { return weights_.get_padded_dims()[0]; }
+  Order order() const { return order_; }
+  int64_t columns() const { return columns_; }  // that a product computes
+  Product& of(int rows, int64_t columns) { return by_size_.at(columns).lower_bound(rows)->second; }
   size_t scratch_bytes() const {
     size_t bytes = 0;
-    for (const auto& [rows, product] : by_rows_) bytes = std::max(bytes, product.scratch_bytes());
+    for (const auto& [columns, by_rows] : by_size_) {
+      for (const auto& [rows, product] : by_rows) {
+        bytes = std::max(bytes, product.scratch_bytes());
+      }
+    }
     return bytes;
   }
+  // The numbers of weights of that many columns, with those that fill blocks.
+  int64_t numbers(int64_t columns) const {
+    return (columns + kPackedColumns - 1) / kPackedColumns * kPackedColumns * padded_depth();
+  }
   bool reference() const {
-    return std::any_of(by_rows_.begin(), by_rows_.end(),
-                       [](const auto& entry) { return entry.second.reference(); });
+    return std::ranges::any_of(by_size_, [](const auto& size) {
+      return std::ranges::any_of(size.second,
+                                 [](const auto& entry) { return entry.second.reference(); });
+    });
   }
 
  private:
-  std::map<int, Product> by_rows_;
-  bool packed_;
+  // Returns how the weights lie, which the product of most rows says.
+  memory::desc add(const dnnl::engine& engine, const LinearKind& kind, memory::data_type in,
+                   memory::desc weights) {
+    std::map<int, Product>& by_rows = by_size_[weights.get_dims()[1]];
+    const std::vector<int> sizes = onednn_block_sizes(kind.most_rows);
+    for (auto rows = sizes.rbegin(); rows != sizes.rend(); ++rows) {
+      const auto [it, added] = by_rows.try_emplace(*rows, engine, kind, *rows, in, weights);
+      weights = it->second.weights();
+    }
+    return weights;
+  }
+
+  std::map<int64_t, std::map<int, Product>> by_size_;  // by columns and rows
+  memory::desc weights_;
+  int64_t columns_;
+  Order order_;
 };
 
-// The memory after a product, and within one: the queue is in order.
+void reach(Stream& stream, Buffer& buffer, size_t bytes) {
+  if (bytes > buffer.size()) buffer = stream.allocate(bytes);
+}
+
+// The memory before, after and within a product: the queue is in order.
 struct Scratch {
   Buffer sums;  // [kOneDnnRows][product columns] floats, and what the last row's last vector reads
   Buffer inside;  // oneDNN's own
+  // Where it multiplies floats: rows, and the weights of some columns.
+  Buffer rows, weights;
 
-  void reach(Stream& stream, size_t sum_bytes, size_t inside_bytes) {
-    if (sum_bytes > 0) sum_bytes += kPackedColumns * sizeof(float);
-    if (sum_bytes > sums.size()) sums = stream.allocate(sum_bytes);
-    if (inside_bytes > inside.size()) inside = stream.allocate(inside_bytes);
-  }
+  size_t bytes() const { return sums.size() + inside.size() + rows.size() + weights.size(); }
 };
 
 // What the ops of a program share.
@@ -171,12 +222,15 @@ class Multiplication : public OneDnnLinear {
 
   uint64_t bytes() const override { return weights_.numbers.size() + weights_.bias.size(); }
   // A pair must not reach into the next row.
-  bool packed() const override { return products_.packed() && kind_.depth % 2 == 0; }
-  WeightBlocks blocks() const override {
-    if (kind_.gated || !products_.packed()) return {};
-    const auto padded = products_.weights().get_padded_dims();
-    return {weights_.numbers.data(), kPackedColumns, static_cast<int32_t>(padded[0] / 2)};
+  bool packed() const override {
+    return floats() || (products_.order() == Order::pairs && kind_.depth % 2 == 0);
   }
+  WeightBlocks blocks() const override {
+    if (kind_.gated || products_.order() == Order::theirs) return {};
+    const int deep = floats() ? 1 : 2;
+    return {weights_.numbers.data(), kPackedColumns, padded_depth() / deep, deep};
+  }
+  bool floats() const override { return products_.order() == Order::floats; }
   void set_own_rows(OwnRows own) override { own_ = own; }
   int sums_width() const override { return static_cast<int>(product_columns(kind_)); }
   void run_sums(Stream& stream, int rows, const void* in, void* sums) override {
@@ -191,12 +245,14 @@ class Multiplication : public OneDnnLinear {
   }
 
  private:
+  int32_t padded_depth() const {
+    return static_cast<int32_t>(products_.weights().get_padded_dims()[0]);
+  }
   PackedShape shape(int rows) const {
-    const auto padded = products_.weights().get_padded_dims();
     return {rows,
             kind_.depth,
             kind_.width,
-            static_cast<int32_t>(padded[0]),
+            padded_depth(),
             own_.chunk,
             static_cast<int32_t>(product_columns(kind_)),
             kind_.activation,
@@ -208,18 +264,42 @@ class Multiplication : public OneDnnLinear {
 
   void run_own(Stream& stream, const PackedShape& s, const void* in, void* out) {
     const auto blocks = size_t(product_columns(kind_) + kPackedColumns - 1) / kPackedColumns;
-    stream.launch(kernel_for(context_.kernels.packed, s.rows, 0).kernel, blocks,
-                  context_.kernels.lanes, in, static_cast<const void*>(weights_.numbers.data()),
+    const LinearKernels& kernels = context_.kernels;
+    stream.launch(kernel_for(floats() ? kernels.floats : kernels.packed, s.rows, 0).kernel, blocks,
+                  kernels.lanes, in, static_cast<const void*>(weights_.numbers.data()),
                   static_cast<const void*>(weights_.bias.data()), out, s);
   }
 
   void multiply(Stream& stream, int rows, const void* in, void* sums) {
+    if (!floats()) return multiply(stream, rows, 0, in, weights_.numbers.data(), sums);
+    const Scratch& scratch = context_.scratch;
+    widen(stream, in, scratch.rows, int64_t{rows} * kind_.depth);
+    for (int64_t first = 0; first < sums_width(); first += products_.columns()) {
+      const auto* weights = static_cast<const uint16_t*>(weights_.numbers.data());
+      widen(stream, weights + first * padded_depth(), scratch.weights,
+            products_.numbers(columns_from(first)));
+      multiply(stream, rows, first, scratch.rows.data(), scratch.weights.data(),
+               static_cast<float*>(sums) + first);
+    }
+  }
+  int64_t columns_from(int64_t first) const {
+    return std::min(products_.columns(), product_columns(kind_) - first);
+  }
+  // Multiplies the columns from `first` on that one product computes.
+  void multiply(Stream& stream, int rows, int64_t first, const void* in, const void* weights,
+                void* sums) {
+    const auto* bias = static_cast<const float*>(weights_.bias.data());
     if (context_.host_task) stream.wait();
     stream.submit_by([&] {
-      return products_.of(rows).run(context_.queue, in, weights_.numbers, weights_.bias,
-                                    context_.scratch.inside.data(), sums);
+      return products_.of(rows, columns_from(first))
+          .run(context_.queue, in, weights, kind_.bias ? bias + first : nullptr,
+               context_.scratch.inside.data(), sums);
     });
     if (context_.host_task) stream.wait();
+  }
+  void widen(Stream& stream, const void* in, const Buffer& out, int64_t numbers) {
+    stream.launch(*context_.kernels.widen, (numbers + kWidened - 1) / kWidened, kRowItems, in,
+                  out.data(), numbers);
   }
 
   void run_block(Stream& stream, int rows, const void* in, void* out) {
@@ -256,28 +336,37 @@ class Opened : public OneDnn {
                                             load(kind, *it->second, program, op));
   }
 
-  uint64_t scratch_bytes() const override {
-    return context_.scratch.sums.size() + context_.scratch.inside.size();
-  }
+  uint64_t scratch_bytes() const override { return context_.scratch.bytes(); }
 
  private:
   // Null where oneDNN cannot compute the kind well, or not at all.
   std::unique_ptr<Products> open(const LinearKind& kind) {
-    // On a CPU it takes our order, which is its own for most sizes.
-    for (const bool packed : {true, false}) {
-      if (packed && !stream_.device().is_cpu()) continue;
+    // On a CPU it takes our orders, which are its own for most sizes. One without products of the operands' type would
+    // take an order of its own, too, and a tenth of the speed.
+    for (const Order order : {Order::pairs, Order::floats, Order::theirs}) {
+      if (order != Order::theirs && !stream_.device().is_cpu()) continue;
       try {
-        auto products = std::make_unique<Products>(engine_, kind, packed);
+        auto products = std::make_unique<Products>(engine_, kind, order);
         if (products->reference()) continue;
-        const size_t rows = plain(kind) ? 0 : std::min(kind.most_rows, kOneDnnRows);
-        context_.scratch.reach(stream_, rows * product_columns(kind) * sizeof(float),
-                               products->scratch_bytes());
+        make_room(kind, *products);
         return products;
       } catch (const dnnl::error& e) {
         if (e.status != dnnl_unimplemented) throw;
       }
     }
     return nullptr;
+  }
+
+  void make_room(const LinearKind& kind, const Products& products) {
+    Scratch& scratch = context_.scratch;
+    const size_t rows = std::min(kind.most_rows, kOneDnnRows);
+    reach(stream_, scratch.inside, products.scratch_bytes());
+    if (!plain(kind)) {
+      reach(stream_, scratch.sums, (rows * product_columns(kind) + kPackedColumns) * sizeof(float));
+    }
+    if (products.order() != Order::floats) return;
+    reach(stream_, scratch.rows, rows * kind.depth * sizeof(float));
+    reach(stream_, scratch.weights, products.numbers(products.columns()) * sizeof(float));
   }
 
   // W in the products' order.
@@ -328,7 +417,7 @@ std::string onednn_version() {
 // single row in another order, and reads weights slower for 2 rows than for 4.
 std::vector<int> onednn_block_sizes(int most_rows) {
   std::vector<int> sizes;
-  for (const int rows : {4, 8, 16, 24, 32, 48, 64, 96, 128, 192, kOneDnnRows}) {
+  for (const int rows : {4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, kOneDnnRows}) {
     if (rows <= most_rows) sizes.push_back(rows);
   }
   // The last block of a full step, after which there may be no memory.

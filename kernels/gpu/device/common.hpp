@@ -3,6 +3,7 @@
 //   MR_LANES     work-items of a sub-group, and columns of a block: 16, or 8
 //   MR_XMX       1: matrix products by the matrix engine, 0: written out
 //   MR_MMA       1: by NVIDIA's tensor cores, with 32 lanes (cuda/device); not defined: 0
+//   MR_SERIAL    1: for a processor, where the sub-groups of a work-group run one after the other; not defined: 0
 //   MR_EXPERTS   1: linear ops over rows sorted by expert; not defined: 0
 //   MR_HEAD_DIM  elements of a key of a head (attention only)
 //   MR_VALUE_DIM of a value (attention only); not defined: those of a key
@@ -75,6 +76,17 @@ MR_INLINE void store_lanes(const sycl::sub_group& sub_group, T* first, T x) {
 #else
   using namespace sycl::access;
   sub_group.store(sycl::address_space_cast<address_space::global_space, decorated::yes>(first), x);
+#endif
+}
+
+// Fetches memory ahead of need on a processor: 1 KiB that lies kFetchedAhead words after `words`, a cache line for each lane. Its
+// compiler makes a call for each lane, so every lane has another line. Other devices hide the time.
+constexpr int kFetchedWords = 16 * MR_LANES, kFetchedAhead = 1024;
+MR_INLINE void fetch_ahead(const uint32_t* words, int lane) {
+#if MR_SERIAL
+  syclex::prefetch(words + kFetchedAhead + lane * 16);
+#else
+  static_cast<void>(words), static_cast<void>(lane);
 #endif
 }
 

@@ -7,11 +7,11 @@
 MR_INLINE int64_t table_place(const mr::EmbedShape& s, int32_t token, int i) {
   if (s.columns == 0) return int64_t{token} * s.width + i;
 #if MR_MMA
-  const int64_t tile = (int64_t{token / s.columns} * s.pairs + i / 2) / 8;
+  const int64_t tile = (int64_t{token / s.columns} * s.steps + i / 2) / 8;
   return (tile * mr::kMmaTileWords + mr::mma_place(i / 2 % 8, token % s.columns)) * 2 + i % 2;
 #endif
-  const int64_t pair = int64_t{token / s.columns} * s.pairs + i / 2;
-  return (pair * s.columns + token % s.columns) * 2 + i % 2;
+  const int64_t step = int64_t{token / s.columns} * s.steps + i / s.deep;
+  return (step * s.columns + token % s.columns) * s.deep + i % s.deep;
 }
 
 MR_KERNEL mr_embed(const int32_t* tokens, const int32_t* drawn, const int32_t* row_positions,
