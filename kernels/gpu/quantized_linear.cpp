@@ -8,9 +8,14 @@
 namespace millrace::gpu {
 namespace {
 
-// Steps of this many rows or fewer are ours beside oneDNN, which runs on processors alone. There our kernels of one and two
-// rows are faster, and those of 4 and 8 a tenth as fast.
+// Steps of this many rows or fewer are ours beside oneDNN, which runs on processors alone. From three rows on it is faster.
 constexpr int kMostOwnInt8Rows = 2;
+
+// Where codes lie, device/quantized.cpp.
+CodedLayout layout(Target target) {
+  const bool together = target.xmx() || target.mma();
+  return {target.lanes, together ? kColumnBlocks : kPackedColumns / target.lanes, target.mma()};
+}
 
 void reach(Stream& stream, Buffer& buffer, size_t bytes) {
   if (bytes > buffer.size()) buffer = stream.allocate(bytes);
@@ -24,8 +29,7 @@ class QuantizedLinear : public Linear {
       : shared_(shared),
         kind_(kind),
         kernels_(op.linear.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
-        weights_(shared.stream_, {shared.target_.lanes, kColumnBlocks, shared.target_.mma()}, kind,
-                 p, op) {}
+        weights_(shared.stream_, layout(shared.target_), kind, p, op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
     if (!coded_) quantize_rows(stream, rows, in);
@@ -114,8 +118,9 @@ QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& 
                         kWidestInt4, units);
     return;
   }
-  int8_ = kernels_by_rows(bundle, "mr_int8_", {1, 2, 4, 8});
-  int4_ = kernels_by_rows(bundle, "mr_int4_", {1, 2, 4, 8});
+  const std::vector<int> rows = target.xmx() ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 4};
+  int8_ = kernels_by_rows(bundle, "mr_int8_", rows);
+  int4_ = kernels_by_rows(bundle, "mr_int4_", rows);
   finish_ = bundle.kernel("mr_int8_finish");
   if (target.xmx() && target.lanes == 16) int8_.push_back({16, bundle.kernel("mr_int8_tiles")});
   if (target.onednn) onednn_ = open_int8_products(stream);

@@ -71,6 +71,14 @@ MR_INLINE void finish(const mr::CodedShape& s, const Pointers& p, int64_t row, i
   }
 }
 
+// Few rows take less time than their weights need from memory.
+template <int kRows, int kWords>
+MR_INLINE void fetch_step(const uint32_t* weights, int lane) {
+  if constexpr (kRows > 2) return;
+#pragma unroll
+  for (int i = 0; i < kWords; i += kFetchedWords) fetch_ahead(weights + i, lane);
+}
+
 // T tiles of M rows each; local memory [slices][rows][kVectors][MR_LANES].
 template <int M, int T, class Format>
 MR_INLINE void run(const Format& format, Pointers p, float* local, const mr::CodedShape& s) {
@@ -103,20 +111,25 @@ MR_INLINE void run(const Format& format, Pointers p, float* local, const mr::Cod
   constexpr int kStepWords = mr::kCodeDepth / Format::kWordCodes * kBlock;
   const int begin = slice * s.slice_steps;
   const int end = begin + s.slice_steps < s.steps ? begin + s.slice_steps : s.steps;
-  const uint32_t* weights = p.weights + (block * s.steps + begin) * kStepWords;
+  // Places are computed from a step's number: a CPU's compiler sees that all lanes have it, and not that they have a pointer
+  // that two loops move on.
+  const uint32_t* weights = p.weights + block * s.steps * kStepWords;
   if constexpr (Format::kInGroups) {
     const auto* scales = static_cast<const uint16_t*>(p.scales);
     for (int step = begin; step < end; step += s.group_steps) {
+      const int next = step + s.group_steps < end ? step + s.group_steps : end;
       mr_linear::Sums<Sum, T, M, kVectors> group;
       mr_linear::clear(group);
 #pragma unroll 1
-      for (int i = step; i < step + s.group_steps && i < end; ++i, weights += kStepWords) {
-        format.template multiply<M>(s, part, weights, i, group);
+      for (int i = step; i < next; ++i) {
+        const uint32_t* words = weights + int64_t{i} * kStepWords;
+        fetch_step<kRows, kStepWords>(words, lane);
+        format.template multiply<M>(s, part, words, i, group);
       }
-      const int64_t at = (block * s.groups + step / s.group_steps) * kBlock + lane;
+      const int64_t at = (block * s.groups + step / s.group_steps) * kBlock;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const float scale = bf16_to_float(scales[at + first_column<kVectors>(share, v)]);
+        const float scale = bf16_to_float(scales[at + first_column<kVectors>(share, v) + lane]);
 #pragma unroll
         for (int t = 0; t < T; ++t)
 #pragma unroll
@@ -126,8 +139,10 @@ MR_INLINE void run(const Format& format, Pointers p, float* local, const mr::Cod
       }
     }
   } else {
-    for (int step = begin; step < end; ++step, weights += kStepWords) {
-      format.template multiply<M>(s, part, weights, step, sums);
+    for (int step = begin; step < end; ++step) {
+      const uint32_t* words = weights + int64_t{step} * kStepWords;
+      fetch_step<kRows, kStepWords>(words, lane);
+      format.template multiply<M>(s, part, words, step, sums);
     }
   }
 

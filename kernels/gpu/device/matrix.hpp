@@ -3,7 +3,8 @@
 //
 //   C[m][n] += sum over k of A[m][k] * B[k][n],  n = lane
 //
-// for 16 operands along the sum and sums of float, or 32 codes (signed bytes) and sums of int32.
+// for 16 operands along the sum and sums of float, or, by the engine, 32 codes (signed bytes) and sums of
+// int32.
 //
 // The sum of one element runs over k in one order, whatever M is: a row's result
 // does not depend on the rows beside it.
@@ -136,38 +137,6 @@ MR_INLINE void multiply(const Rows<M>& a, const Columns& b, float (&c)[M]) {
       c[m] = sycl::fma(row, column, c[m]);
     }
   }
-}
-
-// Codes as floats: a block's sums are whole numbers below 2^24, and so exact in them.
-template <int M>
-MR_INLINE CodeRows<M> load_codes(const int8_t* a, int64_t stride, int rows, int lane) {
-  CodeRows<M> r;
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-    const int8_t* row = a + (m < rows ? m : 0) * stride;
-#pragma unroll
-    for (int i = 0; i < r.kParts; ++i) r.cells[i][m] = row[i * MR_LANES + lane];
-  }
-  return r;
-}
-
-template <int M>
-MR_INLINE void multiply(const CodeRows<M>& a, const Columns& b, int32_t (&c)[M]) {
-  const auto sub_group = this_item().get_sub_group();
-  float sums[M];
-#pragma unroll
-  for (int m = 0; m < M; ++m) sums[m] = 0;
-#pragma unroll
-  for (int k = 0; k < mr::kCodeDepth; ++k) {
-    const float column = static_cast<int32_t>(b.words[k / 4] << (24 - 8 * (k % 4))) >> 24;
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      const float row = sycl::group_broadcast(sub_group, a.cells[k / MR_LANES][m], k % MR_LANES);
-      sums[m] = sycl::fma(row, column, sums[m]);
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < M; ++m) c[m] += static_cast<int32_t>(sums[m]);
 }
 
 #endif
