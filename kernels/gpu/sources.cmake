@@ -20,6 +20,7 @@ set(gpu_sources
   ${kernels}/gpu/weights.cpp
   ${kernels}/exec/abi.cpp
   ${kernels}/exec/blocks.cpp
+  ${kernels}/exec/cascade.cpp
   ${kernels}/exec/executor.cpp
   ${kernels}/exec/exponential.cpp
   ${kernels}/exec/kv.cpp

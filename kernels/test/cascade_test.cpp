@@ -1,6 +1,6 @@
 // Sequences that share slabs: which of them read a prefix together, that it is read once, and that
 // each gets the bits that it has alone.
-#include "cpu/attention/cascade.hpp"
+#include "exec/cascade.hpp"
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class CascadeFind : public testing::Test {
   static constexpr int kLeast = 128;
 
   Found find(int most_rows = 4) {
-    cpu::Cascade cascade;
+    Cascade cascade;
     cascade.find(batch_, most_rows, kLeast);
     Found found;
     for (const auto& g : cascade.groups()) {

@@ -19,6 +19,8 @@ constexpr size_t kMostStateBytes = size_t{64} << 20;
 // each KV head. So a prefix has to have this many tokens for each query head of a KV head (measured).
 constexpr int kSharedTokensPerHead = 128;
 
+static_assert(kSharedBlock % kBlockTokens == 0);
+
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 HeadShape head_shape(const Op& op) {

@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "cpu/attention/cascade.hpp"
 #include "cpu/ops/ops.hpp"
 #include "exec/backend.hpp"
 #include "exec/buffer.hpp"
+#include "exec/cascade.hpp"
 
 namespace millrace::cpu {
 

@@ -11,6 +11,7 @@
 #include "cpu/ops/states.hpp"
 #include "exec/bf16.hpp"
 #include "exec/quantize.hpp"
+#include "exec/step_row.hpp"
 
 namespace millrace::cpu {
 
@@ -74,11 +75,6 @@ struct BeamRows {
   int steps, prompt;
   int shared;         // tokens before it are the same for all rows
   size_t key, value;  // the KV head's blocks inside a slab
-};
-
-// A row of the step, of any sequence.
-struct StepRow {
-  int row, position;
 };
 
 // Which keys of a sequence a tile has. With KIVI the last ones are bf16, and those before them

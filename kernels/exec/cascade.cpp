@@ -1,21 +1,21 @@
-#include "cpu/attention/cascade.hpp"
+#include "exec/cascade.hpp"
 
 #include <algorithm>
 #include <span>
 
-namespace millrace::cpu {
+namespace millrace {
 namespace {
 
 // The slabs that no row of the sequence writes in this step.
 std::span<const int32_t> stored(const Sequence& s) {
-  return {s.slabs, static_cast<size_t>(s.position / kSlabTokens)};
+  return {s.slabs, static_cast<size_t>(s.position / MR_SLAB_TOKENS)};
 }
 
 // Tokens at the beginning that are the same memory, in whole blocks.
 int common_tokens(const Sequence& a, const Sequence& b) {
   const auto x = stored(a), y = stored(b);
   const auto slabs = std::ranges::mismatch(x, y).in1 - x.begin();
-  return static_cast<int>(slabs) * kSlabTokens / kBlockTokens * kBlockTokens;
+  return static_cast<int>(slabs) * MR_SLAB_TOKENS / kSharedBlock * kSharedBlock;
 }
 
 }  // namespace
@@ -82,4 +82,4 @@ void Cascade::add_group(int begin, int end) {
   groups_.push_back(group);
 }
 
-}  // namespace millrace::cpu
+}  // namespace millrace

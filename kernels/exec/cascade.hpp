@@ -1,14 +1,17 @@
 // Which sequences of a step share a prefix: their regions map the same physical slabs at the same
 // places. Attention reads these tokens once for all of them (docs/decisions/cascade.md).
-#ifndef MILLRACE_CPU_ATTENTION_CASCADE_HPP
-#define MILLRACE_CPU_ATTENTION_CASCADE_HPP
+#ifndef MILLRACE_EXEC_CASCADE_HPP
+#define MILLRACE_EXEC_CASCADE_HPP
 
 #include <vector>
 
-#include "cpu/ops/kernels.hpp"
 #include "exec/step.hpp"
+#include "exec/step_row.hpp"
 
-namespace millrace::cpu {
+namespace millrace {
+
+// A prefix ends at a multiple of this many tokens: attention computes whole blocks of each backend.
+inline constexpr int kSharedBlock = 64;
 
 class Cascade {
  public:
@@ -43,6 +46,6 @@ class Cascade {
   std::vector<int> last_;       // [members + 1] where the last of these groups begins
 };
 
-}  // namespace millrace::cpu
+}  // namespace millrace
 
 #endif
