@@ -25,7 +25,7 @@ if [ "${MILLRACE_CUDA_TEST:-}" = emulator ] || ! [ -e /dev/nvidiactl ]; then
   export XDG_CACHE_HOME=$emulator/cache
   rm -rf "$XDG_CACHE_HOME/millrace/cuda"
   # Most of the time goes to the compiler of device code: tests that take few kinds of heads, on the device's best way.
-  only="Embed.*:Norm.*:SelectRows.*:LinearOp.*:Attention.EveryNumberOfRows*:Attention.EveryContext*:Program.*:DeviceTest.*:MappedKvMemory.*:SyclMemory.*:Backends/BeamTest.*/mma:Backends/DrawTest.*:Backends/Kv.*:Backends/StepTest.*"
+  only="Embed.*:Norm.*:SelectRows.*:LinearOp.*:Attention.EveryNumberOfRows*:Attention.EveryContext*:Program.*:DeviceTest.*:MappedKvMemory.*:SyclMemory.*:Backends/BeamTest.*/mma:Cpu/CascadeOn.*ManyKvHeads*/mma:Cpu/CascadeOn.GroupsThat*/mma:Cpu/CascadeOn.APrefixIs*/mma:Backends/DrawTest.*:Backends/Kv.*:Backends/StepTest.*"
   export MILLRACE_ISA=${MILLRACE_ISA:-mma}
   echo "TESTED on the emulator: $only"
 fi

@@ -14,6 +14,9 @@
 namespace millrace::gpu {
 namespace {
 
+// For states of rows that share keys; where it ends, sequences read these each.
+constexpr size_t kMostStateBytes = size_t{64} << 20;
+
 int padded(int dim) { return (dim + kDepth - 1) / kDepth * kDepth; }
 
 int64_t elements(const mr_tensor& t) { return t.dims[0] * (t.rank == 2 ? t.dims[1] : 1); }
@@ -168,6 +171,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
     }
   }
   leave_codes();
+  const int state_rows = allocate_states();
   for (int group = 0; group < program.kv_groups; ++group) {
     std::set<TaskSizes> sizes;
     for (const Op& op : program.ops) {
@@ -175,7 +179,7 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
         sizes.insert(constants_[op.index].tasks);
       }
     }
-    tables_.emplace_back(std::move(sizes));
+    tables_.emplace_back(std::move(sizes), state_rows, compute_units(stream_->device()));
   }
   for (const Op& op : program.ops) {
     if (op.kind == MR_OP_LINEAR && op.linear.routed == MR_ROUTED_NONE &&
@@ -186,6 +190,23 @@ GpuKernels::GpuKernels(std::shared_ptr<Stream> stream, Target target, mr_dtype t
   rounded_ = stream_->allocate(rounded * sizeof(uint16_t));
   logits_ = stream_->allocate(size_t(program.max_outputs) * program.classes * sizeof(float));
   best_ = stream_->allocate(size_t(program.max_outputs) * sizeof(int32_t));
+}
+
+// The memory, in one piece, for states of rows that share keys, which stays where it is: recordings have its address. Returns the rows.
+int GpuKernels::allocate_states() {
+  size_t bytes = 0;  // of a row
+  for (const Op& op : program_.ops) {
+    const Constants& c = constants_[op.index];
+    if (op.kind != MR_OP_ATTENTION || most_shared_rows(c.tasks) == 0) continue;
+    bytes = std::max(
+        bytes, size_t(op.attention.heads) * attention_[c.attention].state_floats * sizeof(float));
+  }
+  if (bytes == 0) return 0;
+  const size_t most = std::min<size_t>(kMostStateBytes, device_memory(stream_->device()).largest);
+  const size_t rows = std::min<size_t>(program_.max_outputs, most / bytes);
+  if (rows == 0) return 0;
+  attention_states_ = stream_->allocate(rows * bytes);
+  return static_cast<int>(rows);
 }
 
 // A norm has each row at hand: it quantizes them for the op that follows, one launch less.
@@ -206,15 +227,18 @@ void GpuKernels::load_tasks(const Op& op, Constants& c) const {
   c.attention = std::ranges::find(attention_, kind, &AttentionKernels::kind) - attention_.begin();
   const int group = op.attention.heads / op.attention.kv_heads;
   const int most = most_queries(kind, target_.written_out().lanes);
-  c.tasks = attention_by_mma(target_, kind) ? TaskSizes{group, 0, kPromptQueries}
-                                            : TaskSizes{group, most, 0};
+  // Rows of a window see different parts of a prefix, and sinks are few keys.
+  const bool groups = op.attention.window == 0 && !kind.sinks && !kind.chunked && !kind.both_ways;
+  c.tasks = attention_by_mma(target_, kind) ? TaskSizes{group, 0, kPromptQueries, groups}
+                                            : TaskSizes{group, most, 0, groups};
 }
 
 GpuKernels::AttentionKernels GpuKernels::load_attention(const AttentionBundle& of) const {
   const AttentionKind& kind = of.kind;
   const int head_dim = kind.head_dim;
-  AttentionKernels all{kind, {}};
+  AttentionKernels all{kind, 0, {}};
   if (attention_by_mma(target_, kind)) {
+    all.state_floats = mma_state_floats(head_dim);
     const auto add = [&](TaskKind kind, int queries, int warps, int bytes, const char* name) {
       all.kernels.push_back({kind, queries, size_t(warps) * target_.lanes, bytes / sizeof(float),
                              of.bundle.kernel(name)});
@@ -232,6 +256,8 @@ GpuKernels::AttentionKernels GpuKernels::load_attention(const AttentionBundle& o
     const int elements = (kind.sinks ? 2 : 1) * padded(head_dim);
     const int states = stripes * (2 + padded(value_part(kind.value_dim)));
     const int floats = stripes == 1 ? elements : elements / 2 + states;
+    all.state_floats = value_parts(kind.value_dim) *
+                       state_floats(stripes, lanes, padded(value_part(kind.value_dim)));
     const auto add = [&](TaskKind kind, int queries, const std::string& name) {
       all.kernels.push_back({kind, queries, size_t(stripes) * lanes, size_t(queries) * floats,
                              of.bundle.kernel(name)});
@@ -371,7 +397,9 @@ bool GpuKernels::replay(const Batch& batch) {
       std::all_of(batch.sequences.begin(), batch.sequences.end(),
                   [](const Sequence& s) { return s.rows == 1 && s.beams == nullptr; });
   if (!decode || ranks_ || batch.logits != batch.rows || fault_planned()) return false;
-  return recordings_.replay(*stream_, batch.rows);
+  Recordings::Shape shape{static_cast<size_t>(batch.rows)};
+  for (const StepTables& tables : tables_) tables.add_places(shape);
+  return recordings_.replay(*stream_, std::move(shape));
 }
 
 void GpuKernels::read(void* to, const void* from, size_t bytes) {
@@ -577,29 +605,31 @@ void GpuKernels::attention(const Op& op, const Run& run) {
   const Slot in = run.slot(op.in), out = run.slot(op.out);
   const Slot sink_q = run.slot_if(op.attention.sinks > 0, op.attention.sink_q);
   const Constants& c = constants_[op.index];
-  const AttentionShape shape{kv_shape(op),
-                             in.width,
-                             op.attention.heads,
-                             op.attention.window,
-                             op.attention.sinks,
-                             op.attention.alibi_slopes != nullptr,
-                             out.type == MR_SLOT_F32,
-                             op.attention.chunked,
-                             op.null_values != nullptr,
-                             op.attention.both_ways,
-                             op.attention.scale,
-                             op.attention.softcap};
+  AttentionShape shape{kv_shape(op),
+                       in.width,
+                       op.attention.heads,
+                       op.attention.window,
+                       op.attention.sinks,
+                       op.attention.alibi_slopes != nullptr,
+                       out.type == MR_SLOT_F32,
+                       op.attention.chunked,
+                       op.null_values != nullptr,
+                       op.attention.both_ways,
+                       kAllKeys,
+                       op.attention.scale,
+                       op.attention.softcap};
   const StepTables& tables = tables_[op.attention.kv_group];
   const auto& kernels = attention_[c.attention].kernels;
-  const int parts = value_parts(op.attention.value_dim);
-  for (const AttentionTasks& tasks : tables.tasks(c.tasks)) {
+  const int copies = op.attention.kv_heads * value_parts(op.attention.value_dim);
+  for (const AttentionTasks& tasks : tables.tasks(c.tasks, copies)) {
+    shape.keys = tasks.keys;
     const auto kernel = std::ranges::find_if(kernels, [&](const AttentionKernel& k) {
       return k.kind == tasks.kind && k.queries == tasks.queries;
     });
-    stream_->launch_local(kernel->kernel, size_t(tasks.count) * op.attention.kv_heads * parts,
-                          kernel->items, kernel->floats, shape, in.data, sink_q.data,
-                          tables.sequences(), tasks.tasks, tables.slabs(), tables.beams(),
-                          c.slopes.data(), c.null_scores.data(), out.data);
+    stream_->launch_local(kernel->kernel, size_t(tasks.count) * copies, kernel->items,
+                          kernel->floats, shape, in.data, sink_q.data, tables.sequences(),
+                          tasks.tasks, tables.slabs(), tables.beams(), c.slopes.data(),
+                          c.null_scores.data(), out.data, attention_states_.data());
   }
 }
 
@@ -648,7 +678,7 @@ uint64_t GpuKernels::scratch_bytes() const {
   for (const StepTables& t : tables_) tables += t.bytes();
   return linears_.scratch_bytes() + (experts_ ? experts_->scratch_bytes() : 0) +
          (quantized_ ? quantized_->scratch_bytes() : 0) + rounded_.size() + logits_.size() +
-         best_.size() + draws_.size() + masks_.size() + tables;
+         best_.size() + draws_.size() + masks_.size() + attention_states_.size() + tables;
 }
 
 std::string GpuKernels::linear_name() const {

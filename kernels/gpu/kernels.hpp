@@ -143,10 +143,12 @@ class GpuKernels : public Kernels {
   // Those of some ops.
   struct AttentionKernels {
     AttentionKind kind;
+    int state_floats;  // of a query
     std::vector<AttentionKernel> kernels;
   };
   AttentionKernels load_attention(const AttentionBundle& of) const;
   void load_tasks(const Op& op, Constants& c) const;
+  int allocate_states();
 
   std::vector<AttentionKernels> attention_;
   const Program& program_;
@@ -163,6 +165,7 @@ class GpuKernels : public Kernels {
   Buffer logits_;                     // [max_outputs, classes] floats
   Buffer best_;                       // [max_outputs] tokens
   Buffer draws_, masks_;              // of a call of draw: made when one needs them
+  Buffer attention_states_;           // of attention over shared keys
   Recordings recordings_;
   Started started_[2];  // in turn
   int next_start_ = 0, next_end_ = 0;

@@ -5,9 +5,9 @@
 
 namespace millrace::gpu {
 
-bool Recordings::replay(Stream& stream, int rows) {
-  const bool seen = recorded_.contains(rows);
-  Recorded& r = recorded_[rows];
+bool Recordings::replay(Stream& stream, Shape shape) {
+  const bool seen = recorded_.contains(shape);
+  Recorded& r = recorded_[shape];
   r.used = ++steps_;
   if (r.recording != nullptr) {
     stream.replay(*r.recording);
@@ -15,7 +15,7 @@ bool Recordings::replay(Stream& stream, int rows) {
   }
   // Recording costs as much as some steps: it is not for one alone.
   recording_ = seen && r.recordable && stream.begin_recording();
-  rows_ = rows;
+  shape_ = std::move(shape);
   if (recorded_.size() > kMost) {
     recorded_.erase(std::min_element(
         recorded_.begin(), recorded_.end(),
@@ -25,7 +25,7 @@ bool Recordings::replay(Stream& stream, int rows) {
 }
 
 void Recordings::end(Stream& stream) {
-  const auto found = recorded_.find(std::exchange(rows_, 0));
+  const auto found = recorded_.find(std::exchange(shape_, {}));
   if (found == recorded_.end()) return;
   if (!std::exchange(recording_, false)) {
     found->second.recordable = stream.recordable();

@@ -286,10 +286,16 @@ struct CodedShape {
 // sequence's own, what follows is a response. Row r sees at its response's token
 // i that of beam index[r][i], whose slabs begin at entry responses[beam]; index
 // [rows][steps] and responses [rows] are places in the table of the beams.
+// Sequences that share their first tokens are a group. It has an entry after those of all
+// sequences, with the slabs of one of them and the rows of all: at index in the table of the
+// beams [rows] pairs of the row of the step and its position. Its first_row is the place of its
+// first row among the rows of all groups.
 struct SequenceEntry {
   int32_t first_row, rows, position, slabs;
   int32_t prompt;  // kNoPrompt: no beams
   int32_t steps, responses, index;
+  int32_t shared;  // tokens that the group shares; 0: in no group
+  int32_t states;  // of a member: the place of its first row there
 };
 constexpr int32_t kNoPrompt = INT32_MAX;
 
@@ -382,10 +388,23 @@ constexpr int beam_local_bytes(int head_dim) {
          decode_warps(head_dim) * kPieceKeys * static_cast<int>(sizeof(uint64_t));
 }
 
+// What a launch computes. The shared keys of groups leave their queries' states in memory, from
+// which those of the sequences resume: [row of a group][head of a KV head][KV head][part of the
+// values] states.
+constexpr int kAllKeys = 0, kSharedKeys = 1, kOwnKeys = 2;
+// Floats of a query's state: for each stripe the largest score, the total, and the sums of a part of the
+// values, each for all lanes.
+constexpr int state_floats(int stripes, int lanes, int padded_part) {
+  return stripes * (2 * lanes + padded_part);
+}
+// Likewise by mma: the largest score, the total, and the sums of values.
+constexpr int mma_state_floats(int head_dim) { return 2 + head_dim; }
+
 struct AttentionShape {
   KvShape kv;
   int32_t in_width, heads, window, sinks, alibi, out_f32;
   int32_t chunked, null_scores, both_ways;
+  int32_t keys;  // kAllKeys, ...
   float scale, softcap;
 };
 

@@ -225,13 +225,10 @@ class CascadeOn : public testing::TestWithParam<std::string> {
     SCOPED_TRACE(label_ + text(draws));
     const int slab = model_->next_slab;
     std::deque<Sequence> sequences;
-    std::vector<Model::Rows> rows;
-    for (const Draw& d : draws) {
-      Sequence& s = sequences.emplace_back(*model_);
-      s.share(*trunk_, d.shared / MR_SLAB_TOKENS * MR_SLAB_TOKENS);
-      fill(s, d.own);
-      rows.push_back({&s, random_.tokens(d.rows, builder_->vocab)});
-    }
+    expect_bits(rows_of(draws, sequences), outputs);
+    model_->next_slab = slab;
+  }
+  void expect_bits(const std::vector<Model::Rows>& rows, int outputs = -1) {
     const std::vector<float> together = model_->step(rows, outputs);
     std::vector<float> alone;
     for (const Model::Rows& r : rows) {
@@ -242,7 +239,32 @@ class CascadeOn : public testing::TestWithParam<std::string> {
     }
     EXPECT_TRUE(together == alone);
     EXPECT_TRUE(std::ranges::all_of(alone, [](float x) { return std::isfinite(x); }));
+  }
+
+  // The launches of the attention of a step.
+  int launches(const std::vector<Draw>& draws) {
+    const int slab = model_->next_slab;
+    std::deque<Sequence> sequences;
+    const std::vector<Model::Rows> rows = rows_of(draws, sequences);
+    model_->op_times.resize(builder_->ops.size());
+    model_->step(rows, 0);
+    const auto op = std::ranges::find(builder_->ops, MR_OP_ATTENTION, &mr_op::kind);
+    const int n = model_->op_times[op - builder_->ops.begin()].launches;
+    model_->op_times.clear();
     model_->next_slab = slab;
+    return n;
+  }
+
+  std::vector<Model::Rows> rows_of(const std::vector<Draw>& draws,
+                                   std::deque<Sequence>& sequences) {
+    std::vector<Model::Rows> rows;
+    for (const Draw& d : draws) {
+      Sequence& s = sequences.emplace_back(*model_);
+      s.share(*trunk_, d.shared / MR_SLAB_TOKENS * MR_SLAB_TOKENS);
+      fill(s, d.own);
+      rows.push_back({&s, random_.tokens(d.rows, builder_->vocab)});
+    }
+    return rows;
   }
 
   static std::string text(const std::vector<Draw>& draws) {
@@ -269,12 +291,27 @@ AttentionCase small_case() {
   return c;
 }
 
+// Each head has keys of its own: a GPU's tasks have room for rows of several sequences, and for several rows of each.
+AttentionCase many_kv_heads(int heads = 5) {
+  AttentionCase c;
+  c.heads = c.kv_heads = heads;
+  c.head_dim = 16;
+  return c;
+}
+
 TEST_P(CascadeOn, EveryLengthOfAPrefixHasTheSameBits) {
   for (const int threads : {1, 2, 5}) {
     load(small_case(), threads);
     for (const int shared : {63, 64, 400, 500, 1000, 1024, 1100, 2048, 2100}) {
       expect_bits({{shared, 1}, {shared, 40}, {shared, 7}});
     }
+  }
+}
+
+TEST_P(CascadeOn, EveryLengthOfAPrefixOfManyKvHeadsHasTheSameBits) {
+  load(many_kv_heads());
+  for (const int shared : {127, 128, 192, 640, 1100, 2100}) {
+    expect_bits({{shared, 1}, {shared, 40, 2}, {shared, 700}});
   }
 }
 
@@ -304,10 +341,48 @@ TEST_P(CascadeOn, RowsOfDraftTokensHaveTheSameBits) {
   expect_bits({{1100, 20, 4}, {1100, 63, 1}, {1100, 1, 3}, {1100, 1, 5}, {1100, 16, 2}});
   // With a chunk of a prompt, which reads the prefix by itself.
   expect_bits({{1100, 20, 4}, {1100, 16, 90}, {1100, 1, 3}});
+  load(many_kv_heads());
+  expect_bits({{1100, 20, 4}, {1100, 63, 1}, {1100, 1, 3}, {1100, 1, 9}, {1100, 16, 2}});
+  expect_bits({{1100, 20, 4}, {1100, 16, 90}, {1100, 1, 3}});
+}
+
+// Decode steps of as many rows, with a group and without: a device that records launches has both.
+TEST_P(CascadeOn, GroupsThatComeAndGoHaveTheSameBits) {
+  load(many_kv_heads(64));
+  std::deque<Sequence> sequences;
+  rows_of({{1100, 20}, {1100, 1}, {1100, 63}, {1100, 5}, {0, 300}, {0, 40}, {0, 900}}, sequences);
+  const std::vector<std::vector<int>> steps = {{0, 1, 2, 3}, {3, 4, 5, 6}, {0, 1, 4, 5}};
+  for (const int step : {0, 0, 0, 1, 1, 1, 0, 1, 2, 2, 2, 0, 2, 1, 0, 1}) {
+    SCOPED_TRACE(step);
+    std::vector<Model::Rows> rows;
+    for (const int i : steps[step]) {
+      rows.push_back({&sequences[i], random_.tokens(1, builder_->vocab)});
+    }
+    expect_bits(rows);
+  }
+}
+
+// A device launches attention twice where sequences share a prefix, if that saves it something.
+TEST_P(CascadeOn, APrefixIsALaunchOfADevice) {
+  if (!on_device()) GTEST_SKIP() << "NOT TESTED here: a device, see scripts/test-sycl.sh";
+  const std::vector<Draw> draws(24, {1100, 3});
+  const auto with = [&](Draw d) { return std::vector<Draw>(24, d); };
+  load(many_kv_heads(64));
+  EXPECT_EQ(launches(draws), 2);
+  EXPECT_EQ(launches(with({144, 3})), 2);
+  EXPECT_EQ(launches(with({127, 3})), 1);
+  EXPECT_EQ(launches({{1100, 3}}), 1);
+  EXPECT_EQ(launches({{1100, 3, 90}, {1100, 3, 90}}), 1);
+  AttentionCase c = many_kv_heads(64);
+  c.window = 3000;
+  load(c);
+  EXPECT_EQ(launches(draws), 1);
+  load(many_kv_heads(64), 2, 1);  // without memory for states
+  EXPECT_EQ(launches(draws), 1);
 }
 
 TEST_P(CascadeOn, EveryGroupingOfHeadsHasTheSameBits) {
-  const int groups[][2] = {{1, 1}, {5, 5}, {8, 1}, {12, 1}, {71, 1}};
+  const int groups[][2] = {{1, 1}, {5, 5}, {64, 64}, {8, 1}, {12, 1}, {71, 1}};
   for (const auto& g : groups) {
     AttentionCase c;
     c.heads = g[0];
@@ -317,6 +392,17 @@ TEST_P(CascadeOn, EveryGroupingOfHeadsHasTheSameBits) {
     std::vector<Draw> draws(19, {2100, 1});
     for (size_t i = 0; i < draws.size(); ++i) draws[i].own = 1 + static_cast<int>(i) * 5;
     expect_bits(draws);
+  }
+}
+
+// By tensor cores a warp has other parts of a head's sums for each of these sizes.
+TEST_P(CascadeOn, SizesOfManyKvHeadsHaveTheSameBits) {
+  using Sizes = std::vector<int>;
+  for (const int head_dim : GetParam() == "mma" ? Sizes{64, 80, 128, 256} : Sizes{64}) {
+    AttentionCase c = many_kv_heads(4);
+    c.head_dim = head_dim;
+    load(c);
+    expect_bits({{1100, 20, 2}, {1100, 1}, {1100, 63}, {1100, 250}});
   }
 }
 
@@ -340,11 +426,13 @@ TEST_P(CascadeOn, AlibiHasTheSameBits) {
 
 // Where the memory for states ends, sequences read the prefix by themselves.
 TEST_P(CascadeOn, MissingMemoryForStatesDoesNotMatter) {
-  for (const int threads : {1, 2}) {
+  // A GPU has it for as many rows as there may be outputs: here for none of the groups, and for one.
+  const int loads[][2] = {{1, 1}, {2, 1}, {2, 10}};
+  for (const auto& [threads, outputs] : loads) {
     AttentionCase c;
     c.heads = c.kv_heads = 96;
     c.head_dim = 8;
-    load(c, threads, 1);
+    load(c, threads, outputs);
     std::vector<Draw> draws(24, {1100, 3});
     for (size_t i = 8; i < draws.size(); ++i) draws[i].shared = i < 16 ? 1200 : 2100;
     for (const size_t last : {0, 8, 16}) {

@@ -403,6 +403,7 @@ std::vector<float> Model::step(const std::vector<Rows>& rows, int outputs) {
   step.sequences = sequences.data();
   step.output_rows = output_rows.data();
   step.logits = logits.data();
+  step.op_times = op_times.empty() ? nullptr : op_times.data();
   step.rows = total;
   step.n_sequences = static_cast<int32_t>(sequences.size());
   step.outputs = outputs;

@@ -149,7 +149,8 @@ class Model {
   Device device;
   mr_program* handle = nullptr;
   int vocab, classes, max_positions, groups;
-  int next_slab = 0;  // slabs are given out in ascending order
+  int next_slab = 0;                 // slabs are given out in ascending order
+  std::vector<mr_op_time> op_times;  // of the last step, if there is one for each op
 };
 
 // Whether the model's device keeps the logits of a step.

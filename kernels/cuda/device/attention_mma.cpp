@@ -11,6 +11,9 @@
 // and each of its warps another piece. mr_attention_beams is the same for the rows of beams, of which a task has one:
 // there each token has an address of its own.
 //
+// Keys that several sequences share, whole pieces, are computed by a launch of mr_attention_decode of their own, for rows of
+// all of them: it leaves each query's state in memory, and the launch that follows resumes from there.
+//
 // Products are mma.m16n8k16: 16 queries by 8 keys, then 16 queries by 8 elements of the head. Along the head the first
 // one's sum runs in an order of its own: of 32 elements a lane of a quad takes 8 neighbors, which are one load of 16 bytes
 // and belong to two products, 4 to each.
@@ -65,6 +68,7 @@ struct Task {
   int kv_head, heads;  // heads: of a KV head
   int first, count;
   int from, last;
+  const int32_t* rows = nullptr;  // of several sequences: pairs of row and position
 };
 
 // Beams are all at one position.
@@ -112,6 +116,10 @@ MR_INLINE Query query(const mr::AttentionShape& s, const Task& task, int i) {
   q.row = task.sequence.first_row + row;
   q.head = task.kv_head * task.heads + index % task.heads;
   q.position = position_of(task.sequence, row);
+  if (task.rows != nullptr) {
+    q.row = task.rows[2 * row];
+    q.position = task.rows[2 * row + 1];
+  }
   return q;
 }
 
@@ -451,7 +459,7 @@ MR_INLINE void copy_piece(mr_ptx::Words4* to, const KvTables& tables, const Task
 
 MR_INLINE void run_prompt(const float* qkv, const mr::SequenceEntry* sequences,
                           const mr::AttentionTask* tasks, const KvTables& tables,
-                          const float* slopes, void* out, float* local,
+                          const float* slopes, void* out, float*, float* local,
                           const mr::AttentionShape& s) {
   constexpr int T = kPromptTiles;
   constexpr int kQueries = mr::kPromptWarpQueries;
@@ -679,10 +687,17 @@ MR_INLINE void replace_values(mr_ptx::Words4* values, const Piece<1>& p, bool se
   }
 }
 
+// The state of a query in memory. first: the place of the task's first row among those of all groups.
+MR_INLINE float* state_at(float* states, const mr::AttentionShape& s, const Task& task, int first,
+                          int i) {
+  const int64_t query = int64_t{first} * task.heads + task.first + i;
+  return states + (query * s.kv.kv_heads + task.kv_head) * mr::mma_state_floats(kDim);
+}
+
 template <class Tokens>
 MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
                           const mr::AttentionTask* tasks, const KvTables& tables,
-                          const float* slopes, void* out, float* local,
+                          const float* slopes, void* out, float* states, float* local,
                           const mr::AttentionShape& s) {
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
@@ -695,6 +710,13 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
     const int left = task.heads - task.first % task.heads;  // heads of the row
     if (left < task.count) task = part(s, task, task.first, left);
   }
+  const bool leaves = !Tokens::kOneRow && s.keys == mr::kSharedKeys;
+  const bool resumes = !Tokens::kOneRow && s.keys == mr::kOwnKeys && task.sequence.shared > 0;
+  if (leaves) {
+    task.rows = tables.beams + task.sequence.index;
+    task.last = task.sequence.shared - 1;
+  }
+  if (resumes) task.from = task.sequence.shared;
   const int first_piece = task.from / mr::kPieceKeys, last_piece = task.last / mr::kPieceKeys;
   const bool second_half = task.count > 8;
 
@@ -726,6 +748,29 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
   State state[2];
   float sums[1][kOwnTiles][4];
   set_zero(sums);
+  // Calls visit(its two sums, pair) for each pair of elements that this lane has of its query h.
+  const auto own_pairs = [&](int h, const auto& visit) __attribute__((always_inline)) {
+#pragma unroll
+    for (int i = 0; i < kOwnTiles; ++i) {
+      const int tile = i * kDecodeWarps + warp;
+      if (kDimTiles % kDecodeWarps != 0 && tile >= kDimTiles) continue;
+      visit(&sums[0][i][2 * h], tile * 4 + lane % 4);
+    }
+  };
+  if (resumes) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = h * 8 + lane / 4;
+      if (i >= task.count) continue;
+      const float* from = state_at(states, s, task, task.sequence.states, i);
+      state[h] = {from[0], from[1]};
+      own_pairs(
+          h, [&](float* own, int pair) __attribute__((always_inline)) {
+            own[0] = from[2 + 2 * pair];
+            own[1] = from[3 + 2 * pair];
+          });
+    }
+  }
 #pragma unroll 1
   for (int round = first_piece; round <= last_piece; round += kDecodeWarps) {
     const int piece = round + warp, first = piece * mr::kPieceKeys;
@@ -795,29 +840,42 @@ MR_INLINE void run_pieces(const float* qkv, const mr::SequenceEntry* sequences,
 
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const Query to = query(s, task, h * 8 + lane / 4);
-    if (!to.there) continue;
-    const float by = 1 / state[h].total;
-#pragma unroll
-    for (int i = 0; i < kOwnTiles; ++i) {
-      const int tile = i * kDecodeWarps + warp;
-      if (kDimTiles % kDecodeWarps != 0 && tile >= kDimTiles) continue;
-      store_pair(out, s, to, tile * 4 + lane % 4, sums[0][i][2 * h], sums[0][i][2 * h + 1], by);
+    const int i = h * 8 + lane / 4;
+    if (i >= task.count) continue;
+    if (leaves) {
+      float* left = state_at(states, s, task, task.sequence.first_row, i);
+      if (warp == 0 && lane % 4 == 0) {
+        left[0] = state[h].most;
+        left[1] = state[h].total;
+      }
+      own_pairs(
+          h, [&](const float* own, int pair) __attribute__((always_inline)) {
+            left[2 + 2 * pair] = own[0];
+            left[3 + 2 * pair] = own[1];
+          });
+      continue;
     }
+    task.rows = nullptr;  // no register holds them until here
+    const Query to = query(s, task, i);
+    const float by = 1 / state[h].total;
+    own_pairs(
+        h, [&](const float* own, int pair) __attribute__((always_inline)) {
+          store_pair(out, s, to, pair, own[0], own[1], by);
+        });
   }
 }
 
 MR_INLINE void run_decode(const float* qkv, const mr::SequenceEntry* sequences,
                           const mr::AttentionTask* tasks, const KvTables& tables,
-                          const float* slopes, void* out, float* local,
+                          const float* slopes, void* out, float* states, float* local,
                           const mr::AttentionShape& s) {
-  run_pieces<SlabTokens>(qkv, sequences, tasks, tables, slopes, out, local, s);
+  run_pieces<SlabTokens>(qkv, sequences, tasks, tables, slopes, out, states, local, s);
 }
 MR_INLINE void run_beams(const float* qkv, const mr::SequenceEntry* sequences,
                          const mr::AttentionTask* tasks, const KvTables& tables,
-                         const float* slopes, void* out, float* local,
+                         const float* slopes, void* out, float* states, float* local,
                          const mr::AttentionShape& s) {
-  run_pieces<BeamTokens>(qkv, sequences, tasks, tables, slopes, out, local, s);
+  run_pieces<BeamTokens>(qkv, sequences, tasks, tables, slopes, out, states, local, s);
 }
 
 }  // namespace mr_attention
@@ -826,9 +884,9 @@ MR_INLINE void run_beams(const float* qkv, const mr::SequenceEntry* sequences,
 #define MR_ATTENTION(name, run)                                                               \
   MR_KERNEL name(const float* qkv, const float*, const mr::SequenceEntry* sequences,          \
                  const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams, \
-                 const float* slopes, const float*, void* out,                                \
+                 const float* slopes, const float*, void* out, float* states,                 \
                  sycl::local_accessor<float, 1> local, mr::AttentionShape s) {                \
-    mr_attention::run(qkv, sequences, tasks, {slabs, beams}, slopes, out,                     \
+    mr_attention::run(qkv, sequences, tasks, {slabs, beams}, slopes, out, states,             \
                       local.get_multi_ptr<sycl::access::decorated::no>().get(), s);           \
   }
 

@@ -95,7 +95,7 @@ void launch(const Kernels& kernels, bool prompt, int tasks, const void* qkv, con
   const void* none = nullptr;
   char local = 0;
   void* arguments[] = {&qkv,    &none, &sequences, &tasks_at, &slabs, &none,
-                       &slopes, &none, &out,       &local,    &shape};
+                       &slopes, &none, &out,       &none,     &local, &shape};
   const int d = shape.kv.head_dim;
   const CUlaunchConfig config{
       {static_cast<unsigned>(tasks * shape.kv.kv_heads), 1, 1},
@@ -254,7 +254,7 @@ class Test {
         tasks.push_back({static_cast<int32_t>(sequences.size()), first});
       }
       sequences.push_back(
-          {rows, p.rows, p.first, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0});
+          {rows, p.rows, p.first, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0, 0, 0});
       for (int slab = 0; slab <= (p.first + p.rows - 1) / kSlabTokens; ++slab) {
         const bool there = slab >= first_key(p.first) / kSlabTokens;
         table.push_back(there ? reinterpret_cast<uint64_t>(pool_memory.data()) + slab_at(slab) : 0);
@@ -270,7 +270,8 @@ class Test {
     const Memory results(result);
     launch(kernels_, prompt, static_cast<int>(tasks.size()), q.data(), entries.data(),
            task_memory.data(), slab_table.data(), slopes.data(), results.data(),
-           {kv, heads(), c_.window, 0, c_.alibi, 1, 0, 0, scale(), 0});
+           {kv, (heads() + 2 * c_.kv_heads) * d, heads(), c_.window, 0, c_.alibi, 1, 0, 0, 0,
+            kAllKeys, scale(), 0});
     cuda().stream_synchronize(nullptr);
     results.read(result.data());
     size_t row = 0;
@@ -302,7 +303,7 @@ double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int
   std::vector<uint64_t> table;
   for (int s = 0; s < sequences; ++s) {
     entries.push_back(
-        {s * rows, rows, context, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0});
+        {s * rows, rows, context, static_cast<int32_t>(table.size()), kNoPrompt, 0, 0, 0, 0, 0});
     for (int i = 0; i < slabs; ++i) {
       table.push_back(reinterpret_cast<uint64_t>(pool.data()) + 2 * block * (s * slabs + i));
     }
@@ -322,7 +323,19 @@ double time(const Kernels& kernels, bool prompt, int head_dim, int kv_heads, int
     for (int k = 0; k < kLaunches; ++k) {
       launch(kernels, prompt, static_cast<int>(tasks.size()), q.data(), sequence_memory.data(),
              task_memory.data(), slab_table.data(), nullptr, out.data(),
-             {{0, block, kv_heads, d, 16}, heads, 0, 0, 0, 0, 0.125f});
+             {{0, block, kv_heads, d, 16},
+              (heads + 2 * kv_heads) * d,
+              heads,
+              0,
+              0,
+              0,
+              0,
+              0,
+              0,
+              0,
+              kAllKeys,
+              0.125f,
+              0});
     }
     cuda().event_record(end, nullptr);
     cuda().event_synchronize(end);

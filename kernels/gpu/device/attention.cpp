@@ -13,6 +13,9 @@
 //
 // Sinks are the first keys, for queries that are rotated otherwise: sub-group 0 takes them
 // before its blocks, and no block shows them again.
+//
+// Keys that several sequences share are computed by a launch of their own, for rows of all of them: it leaves the
+// state of each query and stripe in memory, and the launch that follows resumes from there.
 #include "kv_reader.hpp"
 
 namespace mr_attention {
@@ -105,8 +108,10 @@ struct Query {
   bool there;
 };
 
-MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequence, int kv_head,
-                      int index) {
+// kGroup: the rows may be those of a group.
+template <bool kGroup>
+MR_INLINE Query query(const mr::AttentionShape& s, const KvTables& tables,
+                      const mr::SequenceEntry& sequence, int kv_head, int index) {
   const int heads = s.heads / s.kv.kv_heads;
   Query q;
   q.there = index < sequence.rows * heads;
@@ -114,6 +119,11 @@ MR_INLINE Query query(const mr::AttentionShape& s, const mr::SequenceEntry& sequ
   q.row = sequence.first_row + row;
   q.head = kv_head * heads + index % heads;
   q.position = sequence.position + (sequence.prompt == mr::kNoPrompt ? row : 0);
+  if (kGroup && s.keys == mr::kSharedKeys) {
+    const int32_t* of_group = tables.beams + sequence.index + 2 * row;
+    q.row = of_group[0];
+    q.position = of_group[1];
+  }
   q.first_key = s.window > 0 && q.position >= s.window ? q.position - s.window + 1 : 0;
   if (kChunked && s.chunked) q.first_key = q.position - q.position % s.window;
   if (kSinks && q.first_key < s.sinks) q.first_key = s.sinks;
@@ -285,6 +295,53 @@ class Result {
   float most_ = kNone, total_ = 0, sums_[kDimBlocks] = {};
 };
 
+// The states of a task's queries in memory: rows of a float for each lane.
+constexpr int kStateRows = 2 + kDimBlocks;
+struct KeptStates {
+  float* first;  // the first query's
+  int stride;    // floats to the next one's
+  int queries;
+
+  MR_INLINE KeptStates(float* states, const mr::AttentionShape& s,
+                       const mr::SequenceEntry& sequence, int first_query, int stripe) {
+    const auto sub_group = this_item().get_sub_group();
+    const int heads = s.heads / s.kv.kv_heads, parts = s.kv.kv_heads * kParts;
+    const int part = static_cast<int>(this_item().get_group(0)) % parts;
+    const int row = s.keys == mr::kSharedKeys ? sequence.first_row : sequence.states;
+    const int query = uniform(sub_group, row * heads + first_query);
+    first = states + ((query * parts + part) * kStripes + stripe) * kStateRows * MR_LANES;
+    stride = parts * kStripes * kStateRows * MR_LANES;
+    queries = uniform(sub_group, sequence.rows * heads - first_query);
+  }
+  template <int M>
+  MR_INLINE void load(State<M>& state) const {
+    const auto sub_group = this_item().get_sub_group();
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      if (m >= queries) continue;
+      const float* from = first + m * stride;
+      state.most[m] = sycl::group_broadcast(sub_group, from[0], 0);  // of all lanes
+      state.total[m] = load_lanes(sub_group, from + MR_LANES);
+#pragma unroll
+      for (int d = 0; d < kDimBlocks; ++d) {
+        state.out[d][m] = load_lanes(sub_group, from + (2 + d) * MR_LANES);
+      }
+    }
+  }
+  template <int M>
+  MR_INLINE void store(const State<M>& state, int m) const {
+    if (m >= queries) return;
+    const auto sub_group = this_item().get_sub_group();
+    float* to = first + m * stride;
+    store_lanes(sub_group, to, state.most[m]);
+    store_lanes(sub_group, to + MR_LANES, state.total[m]);
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      store_lanes(sub_group, to + (2 + d) * MR_LANES, state.out[d][m]);
+    }
+  }
+};
+
 // Local memory: queries [M][kPadded], with sinks those for them likewise, then, of several
 // sub-groups, per sub-group and query its state, [most, total, out[kPartPadded]].
 constexpr int kStateFloats = 2 + kPartPadded;
@@ -348,7 +405,9 @@ MR_INLINE void add_keys(State<M>& state, const sycl::sub_group& sub_group, const
 template <int M, bool kBeams>
 MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::SequenceEntry* sequences,
                    const mr::AttentionTask* tasks, const KvTables& tables, const float* slopes,
-                   const float* null_scores, void* out, float* local, const mr::AttentionShape& s) {
+                   const float* null_scores, void* out, float* states, float* local,
+                   const mr::AttentionShape& s) {
+  constexpr bool kGroups = !kBeams && !kSinks && !kChunked;
   MR_AFTER_PREVIOUS();
   const Item item = this_item();
   const auto group = item.get_group();
@@ -366,7 +425,7 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   int from = std::numeric_limits<int>::max(), last = 0;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
-    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    const Query query = mr_attention::query<kGroups>(s, tables, sequence, kv_head, task.first + m);
     first_key[m] = query.first_key;
     position[m] = query.there ? query.position : -1;  // sees no key
     slope[m] = s.alibi && query.there ? slopes[query.head] : 0.0f;
@@ -387,8 +446,11 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
   }
   sycl::group_barrier(group);
   const int stripe = sub_group_index(item);
-  from = uniform(sub_group, from);
-  last = uniform(sub_group, last);
+  const int shared = kGroups ? uniform(sub_group, sequence.shared) : 0;
+  const bool leaves = kGroups && s.keys == mr::kSharedKeys;
+  const bool resumes = kGroups && s.keys == mr::kOwnKeys && shared > 0;
+  from = uniform(sub_group, resumes ? shared : from);
+  last = uniform(sub_group, leaves ? shared - 1 : last);
 
   State<M> state;
   state.part = item.get_group(0) % kParts;
@@ -399,6 +461,7 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) state.out[d][m] = 0;
   }
+  if (resumes) KeptStates(states, s, sequence, task.first, stripe).load(state);
   const Head head{s.kv.keys + int64_t{kv_head} * mr::kSlabTokens * kKeyBytes,
                   s.kv.values + int64_t{kv_head} * mr::kSlabTokens * kValueBytes};
   if (kSinks && s.sinks > 0) {
@@ -421,12 +484,17 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
     add_keys<M, kBeams>(state, sub_group, q, tables, sequence, s, task.first, head, block, from,
                         last, first_key, position, slope);
   }
-
+  // States are stored where results are computed from them: a loop of its own costs a CPU's kernel a sixth of its time.
+  const KeptStates kept(states, s, sequence, task.first, stripe);
 #if MR_STRIPES > 1
-  float* states = local + (kSinks ? 2 : 1) * M * kPadded / 2;
-  float* mine = states + int64_t{stripe} * M * kStateFloats;
+  float* stripes = local + (kSinks ? 2 : 1) * M * kPadded / 2;
+  float* mine = stripes + int64_t{stripe} * M * kStateFloats;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
+    if (leaves) {
+      kept.store(state, m);
+      continue;
+    }
     const float total = sycl::reduce_over_group(sub_group, state.total[m], sycl::plus<float>());
     if (lane == 0) {
       mine[m * kStateFloats] = state.most[m];
@@ -437,15 +505,16 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
       mine[m * kStateFloats + 2 + d * MR_LANES + lane] = state.out[d][m];
     }
   }
+  if (leaves) return;
   sycl::group_barrier(group);
   for (int m = sub_group_index(item); m < M; m += kStripes) {
-    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    const Query query = mr_attention::query<kGroups>(s, tables, sequence, kv_head, task.first + m);
     if (!query.there) continue;
     Result result;
-    for (int i = 0; i < kStripes; ++i) result.see(states[(i * M + m) * kStateFloats]);
+    for (int i = 0; i < kStripes; ++i) result.see(stripes[(i * M + m) * kStateFloats]);
     result.begin(s, null_scores, query.head);
     for (int i = 0; i < kStripes; ++i) {
-      const float* other = states + (i * M + m) * kStateFloats;
+      const float* other = stripes + (i * M + m) * kStateFloats;
       result.add(other[0], other[1], [&](int d) { return other[2 + d * MR_LANES + lane]; });
     }
     result.write(sub_group, s, query, state.part, out);
@@ -453,7 +522,11 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
 #else
 #pragma unroll
   for (int m = 0; m < M; ++m) {
-    const Query query = mr_attention::query(s, sequence, kv_head, task.first + m);
+    if (leaves) {
+      kept.store(state, m);
+      continue;
+    }
+    const Query query = mr_attention::query<kGroups>(s, tables, sequence, kv_head, task.first + m);
     const float total = sycl::reduce_over_group(sub_group, state.total[m], sycl::plus<float>());
     if (!query.there) continue;
     Result result;
@@ -470,10 +543,10 @@ MR_INLINE void run(const float* qkv, const float* sink_queries, const mr::Sequen
 #define MR_ATTENTION(name, M, kBeams)                                                          \
   MR_KERNEL name(const float* qkv, const float* sink_q, const mr::SequenceEntry* sequences,    \
                  const mr::AttentionTask* tasks, const uint64_t* slabs, const int32_t* beams,  \
-                 const float* slopes, const float* null_scores, void* out,                     \
+                 const float* slopes, const float* null_scores, void* out, float* states,      \
                  sycl::local_accessor<float, 1> local, mr::AttentionShape s) {                 \
     mr_attention::run<M, kBeams>(qkv, sink_q, sequences, tasks, {slabs, beams}, slopes,        \
-                                 null_scores, out,                                             \
+                                 null_scores, out, states,                                     \
                                  local.get_multi_ptr<sycl::access::decorated::no>().get(), s); \
   }
 
