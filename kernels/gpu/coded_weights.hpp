@@ -24,6 +24,12 @@ struct CodedLayout {
   int64_t place(int64_t i, int64_t words, int column) const;
 };
 
+// How the kernels of a target take codes. mma: those of cuda/device/quantized_mma.cpp, else those of device/blocks.hpp.
+inline CodedLayout coded_layout(Target target, bool mma) {
+  const bool by_engine = target.xmx() || mma;
+  return {target.lanes, by_engine ? kColumnBlocks : kPackedColumns / target.lanes, mma};
+}
+
 class CodedWeights {
  public:
   CodedWeights(Stream& stream, CodedLayout layout, const LinearKind& kind, const Program& program,

@@ -81,10 +81,8 @@ std::unique_ptr<Linear> DequantizedLinears::make(const LinearKind& kind, const P
                                                  const Op& op) {
   const bool nf4 = op.linear.weights == MR_WEIGHTS_NF4;
   (nf4 ? has_nf4_ : has_fp8_) = true;
-  // device/dequantize.cpp
-  const int vectors = target_.xmx() ? kColumnBlocks : kPackedColumns / target_.lanes;
   return std::make_unique<DequantizedLinear>(
-      nf4 ? nf4_ : fp8_, CodedWeights(stream_, {target_.lanes, vectors, false}, kind, program, op),
+      nf4 ? nf4_ : fp8_, CodedWeights(stream_, coded_layout(target_, false), kind, program, op),
       nf4 ? levels_.data() : nullptr);
 }
 

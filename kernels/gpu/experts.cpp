@@ -65,14 +65,12 @@ std::unique_ptr<Linear> Experts::make(const LinearKind& kind, const Op& op) {
 // Makes room for the op's pairs.
 void Experts::reach(const Op& op, const LinearKind& kind) {
   const size_t pairs = kind.most_rows;
-  const auto grow = [&](Buffer& buffer, size_t bytes) {
-    if (bytes > buffer.size()) buffer = stream_.allocate(bytes);
-  };
-  grow(order_, pairs * sizeof(int32_t));
-  grow(places_, pairs * sizeof(int32_t));
-  grow(tiles_, size_t(most_tiles(kind.most_rows, op.linear.experts, 1)) * sizeof(ExpertTile));
-  grow(gathered_, pairs * kind.depth * sizeof(uint16_t));
-  grow(results_, pairs * kind.width * (kind.out_f32 ? sizeof(float) : sizeof(uint16_t)));
+  grow(stream_, order_, pairs * sizeof(int32_t));
+  grow(stream_, places_, pairs * sizeof(int32_t));
+  grow(stream_, tiles_,
+       size_t(most_tiles(kind.most_rows, op.linear.experts, 1)) * sizeof(ExpertTile));
+  grow(stream_, gathered_, pairs * kind.depth * sizeof(uint16_t));
+  grow(stream_, results_, pairs * kind.width * (kind.out_f32 ? sizeof(float) : sizeof(uint16_t)));
 }
 
 void Experts::route(const Op& op, const Run& run) {

@@ -62,6 +62,11 @@ struct RowCodes {
   int32_t width;
 };
 
+// Makes a buffer that several ops use in turn large enough for one more of them.
+inline void grow(Stream& stream, Buffer& buffer, size_t bytes) {
+  if (bytes > buffer.size()) buffer = stream.allocate(bytes);
+}
+
 class Linear {
  public:
   virtual ~Linear() = default;

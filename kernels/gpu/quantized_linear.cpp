@@ -11,16 +11,6 @@ namespace {
 // Steps of this many rows or fewer are ours beside oneDNN, which runs on processors alone. From three rows on it is faster.
 constexpr int kMostOwnInt8Rows = 2;
 
-// Where codes lie, device/quantized.cpp.
-CodedLayout layout(Target target) {
-  const bool together = target.xmx() || target.mma();
-  return {target.lanes, together ? kColumnBlocks : kPackedColumns / target.lanes, target.mma()};
-}
-
-void reach(Stream& stream, Buffer& buffer, size_t bytes) {
-  if (bytes > buffer.size()) buffer = stream.allocate(bytes);
-}
-
 }  // namespace
 
 class QuantizedLinear : public Linear {
@@ -29,7 +19,7 @@ class QuantizedLinear : public Linear {
       : shared_(shared),
         kind_(kind),
         kernels_(op.linear.weights == MR_WEIGHTS_INT4 ? shared.int4_ : shared.int8_),
-        weights_(shared.stream_, layout(shared.target_), kind, p, op) {}
+        weights_(shared.stream_, coded_layout(shared.target_, shared.target_.mma()), kind, p, op) {}
 
   void run(Stream& stream, int rows, const void* in, void* out) override {
     if (!coded_) quantize_rows(stream, rows, in);
@@ -129,8 +119,8 @@ QuantizedLinears::QuantizedLinears(Stream& stream, Target target, const Bundle& 
 std::unique_ptr<Linear> QuantizedLinears::make(const LinearKind& kind, const Program& program,
                                                const Op& op) {
   auto linear = std::make_unique<QuantizedLinear>(*this, kind, program, op);
-  reach(stream_, codes_, size_t(kind.most_rows) * linear->padded_depth());
-  reach(stream_, row_scales_, kind.most_rows * sizeof(float));
+  grow(stream_, codes_, size_t(kind.most_rows) * linear->padded_depth());
+  grow(stream_, row_scales_, kind.most_rows * sizeof(float));
   if (op.linear.weights == MR_WEIGHTS_INT8 && by_onednn(kind, *linear)) {
     linear->set_onednn(*onednn_);
   }
@@ -145,7 +135,7 @@ bool QuantizedLinears::by_onednn(const LinearKind& kind, const QuantizedLinear& 
                    onednn_->can(kind.most_rows, linear.padded_depth(), linear.columns());
   if (can) {
     const size_t rows = std::min(kind.most_rows, kOneDnnRows);
-    reach(stream_, sums_, rows * linear.columns() * sizeof(int32_t));
+    grow(stream_, sums_, rows * linear.columns() * sizeof(int32_t));
   }
   return by_onednn_.emplace(kind, can).first->second;
 }

@@ -175,10 +175,6 @@ class Products {
   Order order_;
 };
 
-void reach(Stream& stream, Buffer& buffer, size_t bytes) {
-  if (bytes > buffer.size()) buffer = stream.allocate(bytes);
-}
-
 // The memory before, after and within a product: the queue is in order.
 struct Scratch {
   Buffer sums;  // [kOneDnnRows][product columns] floats, and what the last row's last vector reads
@@ -360,13 +356,13 @@ class Opened : public OneDnn {
   void make_room(const LinearKind& kind, const Products& products) {
     Scratch& scratch = context_.scratch;
     const size_t rows = std::min(kind.most_rows, kOneDnnRows);
-    reach(stream_, scratch.inside, products.scratch_bytes());
+    grow(stream_, scratch.inside, products.scratch_bytes());
     if (!plain(kind)) {
-      reach(stream_, scratch.sums, (rows * product_columns(kind) + kPackedColumns) * sizeof(float));
+      grow(stream_, scratch.sums, (rows * product_columns(kind) + kPackedColumns) * sizeof(float));
     }
     if (products.order() != Order::floats) return;
-    reach(stream_, scratch.rows, rows * kind.depth * sizeof(float));
-    reach(stream_, scratch.weights, products.numbers(products.columns()) * sizeof(float));
+    grow(stream_, scratch.rows, rows * kind.depth * sizeof(float));
+    grow(stream_, scratch.weights, products.numbers(products.columns()) * sizeof(float));
   }
 
   // W in the products' order.

@@ -426,7 +426,7 @@ TEST_P(CascadeOn, AlibiHasTheSameBits) {
 
 // Where the memory for states ends, sequences read the prefix by themselves.
 TEST_P(CascadeOn, MissingMemoryForStatesDoesNotMatter) {
-  // A GPU has it for as many rows as there may be outputs: here for none of the groups, and for one.
+  // A GPU backend allocates states for as many rows as the program has outputs: with 1 output for no group, with 10 for one.
   const int loads[][2] = {{1, 1}, {2, 1}, {2, 10}};
   for (const auto& [threads, outputs] : loads) {
     AttentionCase c;
