@@ -12,10 +12,13 @@ constexpr int kDepth = 16;        // products of one block along the sum: one dp
 constexpr int kColumnBlocks = 2;  // blocks of columns that a sub-group computes
 // Queries that a sub-group of attention takes at once: more would not fit into
 // the registers of a thread, which are half as many bytes where it has 8 lanes, and hold
-// what codes are widened to, too. scripts/sycl-isa holds this to be without spills.
+// what codes are widened to, too, and with sinks the queries twice. scripts/sycl-isa holds this to be without spills.
 constexpr int most_queries(int head_dim, int lanes, int kv_bits, bool sinks) {
-  if (lanes == 16) return head_dim <= (kv_bits == 16 ? 96 : 64) ? 8 : head_dim <= 128 ? 4 : 2;
-  if (sinks && kv_bits == 16 && head_dim <= 64) return 2;  // their states are there twice
+  if (lanes == 16) {
+    if (head_dim > 128) return 2;
+    return head_dim <= (kv_bits == 16 ? 96 : 64) && !sinks ? 8 : 4;
+  }
+  if (sinks && kv_bits == 16 && head_dim <= 64) return 2;
   const int most = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
   return kv_bits == 4 && most > 1 ? most / 2 : most;
 }

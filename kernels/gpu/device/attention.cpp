@@ -146,7 +146,7 @@ MR_INLINE void add_block(State<M>& state, const sycl::sub_group& sub_group, cons
   for (int b = 0; b < kKeyBlocks; ++b) {
 #pragma unroll
     for (int m = 0; m < M; ++m) scores[b][m] = 0;
-#pragma unroll
+#pragma unroll kGroupUnroll
     for (int g = 0; g < groups_of(kDim); ++g) {
       constexpr int kBlocks = kGroupDim / mr::kDepth;
       float sums[M];

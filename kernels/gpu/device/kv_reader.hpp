@@ -45,10 +45,13 @@ constexpr bool kSoftcap = false;
 #endif
 constexpr int kKeyBytes = mr::kv_token_bytes(kDim, kBits);  // of a token
 constexpr int kValueBytes = kLatent ? kKeyBytes : mr::kv_token_bytes(kValueDim, kBits);
+// Elements of a head that share a scale.
+constexpr int groups_of(int dim) { return kBits == 4 ? mr::kv_groups(dim) : 1; }
 constexpr int kDepthBlocks = (kDim + mr::kDepth - 1) / mr::kDepth;  // of q . k
 // Blocks whose loads may be under way together: those of a large key would take a GPU of 8 lanes all registers. A CPU's
 // compiler would keep a vector of each of all queries' elements, as many bytes as the first cache has.
 constexpr int kDepthUnroll = MR_STRIPES == 1 ? 1 : kDepthBlocks > 16 ? 4 : kDepthBlocks;
+constexpr int kGroupUnroll = groups_of(kDim) < 4 ? groups_of(kDim) : 4;  // likewise
 constexpr int kPadded = kDepthBlocks * mr::kDepth;
 // A work-group takes a part of the values.
 constexpr int kPart = mr::value_part(kValueDim), kParts = mr::value_parts(kValueDim);
@@ -56,8 +59,6 @@ constexpr int kPartPadded = (kPart + mr::kDepth - 1) / mr::kDepth * mr::kDepth;
 constexpr int kDimBlocks = kPartPadded / MR_LANES;      // columns of p . V
 constexpr int kKeyBlocks = mr::kSlabTokens / MR_LANES;  // columns of q . K^T
 
-// Elements of a head that share a scale.
-constexpr int groups_of(int dim) { return kBits == 4 ? mr::kv_groups(dim) : 1; }
 constexpr int kGroupDim = kBits == 4 ? mr::kKvGroup : kPadded;
 constexpr int kValueGroupDim = kBits == 4 ? mr::kKvGroup : kPartPadded;
 constexpr int kHalfGroup = mr::kKvGroup / 2;  // bytes of int4 codes
@@ -99,8 +100,11 @@ struct Scattered {
     const auto* first = reinterpret_cast<const T*>(kv_memory(sycl::group_broadcast(
         this_item().get_sub_group(), place[token / MR_LANES], token % MR_LANES)));
     const int64_t after = offset / static_cast<int64_t>(sizeof(T));
-    // The same, in the order that leaves a GPU of 8 lanes registers (scripts/sycl-isa).
-    return kDim < 128 || kCodes ? (first + after)[i] : first[after + i];
+    // One sum, in the order that leaves a GPU of 8 lanes registers (scripts/sycl-isa).
+    if constexpr (kBits == 8 && kDim > 128) {
+      return first[static_cast<uint32_t>(after) + static_cast<uint32_t>(i)];  // within a slab
+    }
+    return kCodes && kDim < 128 ? first[after + i] : (first + after)[i];
   }
   template <class T>
   MR_INLINE T of_lane(int token, int i, int) const {
