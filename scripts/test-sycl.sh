@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the kernel harness on the SYCL backend, on the device that it chooses by itself: test-sycl.sh
 # [gtest arguments]. What the machine cannot run is printed. Most of the time the compiler of device
-# code is at work, on one core: the tests are split over as many processes as there are cores.
+# code is at work, on one core: as many processes as there are cores run parts of the tests, several each, because some tests take minutes.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -15,21 +15,15 @@ elsewhere="*/ref*:Ref/*:Linear/EveryKind.*"
 twice="Cpu/AttentionOn.*/simd_int*:Cpu/BeamPiecesTest.*/simd_int*:Cpu/CascadeOn.*/simd_int*:Cpu/Shapes.*/simd_int*"
 echo "NOT TESTED here, promises of the CPU backend: $cpu_only; run by make test-kernels: $elsewhere; run with oneDNN: $twice"
 
-export GTEST_TOTAL_SHARDS
-GTEST_TOTAL_SHARDS=$(nproc)
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-shards=()
-for ((i = 0; i < GTEST_TOTAL_SHARDS; i++)); do
-  GTEST_SHARD_INDEX=$i "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 \
-    "--gtest_filter=-$cpu_only:$elsewhere:$twice" "$@" >"$logs/$i" 2>&1 &
-  shards+=($!)
-done
+export GTEST_TOTAL_SHARDS logs
 failed=0
-for i in "${!shards[@]}"; do
-  wait "${shards[i]}" || failed=1
-  cat "$logs/$i"
-done
+GTEST_TOTAL_SHARDS=$((4 * $(nproc)))
+# shellcheck disable=SC2016 # the inner shell expands it
+seq 0 $((GTEST_TOTAL_SHARDS - 1)) | xargs -P "$(nproc)" -I{} sh -c 'GTEST_SHARD_INDEX={} exec "$@" >"$logs/{}" 2>&1' sh \
+  "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 "--gtest_filter=-$cpu_only:$elsewhere:$twice" "$@" || failed=1
+cat "$logs"/*
 # What a processor without products of 16 bits gets, whatever this one has.
 echo "products of floats:"
 env -u GTEST_TOTAL_SHARDS ONEDNN_MAX_CPU_ISA=AVX2 "$root/build/kernels/millrace_kernels_test" --gtest_brief=1 \

@@ -40,6 +40,11 @@ case "$variant" in
     ;;
 esac
 
+# Targets that are made side by side wait for each other here: two builds of a tree would write the same files.
+mkdir -p "$root/build"
+exec 9>"$tree.lock"
+flock 9
+
 "$here/own-tree.sh" "$tree" "$root/kernels"
 
 # configured: the generator's file is the last thing that a configuration writes.
