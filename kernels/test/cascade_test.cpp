@@ -406,6 +406,22 @@ TEST_P(CascadeOn, SizesOfManyKvHeadsHaveTheSameBits) {
   }
 }
 
+// A device computes the values of a head above 256 in parts, each with a state of its own.
+TEST_P(CascadeOn, ValuesInPartsHaveTheSameBits) {
+  if (GetParam().find("int") != std::string::npos) {
+    GTEST_SKIP() << "NOT TESTED here: codes, whose states are these";
+  }
+  AttentionCase c = many_kv_heads(6);
+  c.head_dim = 320;
+  load(c);
+  const std::vector<Draw> draws(6, {700, 9});
+  if (on_device()) {
+    EXPECT_EQ(launches(draws), 2);
+  }
+  expect_bits(draws);
+  expect_bits({{700, 20}, {700, 1, 2}, {700, 63}, {700, 150}});
+}
+
 TEST_P(CascadeOn, WindowsHaveTheSameBits) {
   // The last rows are at 1,108 to 1,134, so some windows end among their first keys.
   for (const int window : {1, 100, 1110, 1120, 1132, 1500, 5000}) {
